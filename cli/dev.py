@@ -1,5 +1,5 @@
-"""``distop dev``: etcd, a coordinator, an executor and what feeds tables from landing folders, as children of
-one process in one terminal."""
+"""``distop dev``: etcd, a coordinator, an executor and the landing feed, as children of one process in one
+terminal."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, fre
 log = logging.getLogger(__name__)
 
 READY_S = 120.0
-"""Longest start of a service; Spark's takes ten seconds on a small machine."""
+"""Longest start of a service; Spark needs ten seconds on a small machine."""
 
 END_S = 15.0
-"""Longest orderly end of a service; then it is killed."""
+"""Longest orderly shutdown of a service; after it the service is killed."""
 
 _POLL_S = 0.2
 _LONGEST_LINE = 1 << 20
 
 
 class ServiceEnded(DistopError):
-    """A service of distop dev has ended by itself."""
+    """A service of distop dev has ended unexpectedly."""
 
     code = "SERVICE_ENDED"
 
@@ -54,19 +54,19 @@ class DevConfig:
     """What ``distop dev`` runs."""
 
     data: Path
-    """Everything that is kept lies below it."""
+    """Root folder of all data."""
     listen: str = DEFAULT_ADDRESS
     web: str = "127.0.0.1:0"
     catalog: str = "127.0.0.1:0"
     master: str = "local[2]"
     etcd_port: int = 0
     landing: str | None = None
-    """Each folder in it feeds the table of its name; ``None``: the folder ``landing`` below ``data``."""
+    """Each subfolder feeds the table of its name; ``None``: the folder ``landing`` below ``data``."""
     lease_ttl_s: int = 5
     log_level: Level = "info"
     log_format: LogFormat = "text"
     secure: bool = False
-    """Behind TLS, for callers with tokens, under a policy."""
+    """Use TLS, tokens and a policy."""
 
 
 class Dev:
@@ -88,11 +88,11 @@ class Dev:
         Raises
         ------
         ServiceEnded
-            One of the services has ended by itself; the others were ended then.
+            One of the services has ended unexpectedly; the others have been stopped.
         PreconditionFailed
             The port or the data folder is in use.
         ExtraMissing
-            The master is one of Spark, which is not installed here.
+            The master is a Spark master, and Spark is not installed here.
         """
         require_spark(self._config.master)
         self._address = _free_address(self._config.listen)
@@ -106,11 +106,11 @@ class Dev:
                 asyncio.run(self._supervise(etcd, connection))
 
     def _etcd(self) -> tuple[EtcdProcess, EtcdConfig]:
-        """The etcd, and the way to it."""
+        """The embedded etcd, and how to connect to it."""
         secure = self._data / "secure"
         if not self._config.secure and secure.exists():
             raise PreconditionFailed(
-                f"{self._data} was made with --secure, and has a policy", hint="add --secure"
+                f"{self._data} was created with --secure and has a policy", hint="add --secure"
             )
         port = self._config.etcd_port or _port_of_last_time(self._data / "etcd-port")
         if self._config.secure:
@@ -125,7 +125,7 @@ class Dev:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._on_signal, stop)
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it, to outlive the terminal
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             loop.add_signal_handler(signal.SIGHUP, self._on_signal, stop)
         work = asyncio.create_task(self._work(etcd, connection))
         stopping = asyncio.create_task(stop.wait())
@@ -143,13 +143,13 @@ class Dev:
                     _end_sidecar(connection)
 
     def _on_signal(self, stop: asyncio.Event) -> None:
-        if stop.is_set():  # the second Ctrl-C: somebody is in a hurry
+        if stop.is_set():  # the second Ctrl-C kills
             for child in self._children:
                 child.kill()
         stop.set()
 
     async def _work(self, etcd: EtcdProcess, connection: EtcdConfig) -> None:
-        """Start everything, say so, and watch over it. Ends only with an error."""
+        """Start everything, print the addresses, and supervise. Ends only with an error."""
         environment = _environment(connection)
         served = ["--listen", self._address, "--web", self._web, "--catalog", self._catalog]
         served += ["--warehouse", (self._data / "tables").as_uri()]
@@ -173,12 +173,13 @@ class Dev:
         self, service: str, arguments: list[str], environment: dict[str, str], *, is_member: bool = True
     ) -> None:
         config = self._config
-        # -P: the current folder is not searched for modules, whatever lies in it.
+        # -P: Python does not search the current folder for modules.
         command = [sys.executable, "-P", "-m", "distop.cli", service]
         command += ["--end-with-parent", str(os.getpid())]
         command += ["--lease-ttl", str(config.lease_ttl_s)] if is_member else []
         command += ["--log-level", config.log_level, "--log-format", config.log_format, *arguments]
-        # A process group of its own: Ctrl-C in the terminal reaches us alone, and we end it in its turn.
+        # A process group of its own: Ctrl-C in the terminal reaches only us, and we end the child in its
+        # turn.
         process = await asyncio.create_subprocess_exec(
             *command,
             stdin=DEVNULL,
@@ -197,7 +198,7 @@ class Dev:
         return AsyncClient(self._address, timeout_s=timeout_s, credentials=self._credentials(ADMIN))
 
     async def _until_member(self, role: str, etcd: EtcdProcess) -> None:
-        """Wait until a service of this role has joined."""
+        """Wait until a service of this role has registered."""
         mine = self._children[-1].process.pid
         try:
             async with asyncio.timeout(READY_S), self._client(timeout_s=1.0) as client:
@@ -245,7 +246,7 @@ class Dev:
             others = [
                 f'  curl --cacert {ca} -H "Authorization: Bearer {token}" https://{self._web}/api/tables',
                 "",
-                "The page asks for a token. Those of writer, operator and reader lie beside the admin's.",
+                "The page asks for a token. Those of writer, operator and reader are in the same folder.",
             ]
         shown = elsewhere | self._credentials(ADMIN).to_env()
         return [
@@ -258,12 +259,12 @@ class Dev:
             f"{etcdctl} get --prefix distOp.",
             *others,
             "",
-            "Ctrl-C ends it all; the data stays.",
+            "Ctrl-C stops everything; the data stays.",
         ]
 
 
 class _Child:
-    """A service, and the way of its lines to the terminal."""
+    """A service, and the copy of its output to the terminal."""
 
     def __init__(self, name: str, process: Process, stream: TextIO) -> None:
         self.name = name
@@ -272,7 +273,7 @@ class _Child:
         self._lines = asyncio.create_task(self._relay())
 
     async def end(self) -> None:
-        """SIGTERM, and SIGKILL when that does not help in time."""
+        """SIGTERM, then SIGKILL if it has not ended in time."""
         if self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self.process.terminate()
@@ -283,12 +284,12 @@ class _Child:
                 log.warning("service_killed", extra={"service": self.name, "after_s": END_S})
                 self.kill()
                 await self.process.wait()
-        # What it left behind may hold the pipe open.
+        # A process that it left may hold the pipe open.
         await asyncio.wait({self._lines}, timeout=1.0)
         self._lines.cancel()
 
     def kill(self) -> None:
-        """SIGKILL, with all it has started."""
+        """SIGKILL, also for everything that it started."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -307,11 +308,11 @@ class _Child:
 
 
 def _end_sidecar(etcd: EtcdConfig) -> None:
-    """End the sidecar that Spark's tasks have started; by itself it would wait a while for more of them."""
+    """End the sidecar that Spark's tasks have started; otherwise it would wait a while for more of them."""
     place = SidecarFolder.of(etcd.endpoints, etcd.prefix)
     try:
         lock = take_lock(place.serving_lock)
-        if lock is not None:  # nobody serves
+        if lock is not None:  # no sidecar runs
             os.close(lock)
             return
         os.kill(int(place.pid_file.read_text()), signal.SIGTERM)
@@ -320,9 +321,9 @@ def _end_sidecar(etcd: EtcdConfig) -> None:
 
 
 def _port_of_last_time(file: Path) -> int:
-    """The port that etcd had in this folder before if it is free, else another one from now on.
+    """The port that etcd last used in this folder if it is free, else a new one from now on.
 
-    What is named after etcd's address (a sidecar's folder) is found again then.
+    Things named after etcd's address (a sidecar's folder) are then found again.
     """
     try:
         port = int(file.read_text())
@@ -334,7 +335,7 @@ def _port_of_last_time(file: Path) -> int:
 
 
 def _environment(etcd: EtcdConfig) -> dict[str, str]:
-    """Ours without any other etcd in it, and without what is shown to other coordinators."""
+    """Our environment without settings of another etcd and without credentials for other coordinators."""
     foreign = ("DISTOP_PREFIX", "DISTOP_TOKEN", "DISTOP_TOKEN_FILE", "DISTOP_CA", "DISTOP_CERT", "DISTOP_KEY")
     kept = {
         name: value
@@ -345,10 +346,10 @@ def _environment(etcd: EtcdConfig) -> dict[str, str]:
 
 
 def _free_address(listen: str) -> str:
-    """``listen`` with a port that can be bound now."""
+    """``listen`` with a port that is free now."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidArgument(f"{listen!r} is no host:port", details={"field": "listen"})
+        raise InvalidArgument(f"{listen!r} is not host:port", details={"field": "listen"})
     if int(port) == 0:
         return f"{host}:{free_port()}"
     try:
@@ -369,7 +370,7 @@ def _free_address(listen: str) -> str:
 
 @contextmanager
 def _alone_in(folder: Path) -> Iterator[None]:
-    """The data folder, made if missing, for this process alone."""
+    """The data folder, created if missing, locked for this process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = (folder / "lock").open("a")

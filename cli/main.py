@@ -1,4 +1,4 @@
-"""The ``distop`` command: its groups put together, its errors and its exit code."""
+"""The ``distop`` command: its command groups, error handling and exit code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from distop.proto.identity import own_version
 
 
 class _Distop(TyperGroup):
-    """Ends with an exit code that says what happened, and with no traceback unless distop is to blame."""
+    """Ends with an exit code that says what happened; prints a traceback only for a defect of distop."""
 
     def main(self, args: Sequence[str] | None = None, *_: Any, **extra: Any) -> Any:
         words = list(sys.argv[1:] if args is None else args)
@@ -108,7 +108,7 @@ def distop(
 
     Begin with: distop dev. It says what to type in another terminal.
 
-    These options may also stand behind the name of the command.
+    These options may also follow the name of the command.
     """
     remember(ctx, address=address, output=output, timeout_s=timeout)
     if version:
@@ -123,7 +123,7 @@ def main() -> None:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Whether errors are to be JSON, also those of a command line that could not be read."""
+    """Whether errors are printed as JSON, also those of a command line that could not be parsed."""
     wanted = os.environ.get("DISTOP_OUTPUT", "table")
     for index, word in enumerate(words):
         if word in ("-o", "--output"):

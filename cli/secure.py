@@ -1,7 +1,7 @@
-"""What ``distop dev --secure`` lives on: a CA, certificates and tokens of its own, as files of one folder.
+"""The CA, certificates and tokens of ``distop dev --secure``, as files in one folder.
 
-They are made where they are missing, and used again where they are there. To try things out: the CA's key
-lies beside what it has signed.
+Missing ones are created, existing ones are used again. For trying things out only: the key of the CA is in
+the same folder.
 """
 
 from __future__ import annotations
@@ -35,32 +35,33 @@ from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, fre
 
 ADMIN, LANDING = "admin", "landing"
 ROLES = {"writer": "writer", "operator": "operator", "reader": "reader", LANDING: "operator"}
-"""Who is given a role on all tables besides the admin, by name."""
+"""Subjects, in addition to the admin, that get a role on all tables, by name."""
 
 GRANTS = [Grant(who=who, role=role, tables=("*",)) for who, role in ROLES.items()]
 
 CA_DAYS, DAYS, RENEWED_DAYS = 3650, 365, 30
-"""How long certificates hold, and how long before their end they are made anew."""
+"""Validity of certificates, and how long before their end they are renewed."""
 
 _TOKEN = ".token"
 _EVERY = ("0.0.0.0", "::", "")
 
 
 class Security:
-    """The files, in ``folder``, which is made if missing; nobody but their owner may read them.
+    """The files in ``folder``, which is created if missing; only their owner may read them.
 
-    Each file ``NAME.token`` is the token of the subject NAME: one that is put there counts from the next
-    start on, one that is removed until then.
+    Each file ``NAME.token`` is the token of the subject NAME. A file that is added or removed takes effect at
+    the next start.
 
     Parameters
     ----------
     hosts:
-        Names and addresses that the certificate of the services has to name, besides those of loopback.
+        Names and addresses that the certificate of the services must contain in addition to those of
+        loopback.
 
     Raises
     ------
     InvalidArgument
-        The folder cannot be used, or what is in it makes no sense.
+        The folder cannot be used, or its content is invalid.
     """
 
     def __init__(self, folder: Path, hosts: Iterable[str] = ()) -> None:
@@ -77,31 +78,31 @@ class Security:
         except (OSError, ValueError) as error:
             raise InvalidArgument(
                 f"{folder} cannot be used: {error}",
-                hint="remove it, to have it made again",
+                hint="remove it; the next start creates it again",
                 details={"field": "data"},
             ) from None
 
     def path(self, name: str) -> str:
-        """Of one of the files."""
+        """Path of one of the files."""
         return str(self.folder / name)
 
     def token_path(self, subject: str) -> str:
-        """Of the file with somebody's token."""
+        """Path of a subject's token."""
         return self.path(subject + _TOKEN)
 
     def credentials(self, subject: str) -> Credentials:
-        """What somebody shows to coordinators."""
+        """What a subject presents to coordinators."""
         return Credentials(ca=self.path("ca.crt"), token_file=self.token_path(subject))
 
     def coordinator_arguments(self) -> list[str]:
-        """Of a coordinator that wants to know who calls, over TLS."""
+        """Settings of a coordinator with TLS and authentication."""
         pair = ["--tls-cert", self.path("server.crt"), "--tls-key", self.path("server.key")]
         return [*pair, "--token-file", self.path("tokens"), "--admin", ADMIN]
 
     def etcd(self, data: Path, port: int = 0) -> tuple[EtcdProcess, EtcdConfig]:
-        """An etcd (not started) that lets in who has the certificate alone, and the way to it.
+        """An etcd (not started) that accepts only clients with the certificate, and how to connect to it.
 
-        ``port`` 0 takes a free one. In plain text it tells its health and metrics, on a port of their own.
+        ``port`` 0 takes a free one. It serves health and metrics in plain text, on a separate port.
         """
         config = EtcdConfig(
             endpoints=(f"https://127.0.0.1:{port or free_port()}",),
@@ -123,7 +124,7 @@ class Security:
         return EtcdProcess(data, client_port=health, options=options), config
 
     async def grant(self, client: AsyncClient) -> None:
-        """Give the roles, once: what is taken away afterwards stays so."""
+        """Create the initial grants, once: grants that are removed later stay removed."""
         done = self.folder / "granted"
         if not done.exists():
             await client.change_grants(GRANTS, reason="distop dev --secure")
@@ -154,10 +155,10 @@ class Security:
         purpose: x509.ObjectIdentifier,
         hosts: set[str],
     ) -> None:
-        """A certificate of the CA; the one that is there, while it holds and names these hosts."""
+        """A certificate of the CA; the existing one while it is valid and names these hosts."""
         issuer, issuer_key = authority
         wanted = {_general_name(host) for host in hosts}
-        # One that is missing, half of a pair, or of another CA is made anew.
+        # One that is missing, half of a pair, or of another CA is created again.
         with contextlib.suppress(OSError, ValueError, InvalidSignature, x509.ExtensionNotFound):
             there, _ = self._pair(name)
             there.verify_directly_issued_by(issuer)
@@ -192,7 +193,7 @@ class Security:
 
 
 def _put(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all, for its owner alone."""
+    """Write a file atomically, readable only by its owner."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     with open(new, "xb", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

@@ -18,14 +18,14 @@ from distop.proto.identity import default_identity
 
 
 class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ScheduleCalls, ClusterCalls, AccessCalls):
-    """Starts, follows and cancels operations; makes and shows tables. Belongs to one event loop.
+    """Starts, follows and cancels operations; creates and shows tables. Belongs to one event loop.
 
-    Any coordinator answers any call. When one does not, the call is repeated on the next: every call is safe
-    to repeat, the start of an operation because its request id is made here, before the first attempt.
+    Any coordinator answers any call. If one does not answer, the call is repeated on the next: every call is
+    idempotent, the start of an operation because its request id is made here, before the first attempt.
 
-    All methods raise :class:`~distop.errors.DistopError`: what the service answered, or
-    :class:`~distop.errors.Unavailable` or :class:`~distop.errors.DeadlineExceeded` when it did not within the
-    deadline.
+    All methods raise :class:`~distop.errors.DistopError`: the service's error, or
+    :class:`~distop.errors.Unavailable` or :class:`~distop.errors.DeadlineExceeded` without an answer within
+    the deadline.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ScheduleCalls, Clust
     timeout_s:
         Deadline of one call in seconds, over all attempts and coordinators.
     connect_timeout_s:
-        Seconds after which a client that has not yet reached any coordinator gives a call up. Equal to
+        Seconds until a client that has not yet reached any coordinator gives up a call. Equal to
         ``timeout_s``, it waits for a service that is being started.
     identity:
-        Who is shown as having started or cancelled something, where the service does not know it better.
+        The name shown for starts and cancellations, unless the service has a verified one.
         Default: ``user@host``.
     credentials:
         A token or certificates. Default: from the environment, see :meth:`Credentials.from_env`.
     new_request_id:
-        Makes request ids; unique ones.
+        Makes unique request ids.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The client for programs without an event loop: the asynchronous one, run by a thread."""
+"""The client for programs without an event loop: runs the asynchronous one in a thread."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _CANCEL_S = 5.0
-"""Longest wait for an interrupted call to unwind."""
+"""Longest wait for an interrupted call to end."""
 
 
 def _blocking(
@@ -53,7 +53,7 @@ def _iterating(
 
 
 class Client:
-    """:class:`AsyncClient` for ordinary code: the same methods and parameters, each waiting for its result.
+    """:class:`AsyncClient` for blocking code: the same methods and parameters, each waiting for its result.
 
     Usable from several threads. Close it, or use it in a ``with`` statement::
 
@@ -133,7 +133,7 @@ class Client:
         self._thread.belongs_to(self, functools.partial(_shut_down, self._client))
 
     def close(self) -> None:
-        """Close the channels and end the thread. Calls under way in other threads end with an error."""
+        """Close the channels and end the thread. Calls in progress in other threads end with an error."""
         self._thread.close()
 
     def __enter__(self) -> Self:
@@ -165,14 +165,14 @@ class Client:
             raise PreconditionFailed("the client was closed during the call") from None
         except KeyboardInterrupt:
             # A program that catches it may use the client again: the call must be over by then. It may run
-            # without a future for it here: the interrupt may come while it is handed over.
+            # without a future for it here: the interrupt may come during the hand-over.
             interrupted.set()
             self._loop.call_soon_threadsafe(cancel)
             unwound.wait(_CANCEL_S)
             raise
 
     def _discard(self, items: Any) -> None:
-        # Without waiting: the garbage collector may end an iteration, on the thread of the loop itself.
+        # Without waiting: the garbage collector may end an iteration, even on the thread of the loop itself.
         if not self._loop.is_closed():
             asyncio.run_coroutine_threadsafe(items.aclose(), self._loop)
 

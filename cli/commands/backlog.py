@@ -1,4 +1,4 @@
-"""Commands on the backlog of a table: publish, look, and decide."""
+"""Commands on the backlog of a table: publish, list, and decide."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ app = typer.Typer()
 group = typer.Typer(no_args_is_help=True, help="Batches of a table, applied strictly in order.")
 app.add_typer(group, name="backlog", rich_help_panel=PANEL)
 
-Meant = Annotated[
-    str, typer.Argument(metavar="[BATCH]", help="The one that is meant; no other is decided about then.")
-]
+Meant = Annotated[str, typer.Argument(metavar="[BATCH]", help="Decide only about this batch.")]
 
 
 @command(group)
@@ -27,15 +25,18 @@ def add(
     session: Connected,
     table: TableName,
     batch: Annotated[str, typer.Argument(metavar="BATCH", help="Ordered byte by byte: '10' before '2'.")],
-    type: Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies it.")] = "ingest",
+    type: Annotated[
+        str, typer.Option(metavar="TYPE", help="The operation that applies the batch.")
+    ] = "ingest",
     republish: Annotated[
-        bool, typer.Option("--republish", help="Also if it was applied before, or is queued otherwise.")
+        bool,
+        typer.Option("--republish", help="Also if it was applied before, or is queued with other content."),
     ] = False,
     unordered: Annotated[
-        bool, typer.Option("--unordered", help="It waits for no other batch, and no gate.")
+        bool, typer.Option("--unordered", help="Apply it without waiting for other batches or the gate.")
     ] = False,
 ) -> None:
-    """Publish a batch: it is applied once all that sort before it are. Twice is once.
+    """Publish a batch: it is applied once all batches that sort before it are. Idempotent.
 
     Example: distop backlog add flights 2013-01-02 --arg paths='["/landing/2013-01-02"]'
     """
@@ -49,10 +50,11 @@ def ls(
     session: Connected,
     table: TableName,
     applied: Annotated[
-        bool, typer.Option("--applied", help="Those that were applied or skipped, as far as it is known.")
+        bool,
+        typer.Option("--applied", help="List applied and skipped batches, as far as they are remembered."),
     ] = False,
     unordered: Annotated[
-        bool, typer.Option("--unordered", help="Those without an order, failed ones too.")
+        bool, typer.Option("--unordered", help="List unordered batches, also failed ones.")
     ] = False,
     limit: Limit = 100,
 ) -> None:
@@ -65,13 +67,12 @@ def ls(
 def rm(
     session: Connected,
     table: TableName,
-    batch: Annotated[str, typer.Argument(metavar="BATCH", help="One that is not applied yet.")],
+    batch: Annotated[str, typer.Argument(metavar="BATCH", help="A batch that is not applied yet.")],
     reason: Reason = "",
 ) -> None:
-    """Take a batch back, as if it had never been published.
+    """Remove a batch, as if it had never been published.
 
-    What lies in a landing folder is published again by a feed that starts anew: remove its _SUCCESS, too, or
-    skip the batch.
+    A landing feed publishes it again after a restart: remove its _SUCCESS file as well, or skip the batch.
     """
     session.out.show(session.client.take_back(table, batch, reason))
 
@@ -87,27 +88,28 @@ def set(
     session: Connected,
     table: TableName,
     gate: Annotated[
-        Literal["open", "closed"] | None, typer.Option(help="closed: collect batches until it is opened.")
+        Literal["open", "closed"] | None,
+        typer.Option(help="closed: collect batches until the gate is opened."),
     ] = None,
     validation: Annotated[
         bool | None, typer.Option("--validation/--no-validation", help="Ask for approval after each batch.")
     ] = None,
     late: Annotated[
         Literal["block", "apply", "reject"] | None,
-        typer.Option(help="About a batch that sorts before an applied one. Default: block."),
+        typer.Option(help="What to do with a batch that sorts before an applied one. Default: block."),
     ] = None,
     together: Annotated[
         int | None, typer.Option(min=1, max=20, help="Most batches that one operation applies.")
     ] = None,
     max_attempts: Annotated[
-        int | None, typer.Option(min=1, max=100, help="Attempts at a batch whose failures may pass.")
+        int | None, typer.Option(min=1, max=100, help="Attempts at a batch with transient failures.")
     ] = None,
     remember: Annotated[
         int | None,
-        typer.Option(min=1, max=100_000, help="So many batches that are done with stay known by name."),
+        typer.Option(min=1, max=100_000, help="How many finished batches are remembered by name."),
     ] = None,
 ) -> None:
-    """Change how a table is fed; what is not given stays as it is."""
+    """Change how a table is fed; options that are not given stay as they are."""
     session.out.show(
         session.client.set_ordering(
             table,
@@ -123,23 +125,23 @@ def set(
 
 @command(group)
 def open(session: Connected, table: TableName, reason: Reason = "") -> None:
-    """Open the gate: what was collected is applied."""
+    """Open the gate: the collected batches are applied."""
     session.out.show(session.client.open_gate(table, reason))
 
 
 @command(group)
 def approve(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
-    """Let the next batch come, after a look at the last one."""
+    """Approve the last batch, so that the next one is applied."""
     session.out.show(session.client.approve(table, batch, reason))
 
 
 @command(group)
 def retry(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
-    """Try the batch again that blocks the table; or the named one without an order that has failed."""
+    """Retry the batch that blocks the table, or the named unordered batch that has failed."""
     session.out.show(session.client.retry_batch(table, batch, reason))
 
 
 @command(group)
 def skip(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
-    """Leave the batch out that blocks the table, for good; or a failed one without an order."""
+    """Skip the batch that blocks the table, for good; or a failed unordered batch."""
     session.out.show(session.client.skip_batch(table, batch, reason))

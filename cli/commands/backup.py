@@ -1,4 +1,4 @@
-"""The command that backs etcd up: backup."""
+"""The command that backs up etcd: backup."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ app = typer.Typer()
 def backup(
     etcd: Etcd,
     out: WithOutput,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Made here; beside it FILE.json.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to create, together with FILE.json.")],
     check: Annotated[
-        bool, typer.Option("--check", help="Make none: see whether FILE is still what was written.")
+        bool, typer.Option("--check", help="Create none: check that FILE is unchanged.")
     ] = False,
     limit: Annotated[str, typer.Option(metavar="DURATION", help="How long etcd may take to send it.")] = "1h",
 ) -> None:
-    """Write a snapshot of etcd to a file, with what is needed to check it.
+    """Write a snapshot of etcd to a file, with the data to verify it.
 
-    Speaks to etcd itself, and needs no coordinator; of an etcd with users it needs root. What is done when
-    it is needed stands in docs/operating.md.
+    Connects to etcd directly and needs no coordinator; if etcd has users, it needs root. To restore it, see
+    docs/operating.md.
 
     Example: distop backup --etcd 127.0.0.1:2379 distop.db
     """

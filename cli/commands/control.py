@@ -1,4 +1,4 @@
-"""Commands of those who run the service: pause, resume, drain, audit."""
+"""Commands for operators: pause, resume, drain, audit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ app = typer.Typer()
 Target = Annotated[
     str, typer.Argument(metavar="OPERATION|TABLE", help="Such as flights/ingest/17, or flights.")
 ]
-IsTable = Annotated[bool, typer.Option("--table", help="It is a table, although it looks like an operation.")]
+IsTable = Annotated[
+    bool, typer.Option("--table", help="The name is a table's, although it looks like an operation's.")
+]
 
 
 def _names_operation(target: str) -> bool:
@@ -30,10 +32,10 @@ def _names_operation(target: str) -> bool:
 
 @command(app, rich_help_panel=PANEL)
 def pause(session: Connected, target: Target, reason: Reason = "", table: IsTable = False) -> None:
-    """Hold an operation, or a table with all that runs on it.
+    """Pause an operation, or a table with all its operations.
 
-    What is done stays done; no new jobs are launched, nothing is published, and a paused table starts
-    nothing. Deadlines go on counting. Pausing twice is fine: the first reason stays.
+    Finished work stays; no new jobs are launched, nothing is published, and a paused table starts nothing.
+    Deadlines keep counting. Idempotent: the first reason stays.
     """
     if table or not _names_operation(target):
         session.out.show(session.client.pause_table(target, reason))
@@ -43,7 +45,7 @@ def pause(session: Connected, target: Target, reason: Reason = "", table: IsTabl
 
 @command(app, rich_help_panel=PANEL)
 def resume(session: Connected, target: Target, reason: Reason = "", table: IsTable = False) -> None:
-    """Let an operation or a table go on that was paused. Resuming twice is fine."""
+    """Resume a paused operation or table. Idempotent."""
     if table or not _names_operation(target):
         session.out.show(session.client.resume_table(target, reason))
     else:
@@ -59,9 +61,9 @@ def drain(
     reason: Reason = "",
     undo: Annotated[bool, typer.Option("--undo", help="Let it lead again.")] = False,
 ) -> None:
-    """Make a coordinator give its tables up and get none. It still answers calls.
+    """Make a coordinator hand over its tables and take none. It still answers calls.
 
-    It lasts as long as the process does. Draining twice is fine.
+    It lasts until the process ends. Idempotent.
     """
     session.client.drain(member, reason, undo=undo)
     session.out.members(session.client.members(), session.client.leaders())
@@ -72,21 +74,23 @@ def audit(
     session: Connected,
     table: Annotated[
         str,
-        typer.Argument(metavar="[TABLE]", help="Without: tables made and dropped, coordinators drained."),
+        typer.Argument(
+            metavar="[TABLE]", help="Default: entries of the installation, such as drained coordinators."
+        ),
     ] = "",
     limit: Limit = 100,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Go on as it grows, oldest first: of TABLE, or of everything."),
+        typer.Option("--follow", "-f", help="Follow new entries, oldest first: of TABLE, or of everything."),
     ] = False,
     after: Annotated[
         str,
-        typer.Option(metavar="CURSOR", help="With --follow: from behind this entry on; 0: all that is kept."),
+        typer.Option(metavar="CURSOR", help="With --follow: start after this entry; 0: with the oldest."),
     ] = "",
 ) -> None:
     """Show who did what and when, the newest first.
 
-    With --follow and --output json: one document a line for every entry, each with its cursor.
+    With --follow and --output json: one document per line for every entry, each with its cursor.
     """
     if not follow:
         if after:

@@ -1,4 +1,4 @@
-"""The command that looks for what should not be: doctor."""
+"""The command that checks an installation: doctor."""
 
 from __future__ import annotations
 
@@ -31,11 +31,9 @@ def doctor(
     table: Annotated[
         str, typer.Option(metavar="NAME", help="Only this table. Default: all, the members and etcd.")
     ] = "",
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Put right what is safe to put right, and say what was done.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe to repair, and report it.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also read manifests, and see whether data files exist.")
+        bool, typer.Option("--deep", help="Also read manifests, and check that data files exist.")
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings make the exit code 22, too.")] = False,
     patience: Annotated[
@@ -45,8 +43,8 @@ def doctor(
         bool,
         typer.Option(
             "--after-restore",
-            help="etcd was restored from a backup: find tables that are ahead of it, and with --fix move "
-            "head and watermarks on. Speaks to etcd itself, while no service runs.",
+            help="etcd was restored from a backup: find tables that are ahead of it; with --fix, move "
+            "head and watermarks forward. Connects to etcd directly, while no service runs.",
         ),
     ] = False,
     published: Annotated[
@@ -58,16 +56,19 @@ def doctor(
         typer.Option(metavar="URL", help="After a restore: tables may lie here, too. Repeatable."),
     ] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="After a restore that does not show: of a backup made otherwise.")
+        bool,
+        typer.Option(
+            "--anyway", help="After a restore that cannot be detected: the backup was not made by distop."
+        ),
     ] = False,
 ) -> int:
-    """Look for what should not be, and say what to do.
+    """Check an installation for problems, and say what to do.
 
-    Operations that nobody drives, keys and files without an owner, watermarks that do not match the rows,
-    clocks, etcd without room. What may pass by itself is looked at again before it is reported.
+    Looks for operations that no coordinator drives, keys and files without an owner, watermarks that do not
+    match the rows, clock skew, and a full etcd. Checks transient findings again before it reports them.
 
-    Exit code 22 when something is wrong (and was not put right); with --strict also when there are warnings:
-    of what does not go on before somebody does something, or may be lost.
+    Exit code 22 for a broken invariant (that was not repaired); with --strict also for warnings: work that
+    does not go on without a decision, or may be lost.
     """
     if (published or look_in or anyway) and not after_restore:
         raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Commands about who may do what."""
+"""Commands for access control."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ if TYPE_CHECKING:
 app = typer.Typer()
 group = typer.Typer(
     no_args_is_help=True,
-    help="Who may do what: ls, add, rm, apply. Roles, each with what those before it may: reader (look), "
+    help="Access control: ls, add, rm, apply. Each role includes those before it: reader (look), "
     "operator (start, cancel, pause, enqueue, approve), writer (create, alter, write), admin (drop, resolve, "
     "drain, repair, grant).",
 )
 app.add_typer(group, name="grants", rich_help_panel=PANEL)
 
-Who = Annotated[
-    str, typer.Argument(metavar="WHO", help="A subject, or group:NAME; * stands for any text in it.")
-]
+Who = Annotated[str, typer.Argument(metavar="WHO", help="A subject, or group:NAME; * matches any text.")]
 
 
 @command(group)
 def ls(session: Connected) -> None:
-    """Show who you are for the service, and the grants: all of them to an admin, else your own."""
+    """Show who you are to the service, and the grants: all of them to an admin, otherwise your own."""
     session.out.show(session.client.grants())
 
 
@@ -60,11 +58,11 @@ def rm(
     who: Who,
     role: Annotated[str, typer.Argument(metavar="[ROLE]", help="Without: every role.")] = "",
     tables: Annotated[
-        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Patterns as granted. Without: all.")
+        list[str] | None, typer.Argument(metavar="[TABLE]...", help="Patterns as granted. Default: all.")
     ] = None,
     reason: Reason = "",
 ) -> None:
-    """Take grants away."""
+    """Remove grants."""
     session.out.show(session.client.change_grants(remove=[_grant(who, role, tables or [])], reason=reason))
 
 
@@ -74,7 +72,7 @@ def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON, as distop grants ls -o json gives it.")],
     reason: Reason = "",
 ) -> None:
-    """Let the grants of a file be all that there are, in one transaction."""
+    """Replace all grants with those of a file, in one transaction."""
     grants = [_grant(*fields) for fields in _read(file)]
     session.out.show(session.client.change_grants(add=grants, replace=True, reason=reason))
 
@@ -94,7 +92,7 @@ def _read(file: Path) -> list[tuple[str, str, list[str]]]:
         ]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidArgument(
-            f"{file} holds no grants: {type(error).__name__}: {error}",
+            f"{file} is not a list of grants: {type(error).__name__}: {error}",
             hint='write [{"who": "alice", "role": "reader", "tables": ["sales.*"]}]',
             details={"field": "file"},
         ) from None

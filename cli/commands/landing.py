@@ -33,21 +33,21 @@ def landing(
         str | None,
         typer.Option(
             metavar="TABLE",
-            help="The table that it feeds; what lies above URL counts for nothing. Without: each folder "
+            help="The table that it feeds; folders above URL are ignored. Without: each folder "
             "in it feeds the table of its name.",
         ),
     ] = None,
     type: Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies a batch.")] = "ingest",
     every: Annotated[str, typer.Option(metavar="DURATION", help="How often to look.")] = "5s",
-    once: Annotated[bool, typer.Option("--once", help="Look once, say what was found, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Look once, print what was found, and exit.")] = False,
     log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info",
     log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = "text",
     end_with_parent: Annotated[int, typer.Option(metavar="PID", hidden=True)] = 0,
 ) -> int:
-    """Publish the batches that land in a folder: every folder below it with a _SUCCESS file.
+    """Publish the batches of a landing folder: every folder below it with a _SUCCESS file.
 
-    Runs until SIGTERM or Ctrl-C; may be killed and started again at any time. What is wrong in the folder is
-    logged, once; with --once the exit code is 22 then.
+    Runs until SIGTERM or Ctrl-C; may be killed and started again at any time. A problem in the folder is
+    logged once; with --once the exit code is then 22.
     """
     from distop.spark_jobs.landing.folder import Landing
     from distop.spark_jobs.landing.tables import Landings
@@ -77,6 +77,6 @@ def landing(
         except DistopError as error:
             if not error.retryable:
                 raise
-            session.out.note(f"{error.code}: {error.message}; trying again")
+            session.out.note(f"{error.code}: {error.message}; retrying")
         stop.wait(pause)
     return 0

@@ -1,4 +1,4 @@
-"""Commands that start an operation which looks after a table."""
+"""Commands that start maintenance operations of a table."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ def rollback(
         str, typer.Argument(metavar="[SNAPSHOT]", help="Its id: see distop tables snapshots TABLE.")
     ] = "",
     as_of: Annotated[
-        str, typer.Option(metavar="TIME", help="Instead: the one of that time, such as 2024-05-01T08:00:00Z.")
+        str,
+        typer.Option(
+            metavar="TIME", help="Instead: the snapshot of that time, such as 2024-05-01T08:00:00Z."
+        ),
     ] = "",
     watermarks: Annotated[
         Literal["restore", "keep"],
-        typer.Option(help="keep: what is undone cannot be ingested again; distop watermarks rewind, later."),
+        typer.Option(help="keep: rolled-back data stays marked as ingested; see distop watermarks rewind."),
     ] = "restore",
 ) -> None:
-    """Make an earlier snapshot of a table the present one, and its watermarks with it.
+    """Make an earlier snapshot of a table current, and restore its watermarks.
 
     Example: distop rollback flights 4216351713844670481 --wait
     """
@@ -60,13 +63,13 @@ def compact(
     ] = "",
     sort_by: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="With 'desc' behind it, if so. Repeatable."),
+        typer.Option(metavar="COLUMN", help="Sort by it; append ' desc' for descending. Repeatable."),
     ] = None,
     min_files: Annotated[
-        int | None, typer.Option(min=1, help="Leave a partition alone with fewer small files (default: 5).")
+        int | None, typer.Option(min=1, help="Skip a partition with fewer small files (default: 5).")
     ] = None,
     target_file_size: Annotated[str, typer.Option(metavar="SIZE", help="Such as 128m.")] = "",
-    smaller_than: Annotated[str, typer.Option(metavar="SIZE", help="Larger files are left alone.")] = "",
+    smaller_than: Annotated[str, typer.Option(metavar="SIZE", help="Skip larger files.")] = "",
 ) -> None:
     """Rewrite the small files of a table into large ones. No row changes.
 
@@ -89,10 +92,10 @@ def expire_snapshots(
     table: TableName,
     older_than: OlderThan = "",
     keep_last: Annotated[
-        int | None, typer.Option(min=1, help="So many of each branch stay, however old (default: 1).")
+        int | None, typer.Option(min=1, help="Keep this many of each branch, however old (default: 1).")
     ] = None,
 ) -> None:
-    """Make a table forget old snapshots, and remove the files that only they refer to.
+    """Expire old snapshots of a table, and remove the files that only they refer to.
 
     Example: distop expire-snapshots flights --older-than 30d --keep-last 10 --wait
     """
@@ -107,7 +110,7 @@ def remove_orphans(
     table: TableName,
     older_than: OlderThan = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run/--no-dry-run", help="Only say what would be removed.")
+        bool, typer.Option("--dry-run/--no-dry-run", help="Only show what would be removed.")
     ] = True,
 ) -> None:
     """Find files below a table's location that nothing refers to; with --no-dry-run, remove them.
@@ -123,12 +126,10 @@ def build_index(
     options: Starting,
     session: Connected,
     table: TableName,
-    column: Annotated[str, typer.Argument(help="Of a primitive type, and not within a struct.")],
-    full: Annotated[
-        bool, typer.Option("--full", help="Index all files anew, not only those that are new.")
-    ] = False,
+    column: Annotated[str, typer.Argument(help="A column of a primitive type, not within a struct.")],
+    full: Annotated[bool, typer.Option("--full", help="Index all files again, not only new ones.")] = False,
 ) -> None:
-    """Build the index of a column, or bring it up to the table's present snapshot.
+    """Build the index of a column, or update it to the table's current snapshot.
 
     Example: distop build-index flights dest --wait
     """
@@ -145,29 +146,32 @@ def validate(
         typer.Option(metavar="CONDITION|JSON", help="An SQL condition, or a rule as JSON. Repeatable."),
     ] = None,
     not_null: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN", help="It has a value in every row. Repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN", help="The column must not be NULL. Repeatable.")
     ] = None,
     unique: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN,...", help="No two rows of a partition are alike there. Repeatable."),
+        typer.Option(metavar="COLUMN,...", help="Must be unique within each partition. Repeatable."),
     ] = None,
     partition: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="Only this one, such as day_month=2013-01. Repeatable."),
     ] = None,
-    branch: Annotated[str, typer.Option(metavar="NAME", help="What this branch or tag holds.")] = "",
-    snapshot: Annotated[str, typer.Option(metavar="ID", help="What this snapshot holds.")] = "",
+    branch: Annotated[str, typer.Option(metavar="NAME", help="Validate this branch or tag.")] = "",
+    snapshot: Annotated[str, typer.Option(metavar="ID", help="Validate this snapshot.")] = "",
     as_of: Annotated[
-        str, typer.Option(metavar="TIME", help="What the table held then, such as 2024-05-01T08:00:00Z.")
+        str,
+        typer.Option(
+            metavar="TIME", help="Validate the table as of this time, such as 2024-05-01T08:00:00Z."
+        ),
     ] = "",
     publish: Annotated[
-        bool, typer.Option("--publish", help="Publish the branch, if it keeps all rules.")
+        bool, typer.Option("--publish", help="Publish the branch if no rule is broken.")
     ] = False,
     report_only: Annotated[
-        bool, typer.Option("--report-only", help="Succeed all the same, and only say what is broken.")
+        bool, typer.Option("--report-only", help="Succeed also if rules are broken, and report them.")
     ] = False,
 ) -> None:
-    """Say which rules the rows of a table break.
+    """Check rules on the rows of a table and report violations.
 
     Example: distop validate flights --rule 'miles > 0' --not-null origin --not-null dest --wait
     """
@@ -188,5 +192,5 @@ def validate(
 
 
 def _said(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was said; the operation has its defaults for the rest."""
+    """The options that were given; the operation has defaults for the rest."""
     return {name: value for name, value in given.items() if value}

@@ -26,7 +26,7 @@ PANEL = "Operations"
 
 
 class State(Enum):
-    """As in ``distop.client``, which is not imported for that: it takes gRPC along."""
+    """The same as in ``distop.client``, which would load gRPC, so it is not imported here."""
 
     RUNNING = "running"
     COMMITTING = "committing"
@@ -43,36 +43,39 @@ Name = Annotated[
 
 
 class StartOptions:
-    """How an operation is to be started."""
+    """How to start an operation."""
 
     def __init__(
         self,
         deadline: Annotated[
-            str | None, typer.Option(metavar="DURATION", help="Abort it after so long, such as 10m.")
+            str | None,
+            typer.Option(metavar="DURATION", help="Abort the operation after this time, such as 10m."),
         ] = None,
         attempts: Annotated[
-            int | None, typer.Option(min=1, max=100, help="How often one job is tried (default: 3).")
+            int | None, typer.Option(min=1, max=100, help="Attempts at one job (default: 3).")
         ] = None,
         backoff: Annotated[
             str | None,
             typer.Option(
                 metavar="DURATION",
-                help="Before a job is tried again, doubled each time up to 30s (default: 100ms).",
+                help="Back-off before a job's retry, doubled each time up to 30s (default: 100ms).",
             ),
         ] = None,
         attempt_timeout: Annotated[
             str | None,
-            typer.Option(metavar="DURATION", help="A try that takes longer is cancelled and has failed."),
+            typer.Option(metavar="DURATION", help="Timeout of one attempt; it then counts as failed."),
         ] = None,
         max_failed: Annotated[
             str,
             typer.Option(
-                metavar="N|any", help="So many jobs may fail; what the others made is published then."
+                metavar="N|any", help="How many jobs may fail; the results of the others are published."
             ),
         ] = "0",
         then: Annotated[
             str,
-            typer.Option(metavar="TYPE", help="Start this on the table with its success, all or nothing."),
+            typer.Option(
+                metavar="TYPE", help="Start this on the table in the transaction that publishes its result."
+            ),
         ] = "",
         then_arg: Annotated[
             list[str] | None,
@@ -81,10 +84,10 @@ class StartOptions:
         then_object: Annotated[str, typer.Option(metavar="NAME", help="The object of --then.")] = "",
         request_id: Annotated[
             str | None,
-            typer.Option(help="Makes the command safe to repeat: only what has failed is started again."),
+            typer.Option(help="Makes the command idempotent: only a failed operation is started again."),
         ] = None,
         if_new: Annotated[
-            bool, typer.Option("--if-new", help="What was ingested already is a success, and not refused.")
+            bool, typer.Option("--if-new", help="Succeed if the source was ingested already.")
         ] = False,
         wait: Wait = False,
     ) -> None:
@@ -116,7 +119,7 @@ def start(
     table: TableName,
     type: Annotated[str, typer.Argument(metavar="TYPE", help="Such as ingest or noop.")],
     object: Annotated[
-        str, typer.Option(metavar="NAME", help="For types with one operation per object: an index, a query.")
+        str, typer.Option(metavar="NAME", help="For types with one operation per object, such as an index.")
     ] = "",
     partition: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Only this partition. Repeatable.")
@@ -136,7 +139,7 @@ def ingest(
     table: TableName,
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs or URLs.")],
     format: Annotated[
-        Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="Default: what the file names say.")
+        Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="Default: by file name.")
     ] = None,
     mode: Annotated[
         Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore", "merge"] | None,
@@ -144,48 +147,48 @@ def ingest(
     ] = None,
     key: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="With --mode merge: tells rows apart. Repeatable."),
+        typer.Option(metavar="COLUMN", help="With --mode merge: key column. Repeatable."),
     ] = None,
     delete_where: Annotated[
         str | None,
-        typer.Option(metavar="EXPRESSION", help="With --mode merge: new rows that take others away."),
+        typer.Option(metavar="EXPRESSION", help="With --mode merge: new rows that delete their match."),
     ] = None,
     on_new_columns: Annotated[
         Literal["fail", "add", "ignore"] | None,
-        typer.Option(help="Columns that the table does not have. Default: fail."),
+        typer.Option(help="For columns that the table does not have. Default: fail."),
     ] = None,
     on_wider_types: Annotated[
         Literal["fail", "widen"] | None,
-        typer.Option(help="Values beyond the type of a column. Default: fail."),
+        typer.Option(help="For values beyond the type of a column. Default: fail."),
     ] = None,
     on_bad_rows: Annotated[
         Literal["fail", "quarantine"] | None,
-        typer.Option(help="Rows that cannot be read or do not fit. Default: fail."),
+        typer.Option(help="For rows that cannot be parsed or do not fit. Default: fail."),
     ] = None,
     filter: Annotated[
         str | None, typer.Option(metavar="EXPRESSION", help="Only rows for which it is true.")
     ] = None,
     new_only: Annotated[
-        bool, typer.Option("--new-only", help="Only files that were not ingested before.")
+        bool, typer.Option("--new-only", help="Ingest only files that were not ingested before.")
     ] = False,
     reingest: Annotated[
         bool,
-        typer.Option("--reingest", help="What was ingested before, once more; its rows too."),
+        typer.Option("--reingest", help="Ingest again what was ingested before; may duplicate rows."),
     ] = False,
     null_value: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="TEXT", help="CSV: what stands for NULL besides an empty value, such as NA. Repeatable."
+            metavar="TEXT", help="CSV: a text that means NULL, in addition to an empty value. Repeatable."
         ),
     ] = None,
     object: Annotated[
-        str, typer.Option(metavar="NAME", help="Runs beside others that append, one for each name.")
+        str, typer.Option(metavar="NAME", help="Run concurrently with other appends, one for each name.")
     ] = "",
     queue: Annotated[
-        bool, typer.Option("--queue", help="Wait while another operation of the table is in the way.")
+        bool, typer.Option("--queue", help="Wait while an incompatible operation of the table runs.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show columns, some rows and what looks wrong; start nothing.")
+        bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
     ] = False,
     arg: Annotated[
         list[str] | None,
@@ -194,7 +197,7 @@ def ingest(
         ),
     ] = None,
 ) -> None:
-    """Ingest files into a table: start with type ingest, and relative paths made absolute.
+    """Ingest files into a table: the same as start with type ingest, with relative paths made absolute.
 
     Example: distop ingest flights data/2013-01 data/2013-02 --wait
     """
@@ -226,7 +229,8 @@ def ls(
     since: Annotated[
         str | None,
         typer.Option(
-            metavar="TIME|DURATION", help="Only those that run or have ended since, such as 2h, by time."
+            metavar="TIME|DURATION",
+            help="Only those that run or have ended since then, such as 2h, sorted by time.",
         ),
     ] = None,
     limit: Limit = 100,
@@ -251,18 +255,18 @@ def show(session: Connected, operation: Name) -> None:
 
 @command(app, rich_help_panel=PANEL)
 def logs(session: Connected, operation: Name) -> None:
-    """Show the stack traces of user code that raised in an operation: of its jobs, and of completing it.
+    """Show the stack traces of user code in an operation: of its jobs, and of its completion.
 
-    The last ones are kept, in the storage of the table.
+    The last ones are stored, in the storage of the table.
     """
     session.listed("traces", iter(session.client.traces(operation)), 0)
 
 
 @command(app, rich_help_panel=PANEL)
 def watch(session: Connected, operation: Name) -> None:
-    """Follow an operation to its end; Ctrl-C leaves it running. One that is parked ends it with exit code 23.
+    """Follow an operation to its end; Ctrl-C leaves it running. Exits with code 23 if it is parked.
 
-    With --output json: one document a line for every change.
+    With --output json: one document per line for every change.
     """
     with _leaving_it_running(session, operation):
         ended = session.out.updates(until_settled(session.client, session.out, operation))
@@ -276,9 +280,9 @@ def cancel(
     reason: Reason = "",
     wait: Wait = False,
 ) -> None:
-    """Ask for an operation to be cancelled.
+    """Cancel an operation.
 
-    With --wait, it is an error if the operation ended otherwise before it could be cancelled.
+    With --wait, fails if the operation ended in another way before it could be cancelled.
     """
     asked = session.client.cancel(operation, reason)
     if not wait or asked.done:
@@ -300,14 +304,14 @@ def resolve(
     action: Annotated[
         Literal["retry", "skip", "abort"],
         typer.Argument(
-            help="retry: try again. skip: leave out the commit step that fails. abort: give it up, taking "
-            "back what can be taken back."
+            help="retry: try again. skip: skip the commit step that fails. abort: end the operation and undo "
+            "what can be undone.",
         ),
     ],
     reason: Reason = "",
     wait: Wait = False,
 ) -> None:
-    """Decide about an operation that is parked because completing it kept failing.
+    """Decide about an operation that is parked because its completion kept failing.
 
     Example: distop resolve flights/ingest/17 retry --wait
     """
@@ -365,20 +369,20 @@ def start_operation(
 def _check_cancelled(operation: Operation) -> None:
     if operation.state.value != "cancelled":
         raise PreconditionFailed(
-            f"{operation.name} was not cancelled: it had {operation.state.value} before",
+            f"{operation.name} was not cancelled: it had already {operation.state.value}",
             details={"operation": operation.name},
         )
 
 
 def _absolute(path: str) -> str:
-    """A local path as seen from everywhere on this machine; a URL as it is."""
+    """An absolute local path; a URL as it is."""
     if not path:
         raise InvalidArgument("a path is empty", details={"field": "paths"})
     return path if urlsplit(path).scheme else os.path.abspath(os.path.expanduser(path))
 
 
 class _leaving_it_running:  # noqa: N801 - reads as a statement
-    """Says on Ctrl-C that the operation goes on."""
+    """Prints on Ctrl-C that the operation goes on."""
 
     def __init__(self, session: Session, name: str) -> None:
         self._session = session

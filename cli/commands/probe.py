@@ -1,4 +1,4 @@
-"""The command by which a container engine sees whether a service is well: probe."""
+"""The health check for container engines: probe."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ class Kind(StrEnum):
 
 
 class NoMember(Unavailable):
-    """No service of this host stands in etcd under a lease."""
+    """No service of this host is registered in etcd under a lease."""
 
     code = "NO_MEMBER"
-    default_hint = "it may be starting, or etcd may be away: see its log"
+    default_hint = "it may be starting, or etcd may be unreachable: see its log"
 
 
 @command(app, rich_help_panel=PANEL)
 def probe(
     etcd: Etcd,
     out: WithOutput,
-    kind: Annotated[Kind | None, typer.Argument(help="Of this service. Default: of any.")] = None,
+    kind: Annotated[Kind | None, typer.Argument(help="Check this service. Default: any.")] = None,
 ) -> None:
-    """See whether a service of this host keeps its lease in etcd; the exit code is 0 then.
+    """Exit with code 0 if a service of this host keeps its lease in etcd.
 
-    For the health checks of containers, each of which has a host name of its own. Over HTTP a coordinator
-    with --web answers /livez and /readyz.
+    For the health checks of containers, which have a host name each. A coordinator with --web answers /livez
+    and /readyz over HTTP.
     """
     from distop.metastore.etcd.client import EtcdClient
     from distop.metastore.etcd.config import EtcdConfig
@@ -58,5 +58,5 @@ def probe(
         return [one.id for one in here if kind is None or kind == (one.role or "coordinator")]
 
     if not (found := asyncio.run(members(etcd.config()))):
-        raise NoMember(f"no {kind or 'service'} of {socket.gethostname()} stands in etcd")
+        raise NoMember(f"no {kind or 'service'} of {socket.gethostname()} is registered in etcd")
     out.facts("alive", {"members": found})

@@ -1,4 +1,4 @@
-"""Commands on what is done to a table by itself."""
+"""Commands on the schedules of a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from distop.cli.options.parsing import parse_duration
 from distop.cli.options.session import Connected
 
 app = typer.Typer()
-group = typer.Typer(no_args_is_help=True, help="What is done to a table by itself, at times or when needed.")
+group = typer.Typer(
+    no_args_is_help=True, help="Operations that start by schedule, at times or on a condition."
+)
 app.add_typer(group, name="schedules", rich_help_panel=PANEL)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")]
@@ -25,7 +27,7 @@ def add(
     session: Connected,
     table: TableName,
     name: Name,
-    type: Annotated[str, typer.Argument(metavar="TYPE", help="What is started, such as compact.")],
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="Operation to start, such as compact.")],
     cron: Annotated[str, typer.Option(metavar="CRON", help="At these times, in UTC: '30 3 * * *'.")] = "",
     when: Annotated[
         str,
@@ -36,14 +38,14 @@ def add(
     ] = "",
     object: Annotated[str, typer.Option(help="For types with one operation per object.")] = "",
     deadline: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="Abort an operation after so long, such as 10m.")
+        str | None, typer.Option(metavar="DURATION", help="Abort an operation after this time, such as 10m.")
     ] = None,
 ) -> None:
-    """Have an operation started by itself.
+    """Add a schedule that starts operations.
 
-    Each time of a schedule starts one operation, whoever leads the table then. Of what was missed while no
-    coordinator ran, the last is made up for. A time is skipped, and counted, while the last operation still
-    runs, another one is in the way, or the table is paused.
+    Each time of a schedule starts one operation, also after a change of the table's leader. Of the times
+    missed while no coordinator ran, only the last is made up for. A time is skipped, and counted, while the
+    last operation still runs, an incompatible one runs, or the table is paused.
 
     Example: distop schedules add flights nightly compact --cron '30 3 * * *'
 
@@ -65,23 +67,23 @@ def add(
 
 @command(group)
 def ls(session: Connected, table: TableName) -> None:
-    """List the schedules of a table: what they have started, what was skipped, and why."""
+    """List the schedules of a table: what they started, what was skipped, and why."""
     session.out.listed("schedules", session.client.schedules(table), False)
 
 
 @command(group)
 def rm(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
-    """Remove a schedule; what it has started goes on."""
+    """Remove a schedule; operations that it started go on."""
     session.out.show(session.client.remove_schedule(table, name, reason))
 
 
 @command(group)
 def pause(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
-    """Start nothing by a schedule until it is resumed."""
+    """Pause a schedule: it starts nothing until it is resumed."""
     session.out.show(session.client.pause_schedule(table, name, reason))
 
 
 @command(group)
 def resume(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
-    """Go on with a schedule; what it would have started meanwhile is not made up for."""
+    """Resume a schedule; missed times are not made up for."""
     session.out.show(session.client.resume_schedule(table, name, reason))

@@ -36,7 +36,7 @@ MASTER_HELP = "Spark master, such as local[2]; none: jobs run in threads, withou
 
 @dataclasses.dataclass(frozen=True)
 class EtcdOptions:
-    """Where etcd is and how to speak to it. What is not said comes from the environment."""
+    """Where etcd is and how to connect to it. The environment supplies what is not given."""
 
     etcd: Annotated[
         str | None,
@@ -59,7 +59,7 @@ class EtcdOptions:
         ),
     ] = None
     etcd_cacert: Annotated[
-        str | None, typer.Option(metavar="PEM", envvar="DISTOP_ETCD_CACERT", help="CA; makes it TLS.")
+        str | None, typer.Option(metavar="PEM", envvar="DISTOP_ETCD_CACERT", help="CA; enables TLS.")
     ] = None
     etcd_cert: Annotated[
         str | None, typer.Option(metavar="PEM", envvar="DISTOP_ETCD_CERT", help="Client certificate.")
@@ -86,11 +86,15 @@ class EtcdOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ServiceOptions:
-    """What every service takes. Making it configures the logs of this process."""
+    """The options of every service. Making it configures the logs of this process."""
 
     lease_ttl: Annotated[
         int,
-        typer.Option(min=2, metavar="SECONDS", help="After so long a dead process has lost what it held."),
+        typer.Option(
+            min=2,
+            metavar="SECONDS",
+            help="Time to live of leases: a dead process loses what it holds after it.",
+        ),
     ] = 5
     log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info"
     log_format: Annotated[LogFormat, typer.Option(help="Text, or one JSON object a line.")] = "text"
@@ -106,13 +110,13 @@ class ServiceOptions:
 
 @dataclasses.dataclass(frozen=True)
 class AllowOptions:
-    """What is opened for callers. Making it sets the environment of this process, and of those it starts."""
+    """What callers may read and write. Making it sets the environment of this process and its children."""
 
     allow_source: Annotated[
         list[str] | None,
         typer.Option(
             metavar="PREFIX",
-            help="Folder or URL prefix that operations may read; '*': any. Repeatable, besides "
+            help="Folder or URL prefix that operations may read; '*': any. Repeatable; adds to "
             "DISTOP_ALLOW_SOURCES. Default: none.",
         ),
     ] = None
@@ -120,7 +124,7 @@ class AllowOptions:
         list[str] | None,
         typer.Option(
             metavar="PREFIX",
-            help="Folder or URL prefix that tables may lie in; '*': any. Repeatable, besides "
+            help="Folder or URL prefix that tables may lie in; '*': any. Repeatable; adds to "
             "DISTOP_ALLOW_LOCATIONS. Default: none.",
         ),
     ] = None
@@ -128,8 +132,8 @@ class AllowOptions:
         list[str] | None,
         typer.Option(
             metavar="URL",
-            help="Endpoint of storage that may be reached with the credentials of this process, whoever "
-            "names it. Repeatable, besides DISTOP_ALLOW_ENDPOINTS.",
+            help="Endpoint of storage that may be reached with the credentials of this process, for any "
+            "caller. Repeatable; adds to DISTOP_ALLOW_ENDPOINTS.",
         ),
     ] = None
 
@@ -166,27 +170,28 @@ def coordinator(
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where to serve Iceberg's REST catalog. Who may do what: as for gRPC.",
+            help="Where to serve Iceberg's REST catalog. Access rights: as for gRPC.",
         ),
     ] = None,
     warehouse: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Where tables lie that are made in the catalog without a location."),
+        typer.Option(
+            metavar="URL", help="Where the catalog puts tables that are created without a location."
+        ),
     ] = None,
     max_commit_attempts: Annotated[
-        int, typer.Option(min=1, metavar="N", help="After so many failures to publish it, park an operation.")
+        int,
+        typer.Option(min=1, metavar="N", help="Park an operation after this many failures to publish it."),
     ] = 5,
     call_timeout: Annotated[
         str,
-        typer.Option(
-            metavar="DURATION", help="After so long without a sign of life, end a hook or commit step."
-        ),
+        typer.Option(metavar="DURATION", help="End a hook or commit step without a heartbeat for this long."),
     ] = "10m",
     remember_requests: Annotated[
         str, typer.Option(metavar="DURATION", help="How long request ids are remembered.")
     ] = "7d",
 ) -> int:
-    """Run a coordinator: the gRPC service, and the lead of tables that have work.
+    """Run a coordinator: serve gRPC, and lead tables that have work.
 
     Example: distop coordinator --allow-source s3://landing/ --allow-location s3://tables/
     """
@@ -229,7 +234,7 @@ def executor(
         int,
         typer.Option(min=0, help="Without Spark: threads per operation; 0: processors + 4, at most 32."),
     ] = 0,
-    max_operations: Annotated[int, typer.Option(min=1, help="How many operations it runs at one time.")] = 4,
+    max_operations: Annotated[int, typer.Option(min=1, help="Most concurrent operations.")] = 4,
     check: Annotated[
         bool,
         typer.Option(
@@ -276,12 +281,13 @@ def sidecar(
         Path | None, typer.Option(help="Folder of its socket. Default: where tasks on this host look for it.")
     ] = None,
     idle_exit: Annotated[
-        str | None, typer.Option(metavar="DURATION", help="End when no task was connected for so long.")
+        str | None,
+        typer.Option(metavar="DURATION", help="End when no task has been connected for this long."),
     ] = None,
 ) -> int:
-    """Run a sidecar: the way to etcd for the tasks on a worker host.
+    """Run a sidecar: it connects the tasks on a worker host to etcd.
 
-    Tasks start one where none runs; a service manager may do so before.
+    Tasks start one if none runs; a service manager may start it before.
     """
     from distop.executor.sidecar.server import SidecarConfig, run
 
@@ -320,20 +326,20 @@ def dev(
         str | None,
         typer.Option(
             metavar="URL",
-            help="Each folder in it feeds the table of its name. Default: landing, below --data.",
+            help="Each subfolder feeds the table of its name. Default: landing, below --data.",
         ),
     ] = None,
     secure: Annotated[
         bool,
         typer.Option(
             "--secure",
-            help="Behind TLS, for callers with tokens, under a policy; certificates and tokens are made "
-            "in the folder secure, below --data.",
+            help="Use TLS, tokens and a policy; creates certificates and tokens in the folder secure, "
+            "below --data.",
         ),
     ] = False,
 ) -> None:
     """Run everything in this terminal, to try things out: an embedded etcd, a coordinator with its
-    web page, an executor, and what feeds tables from landing folders.
+    web page, an executor, and the landing feed.
 
     Example: distop dev --data /tmp/distop --master none
     """
@@ -381,13 +387,13 @@ def _checked(
 
 
 def _ended(out: Output, service: str, code: int) -> int:
-    # People have read it in the log.
+    # The user has read it in the log.
     out.result_for_programs({"service": service, "exit_code": code})
     return code
 
 
 def end_with(parent: int) -> None:
-    """Get SIGTERM when this parent dies."""
+    """Send SIGTERM to this process when its parent dies."""
     if sys.platform != "linux":
         return
     set_parent_death_signal = 1

@@ -20,7 +20,7 @@ app.add_typer(group, name="tables", rich_help_panel=PANEL)
 
 
 def tables(ctx: typer.Context, session: Connected) -> None:
-    """List, make and show tables."""
+    """List, create, change and show tables."""
     if ctx.invoked_subcommand is None:
         _list(session, 100)
 
@@ -68,10 +68,10 @@ def create(
         ),
     ] = None,
     format: Annotated[
-        str, typer.Option(help="Table format: iceberg, delta, or files (a plain tree).")
+        str, typer.Option(help="Table format: iceberg, delta, or files (a tree of plain files).")
     ] = "iceberg",
 ) -> None:
-    """Make a table.
+    """Create a table.
 
     Example: distop tables create flights --location /data/flights --partition-by 'month(time_hour)'
     """
@@ -100,37 +100,41 @@ def alter(
     ] = None,
     widen: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMNS", help="'id: long': int to long, float to double. Repeatable."),
+        typer.Option(
+            metavar="COLUMNS", help="New types, 'id: long': int to long, float to double. Repeatable."
+        ),
     ] = None,
     optional: Annotated[
         list[str] | None, typer.Option(metavar="COLUMN", help="Allow NULL from now on. Repeatable.")
     ] = None,
     doc: Annotated[
-        list[str] | None, typer.Option(metavar="COLUMN=TEXT", help="Say what a column holds. Repeatable.")
+        list[str] | None, typer.Option(metavar="COLUMN=TEXT", help="Set the comment of a column. Repeatable.")
     ] = None,
     move: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN[=OTHER]", help="Behind another column, or to the front. Repeatable."),
+        typer.Option(
+            metavar="COLUMN[=OTHER]", help="Move behind another column, or to the front. Repeatable."
+        ),
     ] = None,
     partition_by: Annotated[
         list[str] | None,
-        typer.Option(metavar="TERM", help="Of rows written from now on; 'none': not at all. Repeatable."),
+        typer.Option(metavar="TERM", help="Partitioning of new rows; 'none': none. Repeatable."),
     ] = None,
     property: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set a property. Repeatable.")
     ] = None,
     unset: Annotated[
-        list[str] | None, typer.Option(metavar="KEY", help="Take a property away. Repeatable.")
+        list[str] | None, typer.Option(metavar="KEY", help="Remove a property. Repeatable.")
     ] = None,
     checks: Annotated[
         str | None,
-        typer.Option(metavar="FILE|-|JSON|none", help="Rules that rows must keep, in place of those before."),
+        typer.Option(metavar="FILE|-|JSON|none", help="Rules that rows must keep; replaces the old ones."),
     ] = None,
     reason: Reason = "",
 ) -> None:
-    """Change a table: columns, partitioning, properties, rules. All of it in one transaction, or nothing.
+    """Change a table: columns, partitioning, properties, rules. All changes in one transaction, or none.
 
-    Made in the order of these options. Refused while an operation runs that would go wrong.
+    Applied in the order of these options. Refused while an operation runs that would fail because of it.
 
     Example: distop tables alter flights --add 'fare: decimal(9,2)' --widen 'id: long'
     """
@@ -173,11 +177,13 @@ def drop(
     table: TableName,
     purge: Annotated[
         bool,
-        typer.Option("--purge", help="Remove its files, too: everything in its folder, if that is its own."),
+        typer.Option(
+            "--purge", help="Remove its files, too: everything in its folder, if only this table uses it."
+        ),
     ] = False,
     reason: Reason = "",
 ) -> None:
-    """Forget a table with its watermarks, history and backlog. Refused while operations run.
+    """Drop a table with its watermarks, history and backlog. Refused while operations run.
 
     Its files stay, unless --purge is given.
     """
@@ -188,7 +194,7 @@ def drop(
 
 @command(group)
 def show(session: Connected, table: TableName) -> None:
-    """Show one table: what it is, what it holds, what loaded it last, and its indexes."""
+    """Show one table: its definition, its content, what loaded it last, and its indexes."""
     found, indexes = session.client.get_table(table), session.client.indexes(table)
     content = session.client.describe_table(table)
     session.out.show(replace(found, indexes=tuple(indexes), content=content))
@@ -196,22 +202,22 @@ def show(session: Connected, table: TableName) -> None:
 
 @command(group)
 def snapshots(session: Connected, table: TableName, limit: Limit = 20) -> None:
-    """List the snapshots that a table still knows, the newest first.
+    """List the snapshots that a table still has, the newest first.
 
-    Any of them can be read, and those of its history can be rolled back to: distop rollback TABLE SNAPSHOT.
+    Each can be read, and those of the table's history can be rolled back to: distop rollback TABLE SNAPSHOT.
     """
     session.listed("snapshots", session.client.snapshots(table), limit)
 
 
 @command(app, rich_help_panel=PANEL)
 def why(session: Connected, table: TableName) -> None:
-    """Say in one line why a table moves, or does not."""
+    """Show in one line why a table moves or does not."""
     session.out.show(session.client.explain(table))
 
 
 @command(app, rich_help_panel=PANEL)
 def members(session: Connected) -> None:
-    """Show the live coordinators and executors, and what they lead."""
+    """Show the live coordinators and executors, and the tables that they lead."""
     session.out.members(session.client.members(), session.client.leaders())
 
 

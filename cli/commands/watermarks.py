@@ -1,4 +1,4 @@
-"""Commands on watermarks: show, and put them elsewhere by hand."""
+"""Commands on watermarks: show and change them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = typer.Typer()
 group = typer.Typer(
     cls=_ShowsByDefault,
     no_args_is_help=True,
-    help="How far each source of a table has been ingested: distop watermarks TABLE. Or put it elsewhere.",
+    help="How far each source of a table has been ingested: distop watermarks TABLE. Or change watermarks.",
 )
 app.add_typer(group, name="watermarks", rich_help_panel=PANEL)
 
@@ -37,7 +37,7 @@ SourceName = Annotated[str, typer.Argument(metavar="SOURCE", help="As distop wat
 def show(
     session: Connected,
     table: TableName,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Only of this source.")] = "",
+    source: Annotated[str, typer.Option(metavar="NAME", help="Only this source.")] = "",
 ) -> None:
     """Show how far each source of a table has been ingested."""
     session.out.watermarks(session.client.watermarks(table, source))
@@ -52,7 +52,7 @@ def set(
     value: Annotated[str, typer.Argument(metavar="VALUE")],
     reason: Reason = "",
 ) -> None:
-    """Put a watermark somewhere. Refused while an operation runs that moves watermarks."""
+    """Set a watermark. Refused while an operation runs that moves watermarks."""
     session.out.watermarks(session.client.set_watermark(table, source, partition, value, reason))
 
 
@@ -61,18 +61,18 @@ def forget(
     session: Connected,
     table: TableName,
     source: SourceName,
-    partition: Annotated[str, typer.Argument(metavar="[PARTITION]", help="Without: all of them.")] = "",
+    partition: Annotated[str, typer.Argument(metavar="[PARTITION]", help="Default: all of them.")] = "",
     reason: Reason = "",
 ) -> None:
-    """Let what watermarks stand for be ingested again. Shows what is left of the source."""
+    """Delete watermarks, so that their files can be ingested again. Shows what is left of the source."""
     session.out.watermarks(session.client.forget_watermarks(table, source, partition, reason))
 
 
 @command(group)
 def compact(session: Connected, table: TableName, source: SourceName, reason: Reason = "") -> None:
-    """Have one watermark for a folder instead of one for each of its files.
+    """Replace the watermarks of a folder's files by one for the folder.
 
-    It is the newest of them. What comes into the folder later and is older is not ingested by --new-only.
+    It is the newest of them. --new-only then ignores an older file that arrives later.
     """
     session.out.watermarks(session.client.compact_watermarks(table, source, reason))
 
@@ -81,11 +81,11 @@ def compact(session: Connected, table: TableName, source: SourceName, reason: Re
 def rewind(
     session: Connected,
     table: TableName,
-    source: Annotated[str, typer.Option(metavar="NAME", help="Only of this source.")] = "",
+    source: Annotated[str, typer.Option(metavar="NAME", help="Only this source.")] = "",
     reason: Reason = "",
 ) -> None:
-    """Take back what snapshots have moved that are no longer part of the table.
+    """Undo the watermark changes of snapshots that are no longer part of the table.
 
-    After a rollback with --watermarks keep: what was rolled back can be ingested again then.
+    After a rollback with --watermarks keep, this allows ingesting what was rolled back.
     """
     session.out.watermarks(session.client.rewind_watermarks(table, source, reason))

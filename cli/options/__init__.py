@@ -1,4 +1,4 @@
-"""Options that commands share, how their values are parsed, and the session they lead to.
+"""Options that commands share, how their values are parsed, and the session that commands use.
 
 Imports the room ``output``.
 """

@@ -1,7 +1,7 @@
-"""Options that many commands share, written down once.
+"""Options that many commands share, defined once.
 
-A *bundle* is a function with typer parameters that makes one value of them. A command that wants it takes one
-parameter annotated with it, and gets all its options::
+A *bundle* is a function with typer parameters that makes one value of them. A command takes one parameter
+annotated with it, and gets all its options::
 
     def etcd_config(etcd: Annotated[str, typer.Option(...)] = "", ...) -> EtcdConfig: ...
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., int | None])
 
 
 class Bundle:
-    """Marks a parameter that is made from the options of ``make``."""
+    """Marks a parameter whose value ``make`` builds from its own options."""
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self.make = make
@@ -34,7 +34,7 @@ class Bundle:
 
 
 def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:
-    """Register a function as a command. What it returns is the exit code; ``None`` is 0."""
+    """Register a function as a command. It returns the exit code; ``None`` is 0."""
 
     def register(function: F) -> F:
         app.command(name or function.__name__.replace("_", "-"), **settings)(expanded(function))
@@ -44,7 +44,7 @@ def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Calla
 
 
 def expanded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, its bundles replaced by their options. Order: its own parameters, then theirs."""
+    """The same function with its bundles replaced by their options: its own parameters first, then theirs."""
     bundles: dict[str, Bundle] = {}
     own: dict[str, inspect.Parameter] = {}
     for parameter in inspect.signature(function, eval_str=True).parameters.values():

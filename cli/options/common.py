@@ -11,9 +11,9 @@ from distop.cli.options.parsing import parse_assignments, parse_object
 from distop.cli.options.session import complete_table
 
 TableName = Annotated[str, typer.Argument(metavar="TABLE", autocompletion=complete_table)]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="At most so many; 0: all.")]
-Reason = Annotated[str, typer.Option(help="Shown with it, and in the audit trail.")]
-Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Show progress until it is over.")]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="Show at most this many; 0: all.")]
+Reason = Annotated[str, typer.Option(help="The reason, shown to users and in the audit trail.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end and show progress.")]
 
 
 def json_argument(

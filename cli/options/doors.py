@@ -1,4 +1,4 @@
-"""Options of a coordinator about who may come in."""
+"""Options of a coordinator for authentication and TLS."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PANEL = "Who may come in"
 
 @dataclass(frozen=True)
 class DoorOptions:
-    """By what a coordinator knows who calls."""
+    """How a coordinator identifies callers."""
 
     admin: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SUBJECT",
-            help="Who may do everything, where there is no policy yet: it begins one. Repeatable.",
+            help="First admin, where no policy exists yet: creates one. Repeatable.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -34,7 +34,7 @@ class DoorOptions:
         str,
         typer.Option(
             metavar="FILE",
-            help="Tokens it knows: lines of SUBJECT:SHA256[:GROUP,...].",
+            help="Accepted tokens: lines of SUBJECT:SHA256[:GROUP,...].",
             rich_help_panel=PANEL,
         ),
     ] = ""
@@ -42,19 +42,21 @@ class DoorOptions:
         list[str] | None,
         typer.Option(
             metavar="[NAME=]URL",
-            help="Whose signed tokens count; of several, each needs a name. Repeatable.",
+            help="Issuer of accepted signed tokens; several need names. Repeatable.",
             rich_help_panel=PANEL,
         ),
     ] = None
     audience: Annotated[
         str,
-        typer.Option(metavar="TEXT", help="What signed tokens must be for (aud).", rich_help_panel=PANEL),
+        typer.Option(
+            metavar="TEXT", help="Audience (aud) that signed tokens must have.", rich_help_panel=PANEL
+        ),
     ] = ""
     jwks: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[NAME=]FILE|URL",
-            help="Where the keys of an issuer are, if it does not tell. Repeatable.",
+            help="URL of an issuer's keys, if it does not publish one. Repeatable.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -62,7 +64,7 @@ class DoorOptions:
         list[str] | None,
         typer.Option(
             metavar="[NAME=]PEM",
-            help="CA that the host of an issuer's keys is known by. Repeatable.",
+            help="CA of the host that serves an issuer's keys. Repeatable.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -70,7 +72,7 @@ class DoorOptions:
         list[str] | None,
         typer.Option(
             metavar="[NAME=]FILE",
-            help="A token that the host of an issuer's keys wants to see. Repeatable.",
+            help="Token for the host that serves an issuer's keys. Repeatable.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -78,7 +80,7 @@ class DoorOptions:
         str,
         typer.Option(
             metavar="PEM",
-            help="Certificate of gRPC, the page and the catalog. Makes it TLS.",
+            help="Certificate of gRPC, the page and the catalog. Enables TLS.",
             rich_help_panel=PANEL,
         ),
     ] = ""
@@ -87,7 +89,7 @@ class DoorOptions:
         str,
         typer.Option(
             metavar="PEM",
-            help="CA of the certificates that clients are known by: of gRPC each must show one.",
+            help="CA of client certificates: every gRPC client must present one.",
             rich_help_panel=PANEL,
         ),
     ] = ""
@@ -111,7 +113,7 @@ class DoorOptions:
 
         if self.issuer and not self.audience:
             raise InvalidArgument(
-                "an issuer signs tokens for many: say which are for this service",
+                "an issuer signs tokens for many services: name the audience of this one",
                 hint="give --audience",
                 details={"field": "audience"},
             )
@@ -121,7 +123,7 @@ class DoorOptions:
             named = dict(map(_named, given or ()))
             if unknown := sorted(named.keys() - issuers.keys()):
                 raise InvalidArgument(
-                    f"it is given of {unknown[0] or 'an issuer without a name'}, who is no --issuer",
+                    f"it names {unknown[0] or 'an issuer without a name'}, which is not an --issuer",
                     details={"field": field},
                 )
             return named

@@ -1,4 +1,4 @@
-"""Options of a coordinator about how much callers may ask for."""
+"""Options that limit what callers may ask of a coordinator."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PANEL = "How much callers may ask for"
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """More than that is refused as BUSY."""
+    """A larger value is refused as BUSY."""
 
     caller_calls: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Calls of one caller under way.", rich_help_panel=PANEL)
+        int, typer.Option(min=1, metavar="N", help="Concurrent calls of one caller.", rich_help_panel=PANEL)
     ] = 1_000
     caller_streams: Annotated[
         int, typer.Option(min=1, metavar="N", help="Open streams of one caller.", rich_help_panel=PANEL)
@@ -30,13 +30,13 @@ class LimitOptions:
         typer.Option(
             min=0.01,
             metavar="N",
-            help="Operations, previews, batches and tables that one caller begins a second; twice as many "
+            help="Operations, previews, batches and tables that one caller may begin a second; twice as many "
             "at once.",
             rich_help_panel=PANEL,
         ),
     ] = 500.0
     all_calls: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Calls of all callers under way.", rich_help_panel=PANEL)
+        int, typer.Option(min=1, metavar="N", help="Concurrent calls of all callers.", rich_help_panel=PANEL)
     ] = 4_000
     all_streams: Annotated[
         int, typer.Option(min=1, metavar="N", help="Open streams of all callers.", rich_help_panel=PANEL)

@@ -1,4 +1,4 @@
-"""Options of an executor and a sidecar about their metrics."""
+"""Options for the metrics of an executor and a sidecar."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ PANEL = "Metrics"
 
 @dataclass(frozen=True)
 class MetricsOptions:
-    """Where they are served, and how."""
+    """Where and how metrics are served."""
 
     metrics: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT",
-            help="Where to serve /metrics, /livez and /readyz, to whoever reaches it: counts alone.",
+            help="Where to serve /metrics, /livez and /readyz, without authentication.",
             rich_help_panel=PANEL,
         ),
     ] = None
     tls_cert: Annotated[
-        str, typer.Option(metavar="PEM", help="Their certificate. Makes it TLS.", rich_help_panel=PANEL)
+        str,
+        typer.Option(
+            metavar="PEM", help="Certificate of the metrics server. Enables TLS.", rich_help_panel=PANEL
+        ),
     ] = ""
     tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.", rich_help_panel=PANEL)] = ""
     insecure: Annotated[

@@ -1,4 +1,4 @@
-"""What people write on a command line, as values."""
+"""Parses what users write on a command line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 MAX_ARGUMENT_BYTES = 4 * 1024 * 1024
-"""More than etcd takes by far; keeps a wrong file from being read as a whole."""
+"""Far more than etcd accepts; prevents reading a wrong, huge file as a whole."""
 
 
 def parse_duration(text: str, field: str) -> float:
@@ -27,13 +27,15 @@ def parse_duration(text: str, field: str) -> float:
         return float(wanted)
     if not _DURATION.fullmatch(wanted):
         raise InvalidArgument(
-            f"{text!r} is no duration", hint="write for example 90s, 10m or 1h30m", details={"field": field}
+            f"{text!r} is not a duration",
+            hint="write for example 90s, 10m or 1h30m",
+            details={"field": field},
         )
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(wanted))
 
 
 def parse_since(text: str, field: str) -> datetime:
-    """A time such as ``"2024-05-01T08:00:00Z"`` (UTC if it does not say), or so long ago: ``"2h"``."""
+    """A time such as ``"2024-05-01T08:00:00Z"`` (UTC by default), or a time ago: ``"2h"``."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -51,7 +53,7 @@ def parse_limit(text: str, field: str) -> int:
 
 
 def parse_assignments(items: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` to JSON: a value that reads as JSON is that, any other is text.
+    """``key=value`` to JSON: a value that parses as JSON is JSON, any other is text.
 
     A key given twice makes a list: ``["paths=/a", "paths=/b", "header=true"]`` is
     ``{"paths": ["/a", "/b"], "header": True}``.
@@ -68,22 +70,22 @@ def parse_assignments(items: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_properties(items: Iterable[str]) -> dict[str, str]:
-    """``key=value`` as it is."""
+    """``key=value``, both as text."""
     return dict(map(_split, items))
 
 
 def parse_object(text: str, field: str) -> dict[str, Any]:
-    """A JSON object: written out, in a file, or on standard input (``-``)."""
+    """A JSON object: written on the command line, in a file, or on standard input (``-``)."""
     value = _parse_json(text if text.lstrip().startswith("{") else _read(text, field), field)
     if not isinstance(value, dict):
-        raise InvalidArgument(f"{field} is no JSON object", details={"field": field})
+        raise InvalidArgument(f"{field} is not a JSON object", details={"field": field})
     return value
 
 
 def parse_schema(items: Iterable[str]) -> list[str]:
-    """Columns as ``"name: type"``: written out with commas between them, or ``@FILE`` with JSON.
+    """Columns as ``"name: type"``: separated by commas, or ``@FILE`` with JSON.
 
-    In the file stands a list of such columns, or an object of names and types.
+    The file holds a list of such columns, or an object of names and types.
     """
     columns: list[str] = []
     for item in items:
@@ -92,7 +94,7 @@ def parse_schema(items: Iterable[str]) -> list[str]:
             continue
         value = _parse_json(_read(item[1:], "schema"), "schema")
         if isinstance(value, dict):
-            # An object on the wire has no order, columns do.
+            # A JSON object on the wire has no order, columns have one.
             value = [f"{name}: {kind}" for name, kind in value.items()]
         if not isinstance(value, list) or not all(isinstance(column, str) for column in value):
             raise InvalidArgument(
@@ -105,7 +107,7 @@ def parse_schema(items: Iterable[str]) -> list[str]:
 
 
 def split_list(text: str) -> list[str]:
-    """At the commas that stand in no brackets: ``"price: decimal(9,2), bucket[4](id)"``."""
+    """Split at commas outside of brackets: ``"price: decimal(9,2), bucket[4](id)"``."""
     parts = re.split(r",(?![^(\[]*[)\]])", text)
     return [part.strip() for part in parts if part.strip()]
 

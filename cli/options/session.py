@@ -1,4 +1,4 @@
-"""The options of every command, and what they lead to: an output and a connection."""
+"""The options of every command, and the output and connection that they configure."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from distop.client import Client
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
-"""As in ``distop.client``, which is not imported for that: it takes gRPC along."""
+"""The same as in ``distop.client``, which would load gRPC, so it is not imported here."""
 
 DEFAULT_TIMEOUT_S = 10.0
 
 COMPLETION_S = 1.0
-"""Longest wait of a shell for names."""
+"""Longest time that shell completion waits for names."""
 
 MOST_NAMES = 500
-"""Names that are looked through for one that may have been meant."""
+"""How many names are searched for a similar one."""
 
 ADDRESS_HELP = "A coordinator, or several: HOST:PORT[,HOST:PORT...]."
 OUTPUT_HELP = "For people (table) or for programs (json)."
-TIMEOUT_HELP = "Seconds that one call may take."
+TIMEOUT_HELP = "Timeout of one call in seconds."
 
 
 @dataclass
 class Settings:
-    """What was said before the name of the command; ``None``: nothing."""
+    """The options before the name of the command; ``None``: not given."""
 
     address: str | None = None
     output: Format | None = None
@@ -45,7 +45,7 @@ class Settings:
 
 
 class Session:
-    """One run of a command that talks to the service."""
+    """One run of a command that calls the service."""
 
     def __init__(self, address: str, timeout_s: float, output: Output) -> None:
         self.out = output
@@ -54,7 +54,7 @@ class Session:
 
     @cached_property
     def client(self) -> Client:
-        """Connected when it is first used."""
+        """Connects on first use."""
         from distop.client import Client
 
         return Client(self._address, timeout_s=self._timeout_s)
@@ -66,15 +66,15 @@ class Session:
         self.out.listed(what, found[:limit] if limit else found, more)
 
     def suggest(self, error: DistopError) -> None:
-        """Add to an error about a name what may have been meant."""
+        """Add a suggestion with a similar name to an error about an unknown name."""
         try:
             if close := get_close_matches(*self._names(error)):
                 error.hint = f"did you mean {' or '.join(close)}?"
         except DistopError:
-            return  # the error that there is says more
+            return  # the original error says more
 
     def _names(self, error: DistopError) -> tuple[str, list[str]]:
-        """The name that an error is about, and those that there are."""
+        """The name that an error is about, and the names that exist."""
         match error.code:
             case "TABLE_NOT_FOUND" if "table" in error.details:
                 listed_tables = islice(self.client.list_tables(), MOST_NAMES)
@@ -103,7 +103,7 @@ def open_output(
     ctx: typer.Context,
     output: Annotated[Format | None, typer.Option("--output", "-o", help=OUTPUT_HELP)] = None,
 ) -> Output:
-    """The output that was asked for, before or behind the name of the command."""
+    """The output that the user chose, before or after the name of the command."""
     return make_output(output or _settings(ctx).output or "table")
 
 
@@ -115,7 +115,7 @@ def open_session(
     output: Annotated[Format | None, typer.Option("--output", "-o", help=OUTPUT_HELP)] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help=TIMEOUT_HELP)] = None,
 ) -> Session:
-    """A session that ends with the command."""
+    """A session that is closed when the command ends."""
     settings = _settings(ctx)
     session = Session(
         address or settings.address or DEFAULT_ADDRESS,
@@ -127,12 +127,12 @@ def open_session(
 
 
 def complete_table(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of tables, for the completion of a shell."""
+    """Names of tables, for shell completion."""
     return _complete(ctx, lambda client: (table.name for table in client.list_tables()), incomplete)
 
 
 def complete_operation(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Names of operations: of tables as long as none is written out."""
+    """Names of operations, for shell completion; names of tables until a table is complete."""
     table, slash, _ = incomplete.partition("/")
     if not slash:
         return [f"{name}/" for name in complete_table(ctx, incomplete)]
@@ -147,7 +147,7 @@ def _complete(ctx: typer.Context, names: Callable[[Client], Iterator[str]], inco
         with Client(address, timeout_s=COMPLETION_S, connect_timeout_s=COMPLETION_S) as client:
             return [name for name in islice(names(client), MOST_NAMES) if name.startswith(incomplete)]
     except DistopError:
-        return []  # a shell that is asked to complete a name is no place for errors
+        return []  # shell completion must not print errors
 
 
 Connected = Annotated[Session, Bundle(open_session)]
@@ -155,5 +155,5 @@ WithOutput = Annotated[Output, Bundle(open_output)]
 
 
 def remember(ctx: typer.Context, **given: Any) -> None:
-    """Keep what was said before the name of the command."""
+    """Store the options before the name of the command."""
     ctx.obj = Settings(**given)

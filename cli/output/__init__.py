@@ -11,7 +11,7 @@ __all__ = ["Format", "Output", "make_output"]
 
 
 def make_output(wanted: Format) -> Output:
-    """The output of this name."""
+    """The output with this name."""
     # Each loads what the other does not need: protobuf here, rich and the client there.
     if wanted == "json":
         from distop.cli.output.json_output import JsonOutput

@@ -1,7 +1,7 @@
-"""What commands print, as an interface: ``json_output`` speaks to programs, ``human`` to people.
+"""The interface of command output; ``json_output`` writes for programs, ``human`` for people.
 
-Both have the same methods, so every command speaks both languages. Results go to stdout, everything else to
-stderr. JSON is one document per command, and one a line for what goes on (``watch``).
+Both have the same methods, so every command supports both. Results go to stdout, everything else to stderr.
+JSON is one document per command; commands that follow something (``watch``) print one document per line.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Listing = Literal["operations", "tables", "audit", "backlog", "snapshots", "trac
 
 
 class Output(ABC):
-    """How a command tells its result."""
+    """How a command shows its result."""
 
     @abstractmethod
     def show(self, result: Any) -> None:
@@ -29,11 +29,11 @@ class Output(ABC):
 
     @abstractmethod
     def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
-        """Several of a kind; ``more``: the list was cut short."""
+        """Several of a kind; ``more``: the list was truncated."""
 
     @abstractmethod
     def started(self, operation: Operation) -> None:
-        """An operation that was started and is not waited for."""
+        """An operation that was started, without waiting for it."""
 
     @abstractmethod
     def preview(self, preview: Mapping[str, Any]) -> None:
@@ -41,19 +41,19 @@ class Output(ABC):
 
     @abstractmethod
     def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
-        """Show how an operation goes on, for its own sake; return how it ended."""
+        """Show the updates of an operation (``watch``); return its final state."""
 
     @abstractmethod
     def progress(self, updates: Iterable[OperationUpdate]) -> Operation:
-        """Wait for an operation to end, show that it moves, show the end; return it."""
+        """Wait for an operation to end, show progress and the result; return it."""
 
     @abstractmethod
     def watermarks(self, watermarks: Watermarks) -> None:
-        """How far each source of a table is."""
+        """The watermarks of a table."""
 
     @abstractmethod
     def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
-        """Who is there, and what each leads."""
+        """The live members, and the tables that each leads."""
 
     @abstractmethod
     def checked(self, workers: Sequence[Mapping[str, Any]], findings: Sequence[WorkerFinding]) -> None:
@@ -61,16 +61,16 @@ class Output(ABC):
 
     @abstractmethod
     def facts(self, title: str, facts: Mapping[str, Any], hints: Iterable[str] = ()) -> None:
-        """Anything else: names and values; ``hints`` are for people only."""
+        """Any other result: names and values; ``hints`` are for people only."""
 
     @abstractmethod
     def result_for_programs(self, facts: Mapping[str, Any]) -> None:
-        """A result that people see elsewhere."""
+        """A result that only programs need here."""
 
     @abstractmethod
     def note(self, text: str) -> None:
-        """A remark beside the result, for people only."""
+        """A remark, for people only."""
 
     @abstractmethod
     def error(self, error: DistopError) -> None:
-        """Why it did not work."""
+        """Why the command failed."""

@@ -1,4 +1,4 @@
-"""The exit codes of the command line, and how errors are shown."""
+"""The exit codes of the command line, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _MEANINGS = {
     OPERATION_CANCELLED: "the operation was cancelled",
     ALREADY_INGESTED: "the source was ingested already",
     PAUSED: "the table or the operation is paused",
-    OPERATION_PARKED: "the operation is parked: somebody has to decide about it",
-    SOMETHING_WRONG: "doctor or landing or executor --check has found something wrong",
+    OPERATION_PARKED: "the operation is parked: it waits for distop resolve",
+    SOMETHING_WRONG: "doctor, landing or executor --check found a problem",
     INTERRUPTED: "interrupted (Ctrl-C)",
 }
 
@@ -37,12 +37,12 @@ _BY_CODE = {
 
 
 def exit_code(error: DistopError) -> int:
-    """What a process that ends with this error returns."""
+    """The exit code for this error."""
     return _BY_CODE.get(error.code, error.kind.exit_code)
 
 
 class UsageFault(DistopError):
-    """The command line makes no sense."""
+    """The command line is invalid."""
 
     code = "USAGE"
     kind = Kind.INVALID

@@ -1,4 +1,4 @@
-"""What commands print for people."""
+"""Command output for people."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class HumanOutput(Output):
 
     def started(self, operation: Operation) -> None:
         self._out.print(printable(operation.name))
-        said = "was started before by this request" if operation.found else "started"
+        said = "had been started before by the same request" if operation.found else "started"
         if operation.retry_of and not operation.found:
             said += f" again: {operation.retry_of} has ended without success"
         self.note(f"{said}; follow it with: distop watch {operation.name}")
@@ -205,13 +205,13 @@ class HumanOutput(Output):
 
     def _traces(self, traces: Sequence[Trace], more: bool) -> None:
         for one in traces:
-            where = f"job {one.partition}, attempt {one.attempt}" if one.partition else "completing it"
+            where = f"job {one.partition}, attempt {one.attempt}" if one.partition else "completion"
             self._out.print(Text(printable(f"{when(one.at)} {where}: {one.error}"), "bold"), soft_wrap=True)
             for line in one.trace.rstrip().split("\n"):
                 self._out.print(Text(f"    {printable(line)}"), soft_wrap=True)
         if not traces:
             self.note(
-                "no stack trace is kept: no user code has raised; distop show has errors of distop itself"
+                "no stack trace is stored: no user code has raised; distop show has errors of distop itself"
             )
 
     def _snapshots(self, snapshots: Sequence[Snapshot], more: bool) -> None:
@@ -228,7 +228,7 @@ class HumanOutput(Output):
                 printable(", ".join(filter(None, [state, *one.refs]))),
             )
         spare = ("ADDED", "CHANGE", "STATE", "COMMITTED")
-        self._screen.list(grid, "no snapshot: nothing was published yet", more, spare)
+        self._screen.list(grid, "no snapshot: nothing has been published yet", more, spare)
 
     def _tables(self, tables: Sequence[Table], more: bool) -> None:
         grid = grid_of("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")
@@ -249,7 +249,7 @@ class HumanOutput(Output):
         for source, partitions in sorted(watermarks.items()):
             for partition, value in sorted(partitions.items()):
                 grid.add_row(printable(source), printable(partition), printable(value))
-        self._screen.list(grid, "no watermarks: nothing was ingested yet", more=False)
+        self._screen.list(grid, "no watermarks: nothing has been ingested yet", more=False)
 
     def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
         led: dict[str, int] = {}
@@ -282,7 +282,7 @@ class HumanOutput(Output):
         found = list(lines)
         for line in found:
             self._out.print(line, soft_wrap=True)
-        self.note(f"looked at {looked}" + ("" if found else ": everything is as it should be"))
+        self.note(f"looked at {looked}" + ("" if found else ": no problem found"))
 
     def _audit(self, entries: Sequence[AuditEntry], more: bool) -> None:
         grid = grid_of("WHEN", "WHO", "FROM", "WHAT", "TO", "ASKED FOR", "WHY", "BECAME")
@@ -304,17 +304,21 @@ class HumanOutput(Output):
         for grant in told.grants:
             grid.add_row(printable(grant.who), grant.role, printable(", ".join(grant.tables)))
         self._screen.list(
-            grid, "no grant that you can see" if told.enforced else "no policy: everybody may do all", False
+            grid,
+            "no grant that you can see" if told.enforced else "no policy: every caller may do everything",
+            False,
         )
         groups = f", of {', '.join(told.groups)}" if told.groups else ""
         self.note(
-            f"you are {printable(told.subject + groups)}" if told.subject else "nobody knows who you are"
+            f"you are {printable(told.subject + groups)}"
+            if told.subject
+            else "the service does not know who you are"
         )
 
     def _audit_entry(self, entry: AuditEntry) -> None:
         told = (
             when(entry.at),
-            printable(f"{entry.by or 'somebody'} {entry.outcome} {entry.action} {entry.target}"),
+            printable(f"{entry.by or 'unknown'} {entry.outcome} {entry.action} {entry.target}"),
             printable(f"({entry.reason})" if entry.reason else ""),
         )
         self._out.print(*filter(None, told), soft_wrap=True, markup=False, highlight=False)
@@ -325,7 +329,7 @@ class HumanOutput(Output):
             self.note(f"by {answer.operation}")
         if answer.late:
             self.note(
-                f"it is late, and blocks the table: distop backlog retry|skip {answer.table} {answer.batch}"
+                f"it is late and blocks the table: distop backlog retry|skip {answer.table} {answer.batch}"
             )
 
     def _backlog(self, batches: Sequence[Batch], more: bool) -> None:
@@ -340,7 +344,7 @@ class HumanOutput(Output):
                 str(batch.attempts or ""),
                 printable(batch.operation),
             )
-        self._screen.list(grid, "no batch is there", more, ("BY", "SINCE", "TYPE"))
+        self._screen.list(grid, "no batches", more, ("BY", "SINCE", "TYPE"))
 
     def _schedules(self, schedules: Sequence[Schedule], more: bool) -> None:
         self._screen.list(schedules_grid(schedules), "no schedules", more, ("STARTED", "LAST", "OPERATION"))
@@ -364,7 +368,7 @@ class HumanOutput(Output):
                 ("forgotten up to", ordering.forgotten),
                 ("last batch", ordering.last),
                 ("running", ordering.running),
-                ("waits for approval of", ordering.awaiting),
+                ("waits for approval", ordering.awaiting),
                 ("blocked by", Text(printable(blocked), "red") if blocked else ""),
                 ("failed", Text(printable("; ".join(failed)), "red") if failed else ""),
             ]

@@ -1,4 +1,4 @@
-"""What commands print for programs: one JSON document per command, and one a line for what goes on."""
+"""Command output for programs: one JSON document per command, or one per line for commands that follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class JsonOutput(Output):
-    """For programs."""
+    """JSON for programs."""
 
     def show(self, result: Any) -> None:
         shown = plain(result)
@@ -28,8 +28,10 @@ class JsonOutput(Output):
     def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
         _print(items)
         if more:
-            # The list itself is the result: that it was cut short is said where errors are.
-            print(json.dumps({"more": True, "hint": "there is more: --limit 0 shows all"}), file=sys.stderr)
+            # The list itself is the result; that it was truncated is written to stderr.
+            print(
+                json.dumps({"more": True, "hint": "more items exist: --limit 0 shows all"}), file=sys.stderr
+            )
 
     def started(self, operation: Operation) -> None:
         _print(operation)
@@ -87,5 +89,5 @@ class JsonOutput(Output):
 
 
 def _print(value: Any) -> None:
-    # ASCII: whatever the locale of the reading end, the document arrives as it was.
+    # ASCII: the document arrives unchanged, whatever the reader's locale.
     print(json.dumps(plain(value)), flush=True)

@@ -1,7 +1,7 @@
-"""Structured logs: one event to a line, with its fields.
+"""Structured logs: one event per line, with its fields.
 
 As text, for people: ``2026-01-31T12:00:05.123Z INFO operation_started table=flights epoch=12``.
-As JSON, for machines: the same as an object a line.
+As JSON, for machines: one object per line with the same fields.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ Level = Literal["debug", "info", "warning", "error"]
 LogFormat = Literal["text", "json"]
 
 _FIRST = ("table", "operation", "partition", "epoch")
-"""Fields that everybody looks for stand first."""
+"""Fields that come first."""
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 def configure(level: Level = "info", format: LogFormat = "text", stream: TextIO | None = None) -> None:
-    """Log to ``stream`` (default: stderr) from now on. ``level`` is distop's; libraries say warnings."""
+    """Log to ``stream`` (default: stderr) from now on. ``level`` applies to distop; libraries log
+    warnings."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("distop").setLevel(level.upper())
     logging.captureWarnings(True)
-    # Nothing that is said names the line of code, its thread or its process, so nobody need find out.
+    # No format uses the line of code, the thread or the process: do not look them up.
     logging._srcfile = None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
 
 
 def event_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What was passed as ``extra``."""
+    """The fields that were passed as ``extra``."""
     given = {name: value for name, value in vars(record).items() if name not in _STANDARD}
     return {name: given.pop(name) for name in _FIRST if name in given} | given
 
 
 class TextFormatter(logging.Formatter):
-    """For people. A traceback follows on lines of its own, indented."""
+    """For people. A traceback follows on indented lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         parts = [_time(record), record.levelname, _one_line(record.getMessage())]
@@ -62,7 +63,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
-        # A field cannot take the place of what every line has.
+        # A field cannot overwrite the standard fields of a line.
         entry |= {name: value for name, value in event_fields(record).items() if name not in entry}
         entry["logger"] = record.name
         if record.exc_info:

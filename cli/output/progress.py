@@ -1,4 +1,4 @@
-"""An operation on the screen while it runs: a cell per partition, or one bar for very many."""
+"""Progress of a running operation: a cell per partition, or one bar for many partitions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from distop.cli.output.style import STATE_STYLES, counts, duration, paused, prin
 from distop.client import Operation, OperationUpdate
 
 MOST_CELLS = 200
-"""Up to so many partitions are shown one by one."""
+"""Largest number of partitions that are shown one by one."""
 
 _CELLS_PER_ROW = 50
 _MOST_FAILURES = 5
 _LINE_EVERY_S = 10.0
-"""Where there is no terminal, a line so often, and one for every change of state."""
+"""Without a terminal: interval between lines; every change of state prints one, too."""
 
 _STYLES = {"success": "green", "failed": "bold red", "": "dim"}
 
@@ -27,7 +27,7 @@ _STYLES = {"success": "green", "failed": "bold red", "": "dim"}
 def follow(
     console: Console, updates: Iterable[OperationUpdate], clock: Callable[[], float] = time.monotonic
 ) -> Operation:
-    """Show an operation until it is over; return how it ended."""
+    """Show an operation until it ends; return its final state."""
     view = ProgressView(clock)
     if console.is_terminal:
         with Live(view, console=console, refresh_per_second=8, transient=True):
@@ -46,7 +46,7 @@ def follow(
 
 
 class ProgressView:
-    """What is known of an operation that is followed. A rich renderable."""
+    """The known state of an operation that is followed. A rich renderable."""
 
     last: Operation
 
@@ -57,7 +57,7 @@ class ProgressView:
         self._failures: list[str] = []
 
     def apply(self, update: OperationUpdate) -> None:
-        """Take in what is new."""
+        """Apply an update."""
         self.last = update.operation
         for job in update.jobs:
             if job.partition.isdecimal() and int(job.partition) < MOST_CELLS:
@@ -82,8 +82,8 @@ class ProgressView:
     def cells(self) -> list[str]:
         """One word per partition: ``success``, ``failed`` or empty.
 
-        Each in its own place if all that finished are known by number. Else, since updates may be cut short
-        and partitions may have names, as many as the counts say, from the left.
+        Each in its own place if the numbers of all finished partitions are known. Otherwise, since updates
+        may be truncated and partitions may have names, as many as the counts say, from the left.
         """
         jobs = self.last.jobs
         if len(self._cells) == jobs.done and all(index < jobs.total for index in self._cells):
@@ -111,6 +111,6 @@ class ProgressView:
 
 
 def _waits(operation: Operation) -> bool:
-    """Whether there are jobs to be done, and nobody has begun."""
+    """Whether jobs wait and no executor has taken the operation."""
     jobs = operation.jobs
     return bool(jobs.total or jobs.counting) and not (operation.runner or jobs.done or operation.done)

@@ -1,4 +1,4 @@
-"""Schedules as people see them."""
+"""Schedules as text for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distop.client import Schedule
 
 
 def schedules_grid(schedules: Sequence[Schedule]) -> Grid:
-    """A line for each."""
+    """A line for each schedule."""
     grid = grid_of("SCHEDULE", "TYPE", "WHEN", "NEXT", "LAST", "STARTED", "OPERATION", "SKIPPED", "WHY")
     for one in schedules:
         grid.add_row(
@@ -31,7 +31,7 @@ def schedules_grid(schedules: Sequence[Schedule]) -> Grid:
 
 
 def schedule_pairs(one: Schedule) -> list[tuple[str, str]]:
-    """One of them, as names and values."""
+    """One schedule, as names and values."""
     return [
         ("schedule", one.name),
         ("table", one.table),

@@ -1,4 +1,4 @@
-"""The terminal: what is printed to it, and lists that fit into its width."""
+"""The terminal: printing to it, and lists that fit its width."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from rich.text import Text
 from distop.cli.output.style import printable
 
 _WIDE = 10_000
-"""Columns where there is no terminal: readers of a pipe want whole names."""
+"""Width where there is no terminal: programs that read a pipe need whole names."""
 
 
 def _console(file: Any) -> Console:
-    if isinstance(file, io.TextIOWrapper):  # a name that the terminal cannot show is no reason to fail
+    if isinstance(file, io.TextIOWrapper):  # a name that the terminal cannot show must not cause a failure
         file.reconfigure(errors="backslashreplace")
     width = None if file.isatty() else _WIDE
     return Console(file=file, width=width, markup=False, highlight=False, emoji=False)
@@ -41,11 +41,11 @@ class Screen:
         self.err = _console(sys.stderr)
 
     def note(self, text: str) -> None:
-        """A remark beside the result."""
+        """Print a remark to stderr."""
         self.err.print(Text(printable(text), "dim"), soft_wrap=True)
 
     def pairs(self, pairs: Iterable[tuple[str, str | Text]]) -> None:
-        """Names and values, a line for each that has one."""
+        """Print names and values, one line for each non-empty value."""
         grid = Grid.grid(padding=(0, 2))
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(overflow="fold")
@@ -56,7 +56,7 @@ class Screen:
         self.out.print(grid)
 
     def list(self, grid: Grid, empty: str, more: bool, spare: Sequence[str] = ()) -> None:
-        """Print a list. Columns in ``spare`` are left out, one after the other, until it fits."""
+        """Print a list. Drops columns in ``spare``, one after the other, until the list fits."""
         if not grid.rows:
             self.note(empty)
             return
@@ -71,6 +71,6 @@ class Screen:
             left_out.append(header)
         self.out.print(grid)
         if left_out:
-            self.note(f"left out: {', '.join(left_out)}; --output json, or a wider terminal, has them")
+            self.note(f"not shown: {', '.join(left_out)}; use --output json or a wider terminal")
         if more:
-            self.note("there are more: --limit 0 shows all")
+            self.note("more items exist: --limit 0 shows all")

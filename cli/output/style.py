@@ -1,4 +1,4 @@
-"""How things are written for people: states, counts, durations, names."""
+"""Formats for people: states, counts, durations, names."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ SEVERITY_STYLES = {
 
 
 def printable(text: str) -> str:
-    """``text`` without anything that could steer a terminal."""
+    """``text`` without terminal control characters."""
     return "".join(
         letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
     )
 
 
 def counts(jobs: JobCounts) -> str:
-    """``"40/100"``, or ``"40/100, 2 failed"``; ``"0/?"`` while nobody knows how many there are."""
+    """``"40/100"``, or ``"40/100, 2 failed"``; ``"0/?"`` while the total is unknown."""
     failed = f", {jobs.failed:,} failed" if jobs.failed else ""
     total = "?" if jobs.counting and not jobs.total else f"{jobs.total:,}"
     return f"{jobs.succeeded:,}/{total}{failed}"
 
 
 def paused(pause: Pause | None) -> str:
-    """``"by jane, since 2024-05-01 12:00:00Z: new disks"``; empty if nobody holds it."""
+    """``"by jane, since 2024-05-01 12:00:00Z: new disks"``; empty if not paused."""
     if pause is None:
         return ""
-    by = f"by {pause.by}" if pause.by else "by somebody"
+    by = f"by {pause.by}" if pause.by else "by an unknown caller"
     since = f", since {pause.at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if pause.at else ""
     table = " (its table is)" if pause.scope == "table" else ""
     return f"{by}{since}{table}{f': {pause.reason}' if pause.reason else ''}"
 
 
 def broken_rules(facts: Mapping[str, Any]) -> str:
-    """A line for each rule that rows break: how many, where most of them are, and one of them."""
+    """One line per broken rule: the number of rows, where most of them are, and a sample."""
     lines = []
     for one in facts.get("violations") or ():
         most = ", ".join(f"{name}: {rows:,}" for name, rows in one.get("most", {}).items())

@@ -1,4 +1,4 @@
-"""Values as text for people: what an operation, a table or an entry of the audit trail says of itself."""
+"""Text for people: operations, tables and entries of the audit trail."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from distop.cli.output.style import in_bytes, printable
 from distop.client import AuditEntry, Index, Operation, TableContent
 
 _MOST_FAILED = 20
-"""Failed partitions that are shown of an operation."""
+"""Most failed partitions shown for an operation."""
 
 
 def failed_partitions(errors: Any, count: int) -> str:
-    """One line for each that is named, and how many more there are."""
-    if not isinstance(errors, Mapping) or not errors:  # none are named of an operation that was aborted
+    """One line for each named partition, and the number of further ones."""
+    if not isinstance(errors, Mapping) or not errors:  # an aborted operation names none
         return ""
     lines = [f"{name}: {error}" for name, error in sorted(errors.items())[:_MOST_FAILED]]
     more = count - len(lines)
@@ -23,7 +23,7 @@ def failed_partitions(errors: Any, count: int) -> str:
 
 
 def content_pairs(content: TableContent | None) -> list[tuple[str, str]]:
-    """What a table holds, as names and values."""
+    """The content of a table, as names and values."""
     if content is None:
         return []
     columns = [
@@ -46,14 +46,14 @@ def content_pairs(content: TableContent | None) -> list[tuple[str, str]]:
 
 
 def became(entry: AuditEntry) -> str:
-    """What an action came to, in the audit trail."""
+    """The outcome of an action, in the audit trail."""
     rows = "" if entry.rows is None else f"{number_of(entry.rows)} rows"
     size = "" if entry.bytes is None else in_bytes(entry.bytes)
     return ", ".join(filter(None, (entry.outcome, printable(entry.error_code), rows, size)))
 
 
 def number_of(count: int | None) -> str:
-    """``"1,234"``; empty: nobody knows."""
+    """``"1,234"``; empty if unknown."""
     return "" if count is None else f"{count:,}"
 
 
@@ -66,14 +66,14 @@ def index_line(index: Index) -> str:
 
 
 def series_line(told: Mapping[str, Any]) -> str:
-    """How many operations of a series there were."""
+    """How many operations a series has."""
     if not told:
         return ""
     return f"{told['name']}: {told['operations']:,} since {told['since']}, {told['rows']:,} rows"
 
 
 def in_series(operation: Operation) -> str:
-    """Behind the name of a series' last operation."""
+    """A suffix for the name of a series' last operation."""
     told = operation.facts.get("series")
     return f" ({told['operations']:,} of {printable(told['name'])})" if told else ""
 
@@ -85,14 +85,14 @@ def text_of(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(text_of, value))
     if isinstance(value, bool):
-        return str(value).lower()  # as it is written in an argument
+        return str(value).lower()  # the notation of arguments
     if isinstance(value, int) and abs(value) < 1 << 53:
         return f"{value:,}"
     return str(value)
 
 
 def completion_line(operation: Operation) -> str:
-    """How completing it fails or hangs, if it does."""
+    """How completing the operation fails or hangs, if it does."""
     completion = operation.completion
     if completion is None or operation.done:
         return ""
@@ -107,10 +107,10 @@ def completion_line(operation: Operation) -> str:
 
 
 def when(moment: datetime | None) -> str:
-    """``"2024-05-01 12:00:00Z"``; empty if it was never."""
+    """``"2024-05-01 12:00:00Z"``; empty for no time."""
     return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ") if moment else ""
 
 
 def seconds_since(moment: datetime | None) -> float | None:
-    """How long ago it was."""
+    """The age of a time."""
     return (datetime.now(UTC) - moment).total_seconds() if moment else None

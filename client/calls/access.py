@@ -1,4 +1,4 @@
-"""Calls about who may do what."""
+"""Calls for access control."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from distop.proto import distop_pb2 as pb
 
 
 class AccessCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` about access."""
+    """The part of :class:`~distop.client.aio.AsyncClient` for access control."""
 
     async def grants(self) -> Grants:
-        """Who the caller is for the service, and the grants: all for an admin, else the caller's own."""
+        """The caller's identity for the service, and the grants: all for an admin, else the caller's own."""
         return Grants.from_proto(await self._call("ListGrants"))
 
     async def change_grants(
@@ -24,14 +24,14 @@ class AccessCalls(Calls):
         *,
         replace: bool = False,
     ) -> Grants:
-        """Change who may do what, in one transaction.
+        """Change the access policy, in one transaction.
 
         Parameters
         ----------
         remove:
             A grant without tables: all of this subject and role. Without a role: all of this subject.
         replace:
-            The grants of ``add`` are all that there are from now on.
+            The grants of ``add`` replace all others.
 
         Raises
         ------

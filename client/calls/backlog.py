@@ -1,4 +1,4 @@
-"""Calls about the batches of a table and their order."""
+"""Calls on the batches of a table and their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distop.proto.json_text import to_json
 
 
 class BacklogCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` about batches and their order."""
+    """The part of :class:`~distop.client.aio.AsyncClient` for batches and their order."""
 
     async def enqueue(
         self,
@@ -25,7 +25,7 @@ class BacklogCalls(Calls):
     ) -> Enqueued:
         """Queue a batch; it is applied once all batches that sort before it are.
 
-        Safe to repeat: an equal batch that is queued or applied already stays what it is.
+        Idempotent: an equal batch that is already queued or applied stays as it is.
 
         Parameters
         ----------
@@ -34,14 +34,15 @@ class BacklogCalls(Calls):
         type, argument:
             The operation that applies it.
         republish:
-            Apply it again if it was applied before; replace it if it is queued with another content.
+            Apply it again if it was applied before; replace it if it is queued with different content.
         ordered:
-            ``False``: it waits for no other, and no gate: it is applied as soon as it can be, beside others.
+            ``False``: it waits for no other batch, and no gate: it is applied as soon as possible,
+            concurrently.
 
         Raises
         ------
         AlreadyExists
-            It is queued with another content (``BATCH_DIFFERS``).
+            It is queued with different content (``BATCH_DIFFERS``).
         PreconditionFailed
             It sorts before an applied one, and the table rejects such batches (``BATCH_LATE``).
         """
@@ -61,14 +62,14 @@ class BacklogCalls(Calls):
     def backlog(
         self, table: str, *, applied: bool = False, ordered: bool = True, page_size: int = PAGE_SIZE
     ) -> AsyncGenerator[Batch, None]:
-        """The batches of a table that wait, in the order in which they will be applied.
+        """The waiting batches of a table, in the order in which they will be applied.
 
         Parameters
         ----------
         applied:
-            Those that were applied or skipped, as far as the table remembers them, instead.
+            Applied and skipped batches, as far as the table remembers them, instead.
         ordered:
-            ``False``: those without an order; also the ones that are being applied, or have failed.
+            ``False``: unordered batches; also the ones that are being applied, or have failed.
         """
         asked = {"table": table, "applied": applied, "unordered": not ordered, "page_size": page_size}
         return models(self._listed("ListBacklog", "batches", **asked), Batch)
@@ -88,7 +89,7 @@ class BacklogCalls(Calls):
         max_attempts: int | None = None,
         remember: int | None = None,
     ) -> Ordering:
-        """Change how a table is fed; what is ``None`` stays as it is. See :class:`Ordering`."""
+        """Change how a table is fed; ``None`` keeps a setting. See :class:`Ordering`."""
         reply = await self._once(
             "SetOrdering",
             table=table,
@@ -102,23 +103,23 @@ class BacklogCalls(Calls):
         return Ordering.from_proto(reply)
 
     async def open_gate(self, table: str, reason: str = "", *, signal: str = "") -> Ordering:
-        """Let the batches that were collected be applied.
+        """Let the collected batches be applied.
 
-        ``signal``: what opens it. An equal one opens it once, also if somebody has closed the gate since.
+        ``signal``: what opens it. An equal signal opens it once, even if the gate was closed since.
         """
         return await self._control_backlog(table, "open", "", reason, signal)
 
     async def approve(self, table: str, batch: str = "", reason: str = "") -> Ordering:
-        """Let the next batch come. ``batch``: the one that was looked at; no other is approved then."""
+        """Approve the next batch. ``batch``: the checked one; no other is approved then."""
         return await self._control_backlog(table, "approve", batch, reason)
 
     async def retry_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
-        """Try the batch again that blocks the table. ``batch``: no other is meant then; it may also be one
-        without an order that has failed."""
+        """Retry the batch that blocks the table. ``batch``: only this one; it may also be a failed unordered
+        batch."""
         return await self._control_backlog(table, "retry", batch, reason)
 
     async def skip_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
-        """Leave the batch out that blocks the table, for good. ``batch``: as of :meth:`retry_batch`."""
+        """Skip the batch that blocks the table, for good. ``batch``: as of :meth:`retry_batch`."""
         return await self._control_backlog(table, "skip", batch, reason)
 
     async def take_back(self, table: str, batch: str, reason: str = "") -> Ordering:

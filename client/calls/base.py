@@ -1,4 +1,4 @@
-"""What all calls have in common."""
+"""The common part of all calls."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ PAGE_SIZE = 200
 
 
 class Calls:
-    """Calls by the names of their methods. The request of ``GetTable`` is a ``GetTableRequest``."""
+    """Calls by method name. The request of ``GetTable`` is a ``GetTableRequest``."""
 
     identity: str
     _connection: Connection
     _new_request_id: Callable[[], str]
 
     async def _call(self, method: str, *, of: str = "", **fields: Any) -> Any:
-        """The reply of a call. ``of``: the method whose kind of request it takes, if that is another one."""
+        """The reply of a call. ``of``: the method that defines the request type, if it is another one."""
         request = make_request(getattr(pb, f"{of or method}Request"), **fields)
         return await self._connection.call(attrgetter(method), request)
 
     async def _control(self, method: str, **fields: Any) -> Any:
-        """The reply of a call that is to be known by who made it."""
+        """The reply of a call that records its caller."""
         return await self._call(method, requested_by=self.identity, **fields)
 
     async def _once(self, method: str, **fields: Any) -> Any:
-        """As :meth:`_control`, of a call that is repeated under one id, and done once."""
+        """As :meth:`_control`, for a call that is repeated with one id, and executed once."""
         return await self._control(method, request_id=self._new_request_id(), **fields)
 
     async def _listed(self, method: str, field: str, **fields: Any) -> AsyncGenerator[Any, None]:
-        """What a call lists in ``field``. Pages are fetched as they are needed, all at one revision."""
+        """The items that a call lists in ``field``. Pages are fetched on demand, all at one revision."""
         request = make_request(getattr(pb, f"{method}Request"), **fields)
         while True:
             page = await self._connection.call(attrgetter(method), request)
@@ -46,7 +46,7 @@ class Calls:
 
 
 async def models(messages: AsyncGenerator[Any, None], kind: Any) -> AsyncGenerator[Any, None]:
-    """The messages as the dataclass that stands for them."""
+    """The messages as their dataclass."""
     async with aclosing(messages):
         async for message in messages:
             yield kind.from_proto(message)

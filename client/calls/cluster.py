@@ -1,4 +1,4 @@
-"""Calls about the processes that make up the service: who is there, what is wrong, who did what."""
+"""Calls on the processes of the service: members, diagnosis, and the audit trail."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from distop.client.transport.connection import make_request
 from distop.proto import distop_pb2 as pb
 
 AUDIT_SILENCE_S = 15.0
-"""Seconds without a sign of life after which another coordinator is asked to go on with the audit trail."""
+"""Seconds without a heartbeat after which the audit trail is followed at another coordinator."""
 
 
 class ClusterCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` about the service itself."""
+    """The part of :class:`~distop.client.aio.AsyncClient` for the service itself."""
 
     async def members(self) -> Sequence[Member]:
         """The live coordinators and executors."""
         return [Member.from_proto(member) for member in (await self._call("ListMembers")).members]
 
     async def leaders(self) -> Sequence[Leader]:
-        """Who drives which table at present. Idle tables have no leader."""
+        """The leaders of tables. Idle tables have none."""
         return [Leader.from_proto(leader) for leader in (await self._call("ListLeaders")).leaders]
 
     async def diagnose(
         self, table: str = "", *, deep: bool = False, fix: bool = False, patience_s: float = 10.0
     ) -> Diagnosis:
-        """Look for what should not be, in one table or in the whole installation.
+        """Check one table or the whole installation for problems.
 
         Parameters
         ----------
         deep:
-            Also read the manifests of tables, and see whether their files exist.
+            Also read the manifests of tables, and check that their files exist.
         fix:
-            Put right what is safe to put right.
+            Repair what is safe to repair.
         patience_s:
             Seconds that a table may be without a leader, or an operation without a runner.
         """
@@ -48,7 +48,7 @@ class ClusterCalls(Calls):
         return await diagnose(self._connection, request)
 
     async def drain(self, member: str, reason: str = "", *, undo: bool = False) -> Member:
-        """Let a coordinator give its tables up and get none; it still answers calls.
+        """Make a coordinator hand over its tables and take none; it still answers calls.
 
         Parameters
         ----------
@@ -66,18 +66,18 @@ class ClusterCalls(Calls):
         return Member.from_proto(reply)
 
     def audit(self, table: str = "", *, page_size: int = PAGE_SIZE) -> AsyncGenerator[AuditEntry, None]:
-        """Who did what and when, the newest first: of one table, or what concerns the installation."""
+        """The audit trail, newest first: of one table, or of the installation."""
         return models(self._listed("ListAudit", "entries", table=table, page_size=page_size), AuditEntry)
 
     async def follow_audit(self, table: str = "", *, after: str = "") -> AsyncGenerator[AuditEntry, None]:
-        """Who does what, as it happens: on one table, or everywhere. Does not end by itself.
+        """New entries of the audit trail: of one table, or of all. Does not end normally.
 
-        It goes on at another coordinator where one is gone, and leaves nothing out.
+        If a coordinator is lost, it continues at another one without gaps.
 
         Parameters
         ----------
         after:
-            The cursor of the last entry that is known; empty: from now on; ``"0"``: all that is kept, first.
+            The cursor of the last known entry; empty: from now on; ``"0"``: all stored entries first.
         """
         at = after
 

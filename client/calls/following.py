@@ -1,4 +1,4 @@
-"""Following what goes on, whatever happens to the coordinators on the way."""
+"""Following a stream, over failures of coordinators."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from distop.errors import DistopError, Unavailable
 from distop.proto import distop_pb2 as pb
 
 HEARTBEAT_S = 2.0
-"""How often a coordinator shows that it is alive while nothing changes; 2.5 times as long is silence."""
+"""Interval of a coordinator's heartbeats; 2.5 intervals without one count as silence."""
 
 DIAGNOSIS_SILENCE_S = 15.0
-"""Seconds without a sign of life after which the next coordinator is asked for a diagnosis."""
+"""Seconds without a heartbeat after which the next coordinator is asked for a diagnosis."""
 
 
 async def resumed(
     connection: Connection, method: str, request: Callable[[], Any], *, silence_s: float
 ) -> AsyncGenerator[Any, None]:
-    """The messages of a stream, and of its successors: whoever has seen the last message closes it.
+    """The messages of a stream, and of its successors; the consumer closes it after the last message.
 
     Parameters
     ----------
     request:
-        Makes the request of each stream: how to go on when one broke or fell silent.
+        Makes the request of each stream: how to continue after a broken or silent one.
 
     Raises
     ------
     Unavailable
-        No coordinator showed any sign of life for the connection's timeout.
+        No coordinator sent a heartbeat within the connection's timeout.
     """
     loop, failures = asyncio.get_running_loop(), 0
     alive_at = loop.time()
@@ -86,7 +86,7 @@ async def follow(
     async with aclosing(stream) as messages:
         async for message in messages:
             update = OperationUpdate.from_proto(message)
-            # A heartbeat repeats what was seen; the end is shown whatever its revision.
+            # A heartbeat repeats the last update; the end is shown at any revision.
             if update.revision > seen or update.operation.done:
                 seen = max(seen, update.revision)
                 yield update
@@ -95,9 +95,9 @@ async def follow(
 
 
 async def diagnose(connection: Connection, request: pb.DiagnoseRequest) -> Diagnosis:
-    """Ask a coordinator; when its stream breaks another one begins anew, which does no harm.
+    """Ask a coordinator; when its stream breaks another one starts again, which is harmless.
 
-    What an earlier one has already put right is not found again, so it is kept from the broken stream.
+    A finding that an earlier one has repaired is not found again, so it is kept from the broken stream.
     """
     fixed: dict[tuple[str, str, str, str], Finding] = {}
     findings: list[Finding] = []

@@ -1,4 +1,4 @@
-"""Calls about operations: start, look at, follow, hold, cancel, decide."""
+"""Calls on operations: start, show, follow, pause, cancel, resolve."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, to_json
 
 _SOON_NS = 1_000_000_000
-"""How long the end of an operation is waited for by a call, before it is watched."""
+"""How long a call waits for the end of an operation, before a stream follows it."""
 
 
 class OperationCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` about operations."""
+    """The part of :class:`~distop.client.aio.AsyncClient` for operations."""
 
     async def start(
         self,
@@ -43,45 +43,46 @@ class OperationCalls(Calls):
         queue: bool = False,
         timeout_s: float | None = None,
     ) -> Operation:
-        """Start an operation; return it as it stands then.
+        """Start an operation; return it.
 
         Parameters
         ----------
         argument:
-            JSON that the type understands. Whole numbers of up to 64 bits arrive as they are.
+            JSON for the type. Integers of up to 64 bits are exact.
         object:
-            For types with one operation per object: an index, a query.
+            For types with one operation per object, such as an index.
         partitions:
             A subset, for types whose partitions have names. Empty: all.
         deadline_s:
             Seconds from the start after which it is aborted.
         max_job_attempts:
-            How often a job is tried before it is marked failed.
+            Attempts at a job before it is marked failed.
         job_backoff_s:
-            Seconds before the second attempt at a job; doubled before each further one, up to 30 s.
+            Back-off in seconds before the second attempt at a job; doubled before each further one, up to 30
+            s.
         attempt_timeout_s:
-            Seconds after which an attempt is cancelled, and counts as one that failed.
+            Timeout of an attempt in seconds; it then counts as failed.
         max_failed_partitions:
-            How many jobs may fail without failing the operation, which then publishes what the others made;
-            -1: any number. One must succeed.
+            How many jobs may fail without failing the operation, which then publishes the results of the
+            others; -1: any number. One must succeed.
         then:
-            What its finish starts in the same transaction, if it succeeds.
+            An operation that its finish starts in the same transaction, if it succeeds.
         request_id:
-            Pass the same one to repeat a start from another process: the first answer comes again, as
+            Pass the same id to repeat a start from another process: the first answer comes again, as
             ``found``. If that operation has failed or was cancelled, another one is started: ``retry_of``.
         once:
-            Not even then: whatever becomes of the operation, it stays the answer to ``request_id``.
+            Not even then: the operation stays the answer to ``request_id`` whatever its outcome.
         queue:
-            Wait as long as other operations of the table are in the way, instead of being refused. It is this
-            call that waits: the service knows nothing of it, and of several that wait any may be the next.
+            Wait while incompatible operations of the table run, instead of being refused. Only this call
+            waits: the service does not know it, and of several waiting calls any may be the next.
         timeout_s:
-            Deadline of this call, without the time that it waits for others; planning a large source takes
-            the service a while.
+            Deadline of this call, without the wait for other operations; planning a large source takes the
+            service a while.
 
         Raises
         ------
         OperationParked
-            With ``queue``: the operation in the way does not end before somebody decides about it.
+            With ``queue``: the incompatible operation waits for a decision.
         """
         if isinstance(partitions, str):
             raise InvalidArgument("partitions is one string, not several", details={"field": "partitions"})
@@ -118,7 +119,7 @@ class OperationCalls(Calls):
             except IncompatibleOperation as error:
                 if not queue or "operation" not in error.details:
                     raise
-                with suppress(OperationNotFound):  # its history is gone: it is over
+                with suppress(OperationNotFound):  # its history is gone: it has ended
                     await self.wait(error.details["operation"])
 
     async def preview(
@@ -132,7 +133,7 @@ class OperationCalls(Calls):
         max_failed_partitions: int = 0,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """What :meth:`start` would do, as the type tells it; raises what that raises, and starts nothing."""
+        """The preview of :meth:`start`, made by the type; raises the same errors, and starts nothing."""
         request = make_request(
             pb.StartOperationRequest,
             table=table,
@@ -148,11 +149,11 @@ class OperationCalls(Calls):
         return from_json(reply.preview_json, "preview")
 
     async def get(self, name: str) -> Operation:
-        """An operation as it stands; finished ones too, while their history is kept."""
+        """An operation; finished ones too, while their history is stored."""
         return Operation.from_proto(await self._call("GetOperation", name=name))
 
     async def traces(self, name: str) -> Sequence[Trace]:
-        """Stack traces of user code that raised in it, the earliest first; the last ones are kept."""
+        """Stack traces of user code in it, the earliest first; the last ones are stored."""
         reply = await self._call("ListTraces", of="GetOperation", name=name)
         return [Trace.from_proto(trace) for trace in reply.traces]
 
@@ -167,12 +168,13 @@ class OperationCalls(Calls):
     ) -> AsyncGenerator[Operation, None]:
         """Running and finished operations, of one table or of all, newest first within a table.
 
-        Pages are fetched as they are needed, all at one revision.
+        Pages are fetched on demand, all at one revision.
 
         Parameters
         ----------
         since:
-            Only those that run, or have ended since. Those of all tables then come by time, the newest first.
+            Only those that run, or have ended since. Those of all tables are then sorted by time, newest
+            first.
         """
         found = self._listed(
             "ListOperations",
@@ -186,10 +188,10 @@ class OperationCalls(Calls):
         return models(found, Operation)
 
     async def watch(self, name: str, *, after_revision: int = 0) -> AsyncGenerator[OperationUpdate, None]:
-        """Follow an operation: its present state, then the newest one whenever it has changed, up to its end.
+        """Follow an operation: its present state, then the newest one after each change, up to its end.
 
-        Goes on by itself over broken streams and lost coordinators, and shows no change twice. Gives up when
-        no coordinator has shown a sign of life for ``timeout_s``.
+        Resumes after broken streams and lost coordinators, and repeats no change. Gives up after
+        ``timeout_s`` without a heartbeat of any coordinator.
 
         Parameters
         ----------
@@ -202,24 +204,24 @@ class OperationCalls(Calls):
                 yield update
 
     async def wait(self, name: str, timeout_s: float | None = None) -> Operation:
-        """Wait for the end of an operation; see :meth:`Operation.raise_for_outcome` for its outcome.
+        """Wait for the end of an operation; :meth:`Operation.raise_for_outcome` raises for a failure.
 
         Parameters
         ----------
         timeout_s:
-            Seconds; ``None`` waits as long as the service answers. The operation goes on when it has passed.
+            Seconds; ``None`` waits as long as the service answers. The operation goes on afterwards.
 
         Raises
         ------
         OperationParked
-            It does not end before somebody decides about it: see :meth:`resolve`.
+            It needs a decision to end: see :meth:`resolve`.
         """
         last = "unknown"
         wanted = make_request(pb.GetOperationRequest, name=name)
         wanted.wait.FromNanoseconds(_SOON_NS)
         try:
             async with asyncio.timeout(timeout_s):
-                # Most are over soon, and a call costs half as much as a stream.
+                # Most end soon, and a call costs half as much as a stream.
                 reply = await self._connection.call(lambda service: service.GetOperation, wanted)
                 operation = Operation.from_proto(reply)
                 if operation.done:
@@ -234,14 +236,14 @@ class OperationCalls(Calls):
                             return update.operation
         except TimeoutError:
             raise DeadlineExceeded(
-                f"{name} is not over after {timeout_s:g} s, it is {last}",
+                f"{name} has not ended after {timeout_s:g} s, it is {last}",
                 hint="wait longer, or cancel it",
                 details={"operation": name},
             ) from None
         raise AssertionError("unreachable: a watch ends with the end of its operation")
 
     async def cancel(self, name: str, reason: str = "") -> Operation:
-        """Ask for an operation to be cancelled; it is over when its state says so."""
+        """Request the cancellation of an operation; its state shows when it has ended."""
         return Operation.from_proto(await self._control("CancelOperation", name=name, reason=reason))
 
     async def resolve(
@@ -252,25 +254,25 @@ class OperationCalls(Calls):
         Parameters
         ----------
         action:
-            ``retry``: try again, counting anew. ``skip``: leave the commit step out that fails.
-            ``abort``: give the operation up; what its steps did so far is taken back where possible.
+            ``retry``: try again, with a new count of attempts. ``skip``: skip the failing commit step.
+            ``abort``: abort the operation, and undo its steps where possible.
 
         Raises
         ------
         PreconditionFailed
-            It is not parked (``NOT_PARKED``), or what failed cannot be skipped (``NOT_SKIPPABLE``).
+            It is not parked (``NOT_PARKED``), or the failure cannot be skipped (``NOT_SKIPPABLE``).
         """
         reply = await self._control("ResolveOperation", name=name, action=action, reason=reason)
         return Operation.from_proto(reply)
 
     async def pause(self, name: str, reason: str = "") -> Operation:
-        """Hold an operation: no new jobs, nothing published.
+        """Pause an operation: no new jobs, nothing published.
 
-        What is done stays done, and its deadline goes on counting. Pausing what is paused changes nothing;
-        ``pause`` of the answer says who holds it.
+        Finished work stays, and its deadline keeps counting. Idempotent; ``pause`` of the answer says who
+        paused it.
         """
         return Operation.from_proto(await self._control("PauseOperation", name=name, reason=reason))
 
     async def resume(self, name: str, reason: str = "") -> Operation:
-        """Let an operation go on. Its table may still hold it: see ``pause`` of the answer."""
+        """Resume an operation. Its table may still be paused: see ``pause`` of the answer."""
         return Operation.from_proto(await self._control("ResumeOperation", name=name, reason=reason))

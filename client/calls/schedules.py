@@ -1,4 +1,4 @@
-"""Calls about what is done to a table by itself."""
+"""Calls on the schedules of a table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distop.proto.json_text import to_json
 
 
 class ScheduleCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` about schedules."""
+    """The part of :class:`~distop.client.aio.AsyncClient` for schedules."""
 
     async def add_schedule(
         self,
@@ -26,20 +26,20 @@ class ScheduleCalls(Calls):
         object: str = "",
         deadline_s: float | None = None,
     ) -> Schedule:
-        """Have an operation started by itself, at times or on a condition; once for each, whoever leads
-        the table then.
+        """Add a schedule that starts operations at times or on a condition; once for each, also after a
+        change of the leader.
 
         Parameters
         ----------
         name:
-            Of the schedule, among those of the table.
+            Name of the schedule within the table.
         type, argument, object, deadline_s:
-            As of :meth:`~distop.client.aio.AsyncClient.start`; it is planned each time.
+            As of :meth:`~distop.client.aio.AsyncClient.start`; planned each time.
         cron:
-            Five fields, in UTC: ``"30 3 * * *"``. Of what was missed while no coordinator ran, the last is
-            made up for.
+            Five fields, in UTC: ``"30 3 * * *"``. Of the times missed while no coordinator ran, only the last
+            is made up for.
         when:
-            Instead: a condition, such as ``"small_files > 200"``. It is looked at when the table's head has
+            Instead: a condition, such as ``"small_files > 200"``. It is evaluated when the table's head has
             moved, at most once a minute.
 
         Raises
@@ -66,15 +66,15 @@ class ScheduleCalls(Calls):
         return [Schedule.from_proto(message) for message in reply.schedules]
 
     async def pause_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
-        """Start nothing by it until it is resumed."""
+        """Pause it: it starts nothing until it is resumed."""
         return await self._control_schedule(table, name, "pause", reason)
 
     async def resume_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
-        """Go on with what is still to come."""
+        """Resume it; missed times are not made up for."""
         return await self._control_schedule(table, name, "resume", reason)
 
     async def remove_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
-        """Take it out; what it has started goes on."""
+        """Remove it; operations that it started go on."""
         return await self._control_schedule(table, name, "remove", reason)
 
     async def _control_schedule(self, table: str, name: str, action: str, reason: str) -> Schedule:

@@ -1,4 +1,4 @@
-"""Calls about tables: what they are, what is published, and their indexes."""
+"""Calls on tables: their definition, what is published, and their indexes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from distop.proto.json_text import to_json
 
 
 class TableCalls(Calls):
-    """The part of :class:`~distop.client.aio.AsyncClient` about tables."""
+    """The part of :class:`~distop.client.aio.AsyncClient` for tables."""
 
     async def create_table(
         self, name: str, location: str, *, format: str = "iceberg", options: Mapping[str, Any] | None = None
     ) -> Table:
-        """Make a table.
+        """Create a table.
 
         Parameters
         ----------
         location:
             URL of the folder for its files, on any fsspec file system.
         options:
-            Of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``. ``storage``: options of
-            fsspec for the file system it lives on.
+            Options of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``. ``storage``:
+            fsspec options of its file system.
         """
         request = make_request(
             pb.CreateTableRequest,
@@ -45,7 +45,7 @@ class TableCalls(Calls):
                 lambda service: service.CreateTable, request, failures=failures
             )
         except TableExists:
-            # The reply of an earlier attempt may have been lost: is it the table we asked for?
+            # The reply of an earlier attempt may have been lost: compare with the requested table.
             if failures:
                 request.created_by = (await self._call("ListGrants")).subject or request.created_by
                 if _same(table := await self.get_table(name), request):
@@ -54,11 +54,11 @@ class TableCalls(Calls):
         return Table.from_proto(reply)
 
     async def get_table(self, name: str) -> Table:
-        """A table as it stands."""
+        """A table."""
         return Table.from_proto(await self._call("GetTable", name=name))
 
     async def explain(self, name: str) -> Explanation:
-        """Why a table moves, or does not: one sentence."""
+        """Why a table moves or does not: one sentence."""
         return Explanation.from_proto(await self._call("ExplainTable", of="GetTable", name=name))
 
     def list_tables(self, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Table, None]:
@@ -66,11 +66,11 @@ class TableCalls(Calls):
         return models(self._listed("ListTables", "tables", page_size=page_size), Table)
 
     async def pause_table(self, name: str, reason: str = "") -> Table:
-        """Hold a table: it starts nothing, and its running operations are held as by :meth:`pause`."""
+        """Pause a table: it starts nothing, and its running operations are paused as by :meth:`pause`."""
         return Table.from_proto(await self._control("PauseTable", name=name, reason=reason))
 
     async def resume_table(self, name: str, reason: str = "") -> Table:
-        """Let a table go on. Operations that were paused themselves stay so."""
+        """Resume a table. Operations that were paused themselves stay paused."""
         return Table.from_proto(await self._control("ResumeTable", name=name, reason=reason))
 
     async def alter_table(
@@ -81,20 +81,20 @@ class TableCalls(Calls):
         *,
         request_id: str | None = None,
     ) -> Table:
-        """Change columns, partitioning, properties or rules of a table, all of it in one transaction.
+        """Change columns, partitioning, properties or rules of a table, all in one transaction.
 
         Parameters
         ----------
         changes:
-            Made one after the other, such as ``{"change": "add", "column": "fare", "type": "decimal(9,2)"}``;
+            Applied in order, such as ``{"change": "add", "column": "fare", "type": "decimal(9,2)"}``;
             see ``docs/changing-tables.md``.
         request_id:
-            What a repeated call is recognised by.
+            Identifies repetitions of the call.
 
         Raises
         ------
         IncompatibleOperation
-            An operation runs that would go wrong.
+            A running operation would fail because of it.
         """
         reply = await self._control(
             "AlterTable",
@@ -106,7 +106,7 @@ class TableCalls(Calls):
         return Table.from_proto(reply)
 
     async def drop_table(self, name: str, reason: str = "", *, purge: bool = False) -> None:
-        """Forget a table with its watermarks, history and backlog. Safe to repeat after an outage.
+        """Drop a table with its watermarks, history and backlog. Idempotent after an outage.
 
         Parameters
         ----------
@@ -116,7 +116,7 @@ class TableCalls(Calls):
         Raises
         ------
         IncompatibleOperation
-            Operations run on it.
+            Operations run on the table.
         """
         request = make_request(
             pb.DropTableRequest, name=name, purge=purge, reason=reason, requested_by=self.identity
@@ -125,7 +125,7 @@ class TableCalls(Calls):
         try:
             await self._connection.call(lambda service: service.DropTable, request, failures=failures)
         except TableNotFound:
-            if not failures:  # else an earlier attempt has dropped it, and its reply was lost
+            if not failures:  # otherwise an earlier attempt dropped it, and its reply was lost
                 raise
 
     async def watermarks(self, table: str, source: str = "") -> Watermarks:
@@ -142,7 +142,7 @@ class TableCalls(Calls):
     async def set_watermark(
         self, table: str, source: str, partition: str, value: str, reason: str = ""
     ) -> Watermarks:
-        """Put a watermark somewhere by hand; returns those of the source.
+        """Set a watermark by hand; returns those of the source.
 
         Raises :class:`~distop.errors.IncompatibleOperation` while an operation runs that moves watermarks.
         """
@@ -151,26 +151,27 @@ class TableCalls(Calls):
     async def forget_watermarks(
         self, table: str, source: str, partition: str = "", reason: str = ""
     ) -> Watermarks:
-        """Let what watermarks stand for be ingested again. Without a partition: all of the source.
+        """Delete watermarks, so that their files can be ingested again. Without a partition: all of the
+        source.
 
         Raises as :meth:`set_watermark` does, and :class:`~distop.errors.NotFound` if there is none.
         """
         return await self._change_watermarks("forget", table, source, partition, "", reason)
 
     async def compact_watermarks(self, table: str, source: str, reason: str = "") -> Watermarks:
-        """Have one watermark for a folder (``source``, as ``new_only`` names it) instead of one for each of
-        its files: the newest of them. A file that comes later and is older is not new then.
+        """Replace the watermarks of a folder's files by one for the folder (``source``, as ``new_only`` names
+        it): the newest of them. An older file that arrives later is not new then.
 
         Raises as :meth:`forget_watermarks` does, and :class:`~distop.errors.InvalidArgument` if the source is
-        no folder.
+        not a folder.
         """
         return await self._change_watermarks("compact", table, source, "", "", reason)
 
     async def rewind_watermarks(self, table: str, source: str = "", reason: str = "") -> Watermarks:
-        """Take back what snapshots have moved that are no longer part of the table.
+        """Undo the watermark changes of snapshots that are no longer part of the table.
 
-        That is what a rollback with ``watermarks="keep"`` leaves. A watermark that a snapshot of the table
-        accounts for, or that was moved since, stays. Without a source: of all.
+        A rollback with ``watermarks="keep"`` leaves such changes. A watermark that a snapshot of the table
+        explains, or that was moved since, stays. Without a source: of all.
 
         Raises as :meth:`set_watermark` does.
         """
@@ -197,15 +198,15 @@ class TableCalls(Calls):
         except NotFound as error:
             if not failures or isinstance(error, TableNotFound):
                 raise
-            return await self.watermarks(table, source)  # an earlier attempt has done it
+            return await self.watermarks(table, source)  # an earlier attempt did it
         return await self.watermarks(table, source) if reply.next_page_token else watermarks_from_proto(reply)
 
     async def describe_table(self, name: str) -> TableContent:
-        """What a table holds: columns, rows, bytes, and what loaded it last."""
+        """The content of a table: columns, rows, bytes, and what loaded it last."""
         return TableContent.from_proto(await self._call("DescribeTable", of="GetTable", name=name))
 
     def snapshots(self, table: str, *, page_size: int = PAGE_SIZE) -> AsyncGenerator[Snapshot, None]:
-        """The snapshots that a table still knows, the newest first."""
+        """The snapshots that a table still has, the newest first."""
         return models(self._listed("ListSnapshots", "snapshots", table=table, page_size=page_size), Snapshot)
 
     async def indexes(self, table: str) -> list[Index]:
@@ -215,8 +216,8 @@ class TableCalls(Calls):
 
 
 def _same(table: Table, request: pb.CreateTableRequest) -> bool:
-    """Whether this is the table that was asked for. The service writes local paths as ``file://`` URLs, and
-    one spelling of each."""
+    """Whether this is the requested table. The service writes local paths as ``file://`` URLs in canonical
+    form."""
 
     def place(location: str) -> list[str]:
         path = location.removeprefix("file:").removeprefix("//" if location.startswith("file://") else "")

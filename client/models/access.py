@@ -1,4 +1,4 @@
-"""Who may do what."""
+"""The access policy."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ class Grant(Model):
     """One line of the policy."""
 
     who: str
-    """A subject, or ``group:NAME``; ``*`` stands for any text."""
+    """A subject, or ``group:NAME``; ``*`` matches any text."""
     role: str = ""
-    """``reader``, ``operator``, ``writer`` or ``admin``: each may do what those before it may."""
+    """``reader``, ``operator``, ``writer`` or ``admin``: each includes those before it."""
     tables: tuple[str, ...] = ()
     """Patterns of names of tables; ``*`` is all of them, and the installation."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grants(Model):
-    """The policy as far as the caller may see it, and who the caller is."""
+    """The part of the policy that the caller may see, and the caller's identity."""
 
     grants: tuple[Grant, ...] = ()
     enforced: bool = False
-    """Whether a policy stands."""
+    """Whether a policy exists."""
     subject: str = ""
-    """Who calls, as verified; empty if nothing was verified."""
+    """The verified caller; empty if none was verified."""
     groups: tuple[str, ...] = ()

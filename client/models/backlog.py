@@ -1,4 +1,4 @@
-"""Batches of a table and how it is fed, as the client shows them."""
+"""Batches of a table and how it is fed."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from distop.client.models.operation import OperationError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch(Model):
-    """A batch that waits to be applied."""
+    """A waiting batch."""
 
     name: str
     type: str = ""
-    """The operation type that applies it. What is applied or skipped is known by name alone."""
+    """The operation type that applies it. Of applied or skipped batches only the name is known."""
     argument: dict[str, Any] = field(default_factory=dict)
     queued_by: str = ""
     queued_at: datetime | None = None
     attempts: int = 0
-    """Failed ones, of those that may pass."""
+    """Attempts with transient failures."""
     error: OperationError | None = None
-    """Of the last of them."""
+    """Error of the last of them."""
     operation: str = ""
-    """The operation that applies it at present, or has applied it."""
+    """The operation that applies it, or has applied it."""
     state: str = ""
-    """``waiting``, ``running``; ``failed``: somebody has to decide about it; ``applied`` or ``skipped``."""
+    """``waiting``, ``running``; ``failed``: it needs a decision; ``applied`` or ``skipped``."""
     finished_at: datetime | None = None
     """When it was applied or skipped."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block(Model):
-    """Why a table does not go on before somebody decides."""
+    """Why a table waits for a decision."""
 
     batch: str
     error: OperationError
@@ -48,18 +48,18 @@ class Ordering(Model):
 
     table: str
     gate: str = "open"
-    """``open``; ``closed``: batches are collected until somebody opens it."""
+    """``open``; ``closed``: batches are collected until it is opened."""
     validation: bool = False
-    """Whether somebody must approve after each batch."""
+    """Whether each batch needs an approval."""
     late: str = "block"
-    """About a batch that sorts before an applied one: ``block``, ``apply`` or ``reject``."""
+    """What happens to a batch that sorts before an applied one: ``block``, ``apply`` or ``reject``."""
     together: int = 1
     """Most batches that one operation applies."""
     max_attempts: int = 3
     remember: int = 0
-    """So many batches that are done with are known by name, the highest ones."""
+    """How many finished batches are remembered by name, the highest ones."""
     forgotten: str = ""
-    """The highest batch that is no longer known."""
+    """The highest batch that is no longer remembered."""
     last: str = ""
     """The highest batch that was applied or skipped."""
     running: str = ""
@@ -68,14 +68,14 @@ class Ordering(Model):
     """The batch that waits for approval."""
     blocked: Block | None = None
     failed: tuple[Block, ...] = ()
-    """Batches without an order that have failed: somebody has to decide about each."""
+    """Failed unordered batches: each needs a decision."""
     signals: tuple[str, ...] = ()
-    """What has opened the gate last, once each: see :meth:`~distop.client.aio.AsyncClient.open_gate`."""
+    """What opened the gate last, once each: see :meth:`~distop.client.aio.AsyncClient.open_gate`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Enqueued(Model):
-    """What became of a batch that was published."""
+    """The result of publishing a batch."""
 
     table: str
     batch: str
@@ -83,6 +83,6 @@ class Enqueued(Model):
     """``queued``, ``already queued``, ``already applied``, ``skipped before`` or, without an order, ``failed
     before``."""
     operation: str = ""
-    """That applies it at present, or has applied it."""
+    """The operation that applies it, or has applied it."""
     late: bool = False
-    """It sorts before an applied one, and the table stops at it."""
+    """It sorts before an applied one, and the table will stop at it."""

@@ -1,4 +1,4 @@
-"""The processes that make up the service; who holds what, and who did what."""
+"""The processes of the service, pauses, and entries of the audit trail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Member(Model):
     """A live process of the service."""
 
     id: str
-    """Of this incarnation: a restarted process is another member."""
+    """Id of this incarnation: a restarted process is another member."""
     role: str
     """``coordinator`` or ``executor``."""
     address: str = ""
@@ -26,12 +26,12 @@ class Member(Model):
     draining: bool = False
     """A coordinator that leads nothing as long as another one can; it still answers calls."""
     version: str = ""
-    """Of distop; empty: it does not say."""
+    """Version of distop; empty: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leader(Model):
-    """Which coordinator drives a table."""
+    """The coordinator that drives a table."""
 
     table: str
     member: str
@@ -42,13 +42,13 @@ class Leader(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pause(Model):
-    """Somebody holds an operation or a table."""
+    """An operation or a table is paused."""
 
     by: str = ""
     reason: str = ""
     at: datetime | None = None
     scope: str = ""
-    """What was paused, and is to be resumed: ``operation`` or ``table``."""
+    """What was paused, and must be resumed: ``operation`` or ``table``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,23 +60,23 @@ class AuditEntry(Model):
     action: str
     """Such as ``start``, ``cancel``, ``pause``, ``create-table``."""
     target: str
-    """What it was done to: an operation, a table, a member."""
+    """The object of the action: an operation, a table, a member."""
     by: str = ""
-    """Who did it: the verified name, or else what the caller says of itself."""
+    """Who did it: the verified name, or otherwise the name that the caller stated."""
     claimed_by: str = ""
-    """What the caller says of itself, where :attr:`by` is verified."""
+    """The name that the caller stated, where :attr:`by` is verified."""
     address: str = ""
-    """Where the call came from."""
+    """The address of the caller."""
     table: str = ""
-    """Whose trail it stands in; empty: that of the installation."""
+    """The table of its trail; empty: the installation's."""
     cursor: str = ""
-    """Its place, from which the trail can be followed."""
+    """Its position, from which the trail can be followed."""
     reason: str = ""
     request_id: str = ""
     argument: dict[str, Any] = field(default_factory=dict)
-    """Of a start: what was asked for, as :attr:`Operation.argument`; and once that operation is over:"""
+    """Of a start: the argument, as :attr:`Operation.argument`; and once that operation is over:"""
     outcome: str = ""
-    """``success``, ``failed`` or ``cancelled``. Of what else is done: ``done``, or ``denied``."""
+    """``success``, ``failed`` or ``cancelled``. Of other actions: ``done``, or ``denied``."""
     rows: int | None = None
     bytes: int | None = None
     error_code: str = ""

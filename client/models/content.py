@@ -1,4 +1,4 @@
-"""What is published in a table, as the client shows it."""
+"""What is published in a table."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Column(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableContent(Model):
-    """What a table holds, as its published state says; ``None`` where it does not."""
+    """The content of a table, from its published state; ``None`` where that does not say."""
 
     table: str
     columns: tuple[Column, ...] = ()
     partition_by: tuple[str, ...] = ()
-    """Such as ``month(time)``."""
+    """Partitioning terms, such as ``month(time)``."""
     rows: int | None = None
     files: int | None = None
     bytes: int | None = None
     loaded_by: str = ""
-    """The operation that added rows last, of those that are still known."""
+    """The last known operation that added rows."""
     loaded_at: datetime | None = None
     loaded_rows: int | None = None
     missing: str = ""
@@ -39,7 +39,7 @@ class TableContent(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot(Model):
-    """A state of a table that it still knows."""
+    """A snapshot that a table still has."""
 
     snapshot_id: int
     parent_id: int | None = None
@@ -47,16 +47,16 @@ class Snapshot(Model):
     change: str = ""
     """``append``, ``overwrite``, ``replace`` or ``delete``."""
     operation: str = ""
-    """The operation that made it; empty: another program did."""
+    """The operation that made it; empty: another program."""
     started_by: str = ""
     added_rows: int | None = None
     removed_rows: int | None = None
     rows: int | None = None
-    """What the table held with it."""
+    """The table's content with it."""
     bytes: int | None = None
     present: bool = False
-    """It is what readers see at present."""
+    """Whether readers see it at present."""
     in_history: bool = False
-    """It is, or one that follows it."""
+    """Whether it is the present one or an ancestor of it."""
     refs: tuple[str, ...] = ()
-    """The branches and tags that it is."""
+    """The branches and tags on it."""

@@ -1,4 +1,4 @@
-"""What the doctor found, as the client shows it."""
+"""Findings of the doctor."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from distop.client.models.model import Model, ModelEnum
 
 
 class Severity(ModelEnum):
-    """How bad a finding is."""
+    """The severity of a finding."""
 
     NOTICE = "notice"
     """Worth knowing; nothing is wrong."""
     WARNING = "warning"
-    """Something does not go on, or may be lost; what is published is right."""
+    """Something does not progress, or may be lost; what is published is right."""
     ERROR = "error"
-    """Something that must always hold does not."""
+    """An invariant is broken."""
     UNKNOWN = "unknown"
-    """Of a newer service."""
+    """A severity of a newer service."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding(Model):
-    """Something that should not be."""
+    """A problem."""
 
     code: str
-    """Stable."""
+    """A stable code."""
     severity: Severity
     table: str = ""
     operation: str = ""
@@ -34,16 +34,16 @@ class Finding(Model):
     remedy: str = ""
     """What to do."""
     fixable: bool = False
-    """Whether the doctor can put it right."""
+    """Whether the doctor can repair it."""
     fixed: bool = False
     """Whether it has."""
     outcome: str = ""
-    """What the attempt to put it right came to."""
+    """The result of the attempt to repair it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnosis:
-    """All findings, and how much was looked at."""
+    """All findings, and how much was examined."""
 
     findings: tuple[Finding, ...] = field(default=())
     tables: int = 0
@@ -51,10 +51,10 @@ class Diagnosis:
 
     @property
     def wrong(self) -> bool:
-        """Whether something that must always hold does not, and has not been put right."""
+        """Whether an invariant is broken and was not repaired."""
         return any(not one.fixed and one.severity is Severity.ERROR for one in self.findings)
 
     @property
     def warned(self) -> bool:
-        """Whether there is a warning that has not been put right."""
+        """Whether there is a warning that was not repaired."""
         return any(not one.fixed and one.severity is Severity.WARNING for one in self.findings)

@@ -1,4 +1,4 @@
-"""What is asked for with a start: how to run it, and what is to follow."""
+"""Options of a start: how to run the operation, and its follow-up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def operation_options(
     attempt_timeout_s: float | None = None,
     max_failed_partitions: int = 0,
 ) -> pb.OperationOptions:
-    """How an operation is to be run; see :meth:`~distop.client.aio.AsyncClient.start`.
+    """How to run an operation; see :meth:`~distop.client.aio.AsyncClient.start`.
 
     Raises :class:`~distop.errors.InvalidArgument`.
     """
@@ -53,8 +53,8 @@ def operation_options(
 class FollowUp:
     """An operation that the finish of another one starts, on the same table, in the same transaction.
 
-    It is planned on what that finish produces. When that fails, the first operation finishes all the same,
-    and its facts say why (``followUpError``); else they name it (``followUp``).
+    It is planned on the result of that finish. If that fails, the first operation still finishes, and its
+    facts say why (``followUpError``); otherwise they name it (``followUp``).
     """
 
     type: str
@@ -64,10 +64,10 @@ class FollowUp:
     options: Mapping[str, Any] = field(default_factory=dict)
     """As the parameters of :func:`operation_options`: ``{"deadline_s": 600}``."""
     then: FollowUp | None = None
-    """What follows that one."""
+    """The follow-up of the follow-up."""
 
     def to_proto(self) -> pb.FollowUp:
-        """For the wire. Raises :class:`~distop.errors.InvalidArgument`."""
+        """As a message. Raises :class:`~distop.errors.InvalidArgument`."""
         return make_request(
             pb.FollowUp,
             type=self.type,

@@ -1,4 +1,4 @@
-"""Indexes of columns, as the client shows them."""
+"""Indexes of columns."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from distop.client.models.model import Model
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Index(Model):
-    """An index of a column, as it is published."""
+    """The published index of a column."""
 
     column: str
     snapshot_id: int
     """The snapshot whose files it covers."""
     commits_behind: int | None = None
-    """Commits since that snapshot; ``None``: not known."""
+    """Commits since that snapshot; ``None``: unknown."""
     files: int
     """Data files that it covers."""
     left_out: int
@@ -28,8 +28,8 @@ class Index(Model):
     """The operation that published it."""
     built_at: datetime | None = None
     field_id: int
-    """Of the column in the table's schema."""
+    """Id of the column in the table's schema."""
     manifest: str
-    """Where the list of its parts is."""
+    """Location of the list of its parts."""
     sequence_number: int
-    """Of the snapshot."""
+    """Sequence number of the snapshot."""

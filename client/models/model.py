@@ -1,4 +1,4 @@
-"""How messages of the API become dataclasses: field by field, by name."""
+"""Converts messages of the API to dataclasses: field by field, by name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 
 _KINDS: dict[str, Any] = {}
-"""Models and enumerations, by the name that they have in the API, too."""
+"""Models and enumerations, by their name in the API."""
 
 
 class Model:
-    """The root of the dataclasses that stand for a message of their name."""
+    """The base of the dataclasses for messages; each has the name of its message."""
 
     __slots__ = ()
 
@@ -25,16 +25,16 @@ class Model:
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:
-        """From a message whose fields have the same names; what is not set gets its default.
+        """From a message whose fields have the same names; unset fields get their default.
 
-        Repeated fields become tuples, times are in UTC, and a field that ends in ``_json`` is its value.
+        Repeated fields become tuples, times are in UTC, and a field that ends in ``_json`` is parsed.
         """
         found = ((field, _value(message, field)) for field in fields(cls))  # type: ignore[arg-type]
         return cls(**{field.name: value for field, value in found if value is not MISSING})
 
 
 class ModelEnum(Enum):
-    """The root of the enumerations of the API. Each has ``UNKNOWN``, for what only a newer server knows."""
+    """The base of the enumerations of the API. Each has ``UNKNOWN``, for values of a newer server."""
 
     def __init_subclass__(cls) -> None:
         _KINDS[cls.__name__] = cls

@@ -1,4 +1,4 @@
-"""Operations, as the client shows them."""
+"""Operations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distop.errors import Cancelled, DistopError, Kind
 
 
 class OperationState(ModelEnum):
-    """Where an operation stands. ``succeeded``, ``failed`` and ``cancelled`` are final."""
+    """The state of an operation. ``succeeded``, ``failed`` and ``cancelled`` are final."""
 
     RUNNING = "running"
     COMMITTING = "committing"
@@ -22,7 +22,7 @@ class OperationState(ModelEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
-    """A state that only a newer server knows."""
+    """A state of a newer server."""
 
     @property
     def final(self) -> bool:
@@ -40,7 +40,7 @@ class OperationFailed(DistopError):
 
 
 class OperationParked(DistopError):
-    """The operation is parked: completing it kept failing, and somebody has to decide about it."""
+    """The operation is parked: completing it kept failing, and it needs a decision."""
 
     code = "OPERATION_PARKED"
     kind = Kind.PRECONDITION
@@ -54,8 +54,8 @@ class JobCounts(Model):
     succeeded: int = 0
     failed: int = 0
     counting: bool = False
-    """Of a dynamic plan: nobody knows yet how many there are. ``total`` (0: unknown) and ``succeeded`` then
-    say how far Spark is."""
+    """Of a dynamic plan: the number of jobs is still unknown. ``total`` (0: unknown) and ``succeeded`` are
+    then Spark's progress."""
 
     @property
     def done(self) -> int:
@@ -67,7 +67,7 @@ class OperationError(Model):
     """Why an operation aborts or has failed."""
 
     code: str
-    """Stable; a code of :mod:`distop.errors`."""
+    """A stable code of :mod:`distop.errors`."""
     message: str
 
 
@@ -76,30 +76,30 @@ class Completion(Model):
     """How completing an operation has failed so far."""
 
     attempts: int = 0
-    """Failed attempts; a decision (retry, skip) sets it back."""
+    """Failed attempts; a decision (retry, skip) resets it."""
     step: str = ""
-    """The commit step that failed last; empty when it was something else."""
+    """The commit step that failed last; empty if something else failed."""
     error: OperationError | None = None
     at: datetime | None = None
     parked: bool = False
-    """No further attempt before somebody resolves it."""
+    """No further attempt before a decision."""
     skipped: int = 0
-    """Commit steps that somebody has decided to leave out."""
+    """Commit steps that a user decided to skip."""
     skippable: bool = False
-    """Whether the step that failed may be left out: resolve with ``skip``."""
+    """Whether the failed step may be skipped: resolve with ``skip``."""
     running: str = ""
-    """What it has called that takes long, and may hang; empty if nothing does. See ``resolve``, ``abort``."""
+    """The slow call in progress, which may hang; empty if there is none. See ``resolve``, ``abort``."""
     running_since: datetime | None = None
 
     @property
     def decisions(self) -> str:
-        """What somebody may decide while it is parked, as ``distop resolve`` is told it."""
+        """The possible decisions while it is parked, as arguments of ``distop resolve``."""
         return "retry|skip|abort" if self.skippable else "retry|abort"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation(Model):
-    """An operation as it stood at one etcd revision."""
+    """An operation at one etcd revision."""
 
     name: str
     """``table/type/instance`` or ``table/type/object/instance``; slashes in names as ``%2F``."""
@@ -111,36 +111,36 @@ class Operation(Model):
     state: OperationState
     jobs: JobCounts = JobCounts()
     request_id: str = ""
-    """What makes its start safe to repeat."""
+    """The request id, which makes its start idempotent."""
     started_by: str = ""
     started_at: datetime | None = None
     finished_at: datetime | None = None
     error: OperationError | None = None
     argument: dict[str, Any] = field(default_factory=dict)
-    """What it was asked to do, for people: long lists and texts are cut short, secrets are hidden."""
+    """Its argument for people: long lists and texts are shortened, secrets are hidden."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What its commit steps reported: snapshot id, rows, files."""
     runner: str = ""
     """The executor that runs its jobs at present."""
     cancel_requested: bool = False
     completion: Completion | None = None
-    """``None`` as long as completing it has not failed."""
+    """``None`` if completing it has not failed."""
     follows: str = ""
     """The operation whose finish has started it."""
     retry_of: str = ""
-    """The operation that its request had started before, and that ended without success."""
+    """The earlier operation of its request, which ended without success."""
     found: bool = False
-    """Of the answer to a start: it was started before, by the same request."""
+    """In the answer to a start: the same request had started it before."""
     max_failed_partitions: int = 0
-    """How many jobs may fail, as asked for at the start; -1: any number."""
+    """How many jobs may fail, from the start's options; -1: any number."""
     pause: Pause | None = None
-    """Set while somebody holds it, or its table."""
+    """Set while it, or its table, is paused."""
     revision: int = 0
     """The etcd revision this was read at."""
 
     @property
     def parked(self) -> bool:
-        """Whether it waits for somebody to resolve it."""
+        """Whether it waits for a decision."""
         return self.completion is not None and self.completion.parked
 
     @property
@@ -156,7 +156,7 @@ class Operation(Model):
         return (self.finished_at - self.started_at).total_seconds()
 
     def raise_for_outcome(self) -> Self:
-        """Return this operation if it has succeeded, or is not over yet and will be without anybody's help.
+        """Return this operation if it has succeeded, or runs and needs no decision.
 
         Raises
         ------
@@ -165,7 +165,7 @@ class Operation(Model):
         Cancelled
             It was cancelled.
         OperationParked
-            Somebody has to decide about it before it goes on.
+            It needs a decision to go on.
         """
         if self.parked and self.completion is not None:
             cause = self.completion.error
@@ -186,10 +186,10 @@ class Operation(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trace(Model):
-    """What user code raised."""
+    """An error of user code."""
 
     partition: str
-    """Of the job; empty: it was completing the operation that raised."""
+    """Partition of the job; empty: completing the operation raised."""
     attempt: str = ""
     at: datetime | None = None
     error: str
@@ -208,10 +208,10 @@ class JobUpdate(Model):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationUpdate(Model):
-    """One step in following an operation."""
+    """One update of a followed operation."""
 
     operation: Operation
     jobs: tuple[JobUpdate, ...] = ()
-    """Jobs that finished since the update before. May be cut short; ``operation.jobs`` never is."""
+    """Jobs that finished since the last update. May be truncated; ``operation.jobs`` never is."""
     revision: int = 0
-    """Pass it as ``after_revision`` to go on from here."""
+    """Pass it as ``after_revision`` to continue from here."""

@@ -1,4 +1,4 @@
-"""What is done to a table by itself, as the client shows it."""
+"""Schedules of a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distop.client.models.operation import OperationError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule(Model):
-    """An operation that is started at times, or on a condition."""
+    """A schedule: it starts operations at times, or on a condition."""
 
     table: str
     name: str
@@ -21,7 +21,7 @@ class Schedule(Model):
     object: str = ""
     argument: dict[str, Any] = field(default_factory=dict)
     cron: str = ""
-    """Five fields, in UTC; empty: it is started on a condition."""
+    """Five fields, in UTC; empty: it has a condition."""
     when: str = ""
     """The condition, such as ``small_files > 200``."""
     added_by: str = ""
@@ -29,15 +29,15 @@ class Schedule(Model):
     pause: Pause | None = None
     """Who has paused it."""
     next_at: datetime | None = None
-    """When the next operation is to be started; ``None``: paused, or on a condition."""
+    """The next start; ``None``: paused, or on a condition."""
     last_at: datetime | None = None
-    """The last tick that was decided: something was started, or it was skipped."""
+    """The last tick that was started or skipped."""
     started: int = 0
     """Operations started."""
     operation: str = ""
     """The last of them."""
     skipped: int = 0
-    """Ticks at which nothing was started."""
+    """Skipped ticks."""
     skip: OperationError | None = None
-    """Why nothing was started at the last of them."""
+    """Why the last of them was skipped."""
     skipped_at: datetime | None = None

@@ -1,4 +1,4 @@
-"""Tables, as the client shows them."""
+"""Tables."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ Watermarks = dict[str, dict[str, str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Table(Model):
-    """A table as it stood at one etcd revision."""
+    """A table at one etcd revision."""
 
     name: str
     location: str
-    """URL of the folder its files live in."""
+    """URL of the folder of its files."""
     format: str = "iceberg"
     options: dict[str, Any] = field(default_factory=dict)
-    """Of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``."""
+    """Options of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``."""
     created_at: datetime | None = None
     created_by: str = ""
     metadata_location: str = ""
-    """The published state; empty before anything was published."""
+    """The published state; empty before the first publication."""
     snapshot_id: int | None = None
     running: tuple[str, ...] = ()
     """Names of its running operations."""
     leader: str = ""
     """The coordinator that leads it; empty while it is idle."""
     pause: Pause | None = None
-    """Set while somebody holds it: nothing starts, and what runs is held."""
+    """Set while it is paused: nothing starts, and running operations are paused."""
     indexes: tuple[Index, ...] = ()
-    """Of its columns. Only where they were asked for, by :meth:`~distop.client.AsyncClient.indexes`."""
+    """Indexes of its columns. Only set by :meth:`~distop.client.AsyncClient.indexes`."""
     content: TableContent | None = None
-    """What it holds. Only where it was asked for, by :meth:`~distop.client.AsyncClient.describe_table`."""
+    """Its content. Only set by :meth:`~distop.client.AsyncClient.describe_table`."""
     revision: int = 0
     """The etcd revision this was read at."""
     uuid: str = ""
-    """Tells it from other tables that have had its name."""
+    """Distinguishes it from other tables with the same name in the past."""
 
 
 def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:
-    """One nested mapping of what travels as rows."""
+    """One nested mapping from rows of the API."""
     marks: Watermarks = {}
     for row in message.watermarks:
         marks.setdefault(row.source, {})[row.partition] = row.value
@@ -57,7 +57,7 @@ def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Explanation(Model):
-    """Why a table moves, or does not."""
+    """Why a table moves or does not."""
 
     table: str
     mood: str

@@ -1,1 +1,1 @@
-"""Reaching the service through whichever of its coordinators answers. Imports no other room."""
+"""Reaches the service through any of its coordinators. Imports no other room."""

@@ -1,4 +1,4 @@
-"""Calls that reach the service through whichever of its coordinators answers."""
+"""Calls that reach the service through any of its coordinators."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ DEFAULT_PORT = 7070
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
-"""What a gRPC server accepts; refused here, since its own error does not say what is too large."""
+"""Limit of the gRPC server; checked here, since its own error does not say what is too large."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 """Back-off once every address has failed."""
 
 LEAVE_S = 60.0
-"""Seconds that calls on a channel have to end once certificates have changed."""
+"""Seconds that calls on an old channel have to end after certificates have changed."""
 
 _OPTIONS = [
-    # Coordinators that come back are to be found again within a second, not within gRPC's two minutes.
+    # Restarted coordinators must be found within a second, not within gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.enable_http_proxy", 0),
-    # Connections of its own: the back-off of one client's dead connection is not the next client's delay.
+    # Separate connections: a dead connection's back-off in one client must not delay another one.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
 Rpc = Callable[[SimpleNamespace], Callable[..., Any]]
-"""Picks a method: ``lambda service: service.GetOperation``."""
+"""Selects a method: ``lambda service: service.GetOperation``."""
 
 M = TypeVar("M", bound=Message)
 
@@ -65,7 +65,7 @@ def parse_addresses(text: str) -> tuple[str, ...]:
     Raises
     ------
     InvalidArgument
-        There is none, or one is no ``host`` or ``host:port``.
+        There is none, or one is not ``host`` or ``host:port``.
     """
     addresses = tuple(dict.fromkeys(_address(part.strip()) for part in text.split(",") if part.strip()))
     if not addresses:
@@ -80,13 +80,13 @@ def _address(text: str) -> str:
     except ValueError:
         port = 0
     if not parts.hostname or parts.netloc != text or "@" in text or not port:
-        raise InvalidArgument(f"{text!r} is no host:port of a coordinator", details={"field": "address"})
+        raise InvalidArgument(f"{text!r} is not host:port of a coordinator", details={"field": "address"})
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{host}:{port}"
 
 
 def transient(error: BaseException) -> bool:
-    """Whether another coordinator, or the same one a moment later, may well answer."""
+    """Whether another coordinator, or the same one a moment later, may answer."""
     if isinstance(error, Busy):
         return True
     return isinstance(error, DistopError) and error.kind in (Kind.UNAVAILABLE, Kind.DEADLINE)
@@ -95,7 +95,7 @@ def transient(error: BaseException) -> bool:
 class Connection:
     """Several coordinators. One is called until it fails; then the next one is.
 
-    Every call here is safe to repeat, so a call whose reply was lost is simply made again. Belongs to one
+    Every call here is idempotent, so a call whose reply was lost is repeated. Belongs to one
     event loop.
 
     Parameters
@@ -105,9 +105,9 @@ class Connection:
     timeout_s:
         Deadline of a call in seconds, over all attempts.
     connect_timeout_s:
-        Seconds after which a connection that has never reached any coordinator gives a call up.
+        Seconds until a connection that has never reached any coordinator gives up a call.
     credentials:
-        What is shown to coordinators; nothing by default.
+        Credentials for coordinators; none by default.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Connection:
 
     @property
     def address(self) -> str:
-        """The coordinator that is called at present."""
+        """The address of the current coordinator."""
         return self._addresses[self._current]
 
     async def call(
@@ -148,19 +148,19 @@ class Connection:
     ) -> Any:
         """The reply of a call, within its deadline.
 
-        A coordinator that does not answer is given its share of the time, so that the others get theirs.
+        A coordinator that does not answer gets a share of the time, so that the others get theirs.
 
         Parameters
         ----------
         failures:
             Receives the errors after which the call was repeated. If there are any, it may have happened
-            before the attempt that answered.
+            before the attempt that was answered.
         pace:
-            Of the calls of its kind, if the service limits them.
+            Pace of calls of its kind, if the service limits them.
         """
         if request.ByteSize() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
-                f"the request is {request.ByteSize():,} bytes, the most is {MAX_REQUEST_BYTES:,}",
+                f"the request is {request.ByteSize():,} bytes, the limit is {MAX_REQUEST_BYTES:,}",
                 details={"field": "argument"},
             )
         limit = self.timeout_s if timeout_s is None else timeout_s
@@ -186,14 +186,14 @@ class Connection:
     async def stream(self, rpc: Rpc, request: Any, *, silence_s: float) -> AsyncGenerator[Any, None]:
         """The messages of one stream of the current coordinator.
 
-        Raises :class:`Unavailable` when nothing came for ``silence_s`` seconds, and what broke it otherwise.
-        The next stream goes to the next coordinator then.
+        Raises :class:`Unavailable` when nothing came for ``silence_s`` seconds, and otherwise the stream's
+        error. The next stream goes to the next coordinator then.
         """
         address = self.address
         call = rpc(self._service(address))(request, metadata=self._shown.metadata(address))
         try:
             while True:
-                # Not wait_for: that of Python 3.11 forgets a cancellation that a message comes with.
+                # Not wait_for: that of Python 3.11 loses a cancellation that arrives with a message.
                 async with asyncio.timeout(silence_s):
                     message = await call.read()
                 if message is EOF:
@@ -209,17 +209,17 @@ class Connection:
             call.cancel()
 
     def _pause_s(self, error: DistopError, attempts: int, left_s: float) -> float:
-        """Seconds before the next attempt: as many as who is overloaded asks for, if there is time. Those who
-        were refused together do not come back together."""
+        """Back-off before the next attempt: the retry delay of an overloaded service, if there is time. It is
+        randomised, so that refused calls do not return together."""
         asked_s = error.retry_after_s * random.uniform(1.0, 1.2)
         return max(pause_s(attempts - len(self._addresses)), min(asked_s, left_s / 2))
 
     def gives_up(self, seconds: float, limit: float) -> bool:
-        """Whether to stop trying after so long without an answer; sooner if there never was one."""
+        """Whether to stop after this long without an answer; earlier if there never was one."""
         return seconds >= (limit if self._reached else min(limit, self._connect_timeout_s))
 
     def turn(self) -> None:
-        """Go on with the next coordinator."""
+        """Use the next coordinator."""
         self._turn_from(self.address)
 
     async def close(self) -> None:
@@ -227,7 +227,7 @@ class Connection:
         await asyncio.gather(*self._closing)
 
     async def _once(self, rpc: Rpc, request: Any, deadline: float, shares: int, pace: Pace | None) -> Any:
-        """The reply of one attempt, which has its share of the time until the deadline."""
+        """The reply of one attempt, which has a share of the time until the deadline."""
         loop = asyncio.get_running_loop()
         if pace is not None:
             await pace.enter(deadline - loop.time())
@@ -255,12 +255,12 @@ class Connection:
         return failure
 
     def _turn_from(self, address: str) -> None:
-        # Calls that failed together on one coordinator must move on by one, not by as many as they are.
+        # Calls that failed together on one coordinator must move on by one, not by their number.
         if self.address == address:
             self._current = (self._current + 1) % len(self._addresses)
 
     def _leave_channels(self, grace_s: float | None) -> None:
-        """Close all channels, once their calls are over or have had their time."""
+        """Close all channels, once their calls have ended or had their time."""
         channels, self._channels, self._services = self._channels, {}, {}
         for channel in channels.values():
             closing = asyncio.ensure_future(channel.close(grace_s))
@@ -285,12 +285,12 @@ class Connection:
 
 
 def pause_s(failures: int) -> float:
-    """Seconds to wait after so many failures: doubled each time, and cut at random."""
+    """Back-off in seconds: doubled after each failure, and randomised."""
     return min(FIRST_PAUSE_S * 2.0 ** min(failures, 10), LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
 
 
 def make_request(kind: type[M], **fields: Any) -> M:
-    """A request, or :class:`InvalidArgument` if a field cannot be sent (text that is no unicode)."""
+    """A request, or :class:`InvalidArgument` if a field cannot be sent (text that is not valid Unicode)."""
     try:
         return kind(**fields)
     except (TypeError, ValueError) as error:

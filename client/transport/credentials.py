@@ -1,4 +1,4 @@
-"""How a client proves who it is, and how it knows the service: a token, certificates, or both."""
+"""A client's credentials, and its trust in the service: a token, certificates, or both."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _VARIABLES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """What to show to coordinators. Files are read again when they change."""
+    """The credentials for coordinators. Files are read again when they change."""
 
     token: Secret | str = NONE
-    """A :class:`~distop.proto.secret.Secret` once it is here; so it shows itself as ``***``."""
+    """A :class:`~distop.proto.secret.Secret` after construction; so it is shown as ``***``."""
     token_file: str = ""
-    """Path of a file with the token; issuers that renew it write it anew."""
+    """Path of a file with the token; issuers that renew it rewrite the file."""
     ca: str = ""
-    """Path of the CA certificates (PEM) that coordinators are known by; makes it TLS. ``system``: those that
-    gRPC knows by itself, as of public servers."""
+    """Path of the CA certificates (PEM) of coordinators; enables TLS. ``system``: those of gRPC, as for
+    public servers."""
     cert: str = ""
     """Path of the client's certificate; with ``key``."""
     key: str = ""
@@ -60,7 +60,7 @@ class Credentials:
         return cls(**texts, insecure=environ.get("DISTOP_INSECURE", "") not in ("", "0"))
 
     def to_env(self) -> dict[str, str]:
-        """The environment of a child process that shall show the same."""
+        """The environment of a child process with the same credentials."""
         texts = {variable: getattr(self, name) for name, variable in _VARIABLES.items()}
         texts["DISTOP_TOKEN"] = Secret(self.token).reveal()
         return {name: text for name, text in texts.items() if text} | (
@@ -69,7 +69,7 @@ class Credentials:
 
 
 class Shown:
-    """Credentials in use, of one client.
+    """The credentials in use by one client.
 
     Raises :class:`~distop.errors.InvalidArgument` when a file cannot be read, or a token cannot be sent.
     """
@@ -87,7 +87,7 @@ class Shown:
         self._channel = Reread(paths, self._channel_credentials)
 
     def metadata(self, address: str) -> tuple[tuple[str, str], ...]:
-        """What goes with a call to this address."""
+        """The metadata of a call to this address."""
         if not (token := self._token.now()):
             return ()
         if not (self.tls or self._credentials.insecure or is_loopback(address.rpartition(":")[0])):
@@ -98,7 +98,7 @@ class Shown:
         return (("authorization", f"Bearer {token.reveal()}"),)
 
     def channel(self) -> grpc.ChannelCredentials | None:
-        """Of a new channel; another object once a file has changed. ``None``: plain text."""
+        """Credentials of a new channel; another object once a file has changed. ``None``: plain text."""
         return self._channel.now()
 
     def _channel_credentials(self, *read: bytes) -> grpc.ChannelCredentials | None:

@@ -1,4 +1,4 @@
-"""How many calls of one kind a client makes at a time: fewer while the service sends some of them away."""
+"""Limits a client's concurrent calls of one kind: fewer while the service refuses some of them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import asyncio
 from distop.errors import Busy
 
 MOST = 128
-"""Calls under way at a time: enough to keep a coordinator busy. With the streams of those who wait for ends
-they stay well below what a connection carries, beyond which gRPC refuses calls without a word when to come
-back."""
+"""Concurrent calls: enough to keep a coordinator busy. Together with streams that wait for ends they stay
+well below what a connection carries: gRPC refuses more, without a retry
+delay."""
 
 
 class Pace:
-    """Of one client and one kind of call; belongs to one event loop.
+    """The pace of one client and one kind of call; belongs to one event loop.
 
-    Once a call is sent away there may be as many as were not, and one more after each round that goes well.
-    The others wait here, where it costs nothing: to be sent away and to come back costs both sides about as
-    much as to be served. Who came last goes first: when more come than can be served, those who have waited
-    longest would hardly have time left, and all would be late.
+    After a refusal the limit is the number of calls that were not refused, and it grows by one after each
+    successful round. The others wait here, where it costs nothing: a refusal and a retry cost both sides
+    about as much as an answer. The last caller goes first: when more come than can be served, the first ones
+    would hardly have time left, and all would be late.
     """
 
     def __init__(self) -> None:
@@ -27,9 +27,9 @@ class Pace:
         self._waiting: dict[asyncio.Future[None], None] = {}
 
     async def enter(self, seconds: float) -> None:
-        """Wait until a call may be made; :meth:`leave` is to follow.
+        """Wait until a call may be made; :meth:`leave` must follow.
 
-        Raises :class:`~distop.errors.Busy` when it may not be within these seconds.
+        Raises :class:`~distop.errors.Busy` if that takes longer.
         """
         if self._under_way + 1 <= self._limit:
             self._under_way += 1
@@ -42,13 +42,13 @@ class Pace:
         except BaseException as error:
             self._waiting.pop(turn, None)
             if turn.done() and not turn.cancelled():
-                self.leave()  # its turn came along with the end
+                self.leave()  # its turn came together with the timeout
             if isinstance(error, TimeoutError):
                 raise Busy("more calls of this client wait than the service takes") from None
             raise
 
     def leave(self, *, refused: bool = False) -> None:
-        """A call has ended; ``refused``: it was sent away."""
+        """A call has ended; ``refused``: the service refused it."""
         self._under_way -= 1
         if refused:
             self._limit = max(self._under_way, 1.0)

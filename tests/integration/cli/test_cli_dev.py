@@ -214,7 +214,7 @@ async def test_everything_works_behind_tls_for_those_who_have_a_token(
         code, out, err = await distop("doctor", **admin)
         assert code == 0, out + err
         code, _, err = await distop("ls", **address)
-        assert "TLS refused, or no server there" in err
+        assert "no TLS connection, or no server at" in err
 
         token = (secure / "reader.token").read_text().strip()
         trust = ssl.create_default_context(cafile=secure / "ca.crt")
@@ -241,7 +241,7 @@ async def test_everything_works_behind_tls_for_those_who_have_a_token(
     code, _, err = await distop(
         "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *ELSEWHERE
     )
-    assert (code, "was made with --secure" in err) == (5, True)
+    assert (code, "was created with --secure" in err) == (5, True)
     async with dev(tmp_path / "data", "--secure") as running:
         now, _ = files(secure)
         assert {name for name in now if now[name] != made.get(name)} == {"tokens", "jane.token"}

@@ -224,7 +224,7 @@ def test_ls(service: FakeService, address: str) -> None:
     assert head.split() == ["OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "TOOK", "BY", "ERROR"]
     assert "flights/noop/2" in shown.stdout
     assert "flights/noop/3" not in shown.stdout
-    assert "there are more" in shown.stderr
+    assert "more items exist" in shown.stderr
     assert "no operations" in run("ls", "other", address=address).stderr
 
 
@@ -261,7 +261,7 @@ def test_cancel_of_what_is_over_tells_the_truth(service: FakeService, address: s
     service.world.add(pb.Operation(name="flights/noop/9", state=pb.SUCCEEDED))
     result = run("cancel", "flights/noop/9", "--wait", address=address)
     assert result.exit_code == Kind.PRECONDITION.exit_code
-    assert "was not cancelled: it had succeeded before" in result.stderr
+    assert "was not cancelled: it had already succeeded" in result.stderr
 
 
 def test_pause_and_resume_of_an_operation_and_of_a_table(service: FakeService, address: str) -> None:
@@ -415,7 +415,7 @@ def test_audit(service: FakeService, address: str) -> None:
     cut = run("audit", "flights", "-n", "1", address=address)
     assert "two" in cut.stdout
     assert "one" not in cut.stdout
-    assert "there are more" in cut.stderr
+    assert "more items exist" in cut.stderr
 
 
 def test_tables(service: FakeService, address: str) -> None:
@@ -550,7 +550,7 @@ def test_a_list_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> No
     assert max(map(len, seen.out.splitlines())) <= 80
     assert len(seen.out.splitlines()) == 2
     assert "warehouse.flights/ingest/1017" in seen.out
-    assert "left out: BY" in seen.err
+    assert "not shown: BY" in seen.err
 
 
 def test_looking_after_a_table_takes_options(service: FakeService, address: str) -> None:
