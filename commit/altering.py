@@ -1,7 +1,7 @@
-"""Altering a table: what its record and its head become, and which running operations are in the way.
+"""Altering a table: its new record and head, and conflicts with running operations.
 
-What an operation has planned must still be right when the table is another one. Files name columns by id, so
-most changes of columns harm nothing; the few that would are refused as long as the operation runs.
+Plans of running operations must still be right afterwards. Files name columns by id, so most changes of
+columns do no harm; the few that would are refused while the operation runs.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.table import Head, TableRecord
 
 BY = "alter"
-"""Who moved the head, where it was no operation."""
+"""The mover of the head, if it was not an operation."""
 
 
 def _nothing() -> None:
@@ -63,26 +63,26 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Altered:
-    """A table after some changes; nothing of it is visible yet."""
+    """A table after some changes; nothing is visible yet."""
 
     record: TableRecord
     head: Head | None
-    """``None``: it stays as it is."""
+    """``None``: unchanged."""
     schema: Schema | None
     """The columns, if they are known."""
     discard: Callable[[], None] = _nothing
-    """Takes back what was written, once it has certainly not become visible. Never raises."""
+    """Removes what was written, once it is certain that it is not visible. Never raises."""
 
 
 def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -> Altered:
-    """What the changes make of a table. Blocking; of a Delta table, columns are added to its own log here.
+    """Apply the changes to a table. Blocking; for a Delta table, columns are added to its own log here.
 
     Raises
     ------
     InvalidArgument
-        A change makes no sense; ``details["field"]`` names it.
+        A change is invalid; ``details["field"]`` names it.
     PreconditionFailed
-        Tables of this format do not change so.
+        Tables of this format do not support the change.
     """
     record = msgspec.structs.replace(record, options=_options(record, changes))
     layout = output_of(record.format).layout(record, head)
@@ -90,7 +90,7 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
         return _unpublished(record, changes)
     _check_format_can(record, changes)
     if record.format == DELTA:
-        # An earlier try may have added them before it lost a race.
+        # An earlier attempt may have added them before it lost a race.
         there = {column.name: str(column.field_type).replace(" ", "") for column in layout.schema.columns}
         changes = [
             one for one in changes if not isinstance(one, AddColumn) or there.get(one.column) != one.type
@@ -132,7 +132,7 @@ def _options(record: TableRecord, changes: Iterable[Change]) -> dict[str, Any]:
 
 
 def _unpublished(record: TableRecord, changes: Sequence[Change]) -> Altered:
-    """Of a table that holds nothing yet: its options are all there is."""
+    """An empty table: its options are all there is."""
     if "schema" not in record.options:
         for position, change in enumerate(changes):
             if isinstance(change, ColumnChange):
@@ -149,7 +149,7 @@ def _unpublished(record: TableRecord, changes: Sequence[Change]) -> Altered:
 
 
 def _written(schema: Schema) -> list[str]:
-    """The columns as a caller writes them; nested ones, which nobody writes, are left out."""
+    """The columns in the notation of callers; nested ones, which callers cannot write, are omitted."""
     plain = [column for column in schema.columns if isinstance(column.field_type, PrimitiveType)]
     types = [str(column.field_type).replace(" ", "") for column in plain]
     return [
@@ -159,7 +159,7 @@ def _written(schema: Schema) -> list[str]:
 
 
 def _check_format_can(record: TableRecord, changes: Sequence[Change]) -> None:
-    """Only Iceberg's files name columns by id, and say how each of them is partitioned."""
+    """Only Iceberg's files name columns by id and record their own partitioning."""
     if record.format not in (FILES, DELTA):
         return
     allowed = (AddColumn, SetProperties, SetRules)
@@ -169,13 +169,13 @@ def _check_format_can(record: TableRecord, changes: Sequence[Change]) -> None:
             raise PreconditionFailed(
                 f"changes[{position}]: {kind} is for Iceberg tables; a {record.format} table that holds data "
                 "gets columns, rules and properties",
-                hint="make a new table and ingest its rows into that",
+                hint="create a new table and ingest its rows into that",
                 details={"field": f"changes[{position}]"},
             )
 
 
 def _add_to_delta(record: TableRecord, present: Schema, wanted: Schema) -> None:
-    """A version of the table with more columns. What is there already stays: so it may be done again."""
+    """A version of the table with more columns. Existing columns are kept, so it may be repeated."""
     from distop.commit.delta.output import add_columns
 
     known = {column.name for column in present.columns}
@@ -215,7 +215,7 @@ def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[
 
 
 def _check_kept(base: TableMetadata, schema: Schema) -> None:
-    """Columns that something is derived from cannot be dropped."""
+    """Refuse to drop columns that the table is partitioned or sorted by."""
     dropped = set(base.schema().field_ids) - set(schema.field_ids)
     for field in base.spec().fields:
         if field.source_id in dropped:
@@ -231,7 +231,7 @@ def _check_kept(base: TableMetadata, schema: Schema) -> None:
 
 
 def _spec(base: TableMetadata, schema: Schema, terms: Sequence[str]) -> PartitionSpec:
-    """The spec that the terms mean. A field that an earlier spec has keeps its id (specification, "Partition
+    """The spec of these terms. A field of an earlier spec keeps its id (specification, "Partition
     Evolution")."""
     wanted = parse_partitioning(terms, schema)
     known = {
@@ -262,7 +262,7 @@ def _spec_updates(base: TableMetadata, spec: PartitionSpec) -> list[TableUpdate]
 
 
 def check_running(record: TableRecord, changes: Sequence[Change], running: Iterable[OperationArg]) -> None:
-    """Refuse changes that would make wrong what a running operation has planned.
+    """Refuse changes that would invalidate the plan of a running operation.
 
     Raises :class:`~distop.errors.IncompatibleOperation`, which names the operation and the reason.
     """
@@ -294,7 +294,7 @@ def _in_the_way(record: TableRecord, change: Change, operation: OperationArg) ->
 
 
 def _brings(operation: OperationArg) -> set[str]:
-    """Names, in one case, of columns that an operation adds."""
+    """Case-folded names of columns that an operation adds."""
     added = evolution_of(operation).added
     if not added:
         return set()

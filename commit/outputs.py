@@ -1,7 +1,7 @@
-"""What a table's format means for an operation that writes to it: one object per format.
+"""What each table format means for an operation that writes: one object per format.
 
-An operation type asks for the :class:`Output` of its table when it plans, when a job writes, and for the
-steps of its commit. Everything else about formats is behind these.
+An operation type asks the :class:`Output` of its table when it plans, when a job writes, and for its commit
+steps. Code outside these objects does not depend on the format.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Output(ABC):
 
     @abstractmethod
     def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
-        """The columns of the table, if something was published that fixed them."""
+        """The columns of the table, if published data fixed them."""
 
     def check(self, layout: Layout) -> None:  # noqa: B027 - a default, not a gap
         """Raise :class:`~distop.errors.InvalidArgument` if tables of the format cannot have this layout."""
 
     @abstractmethod
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        """``None`` of a table without data; else the error that says what is there."""
+        """``None`` if the table has no data; otherwise the error that names its content."""
 
     @abstractmethod
     def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
@@ -58,7 +58,7 @@ class Output(ABC):
         return True
 
     def writer(self, layout: Layout, job: JobContext) -> StagedWriter:
-        """For the rows of one attempt at a job."""
+        """A writer for the rows of one attempt at a job."""
 
         def path_for(suffix: str, folder: str) -> str:
             return job.staging_path(suffix, folder=folder)
@@ -108,13 +108,13 @@ class IcebergOutput(Output):
         """With ``onConflict = refuse`` the head must still be at ``expectedSnapshotId``."""
         plan, mode = arg.argument, str(arg.argument.get("mode"))
         expected = {"expectedSnapshotId": plan.get("expectedSnapshotId")}
-        # Plans of an earlier version do not say it.
+        # Plans of an earlier version do not have this field.
         refuses = (plan.get("onConflict") or ("refuse" if mode.startswith("overwrite") else "")) == "refuse"
         return [StepRecord(step=self._STEPS[mode], argument=expected if refuses else {})]
 
 
 class FilesOutput(Output):
-    """Files are written aside and moved into a plain tree of folders."""
+    """Files are staged and then moved into a plain tree of folders."""
 
     format = FILES
 
@@ -190,9 +190,9 @@ _KINDS: dict[str, Callable[[], Output]] = {ICEBERG: IcebergOutput, FILES: FilesO
 
 
 def output_of(table_format: str) -> Output:
-    """The output of a format.
+    """The output for a format.
 
-    Raises :class:`~distop.errors.InvalidArgument` for one that this version does not know.
+    Raises :class:`~distop.errors.InvalidArgument` for an unknown format.
     """
     if table_format not in _KINDS:
         raise InvalidArgument(

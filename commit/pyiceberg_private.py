@@ -1,6 +1,6 @@
 """The private names of pyiceberg and fsspec that distop uses: no other module touches one.
 
-Neither library promises to keep them. An upgrade that breaks something breaks it here.
+Neither library guarantees them. An upgrade that breaks something breaks it here.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 UNCHECKED = (AttributeError, LookupError, TypeError)
-"""What pyiceberg's own validators may raise, beside pydantic's errors, for JSON of another shape: they take
-what they are given for what it should be."""
+"""What pyiceberg's validators may raise, in addition to pydantic's errors, for JSON of a wrong shape, since
+they do not check types."""
 
 
 def open_file_system(protocol: str, url: str, options: dict[str, Any]) -> tuple[Any, str]:
     """The file system of a URL and the path within it. The URL itself may hold further options.
 
-    fsspec's public way (``url_to_fs``) would take ``::`` in a name for a chain of file systems.
+    fsspec's public function (``url_to_fs``) would read ``::`` in a name as a chain of file systems.
     """
     kind = fsspec.get_filesystem_class(protocol)
     return fsspec.filesystem(
@@ -47,14 +47,14 @@ def schema_without_ids(schema: pa.Schema) -> Schema:
 
 
 def parquet_options(properties: Properties) -> dict[str, Any]:
-    """Arguments of ``pyarrow``'s Parquet writer that the properties of a table ask for."""
+    """Arguments for pyarrow's Parquet writer from the properties of a table."""
     from pyiceberg.io.pyarrow import _get_parquet_writer_kwargs
 
     return _get_parquet_writer_kwargs(properties)
 
 
 def batches_of(scan: ArrowScan, io: FileIO, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
-    """The rows of some files as they are read.
+    """The rows of some files, streamed.
 
     The public ``to_record_batches`` reads a whole file before it yields the first batch.
     """
@@ -65,21 +65,21 @@ def batches_of(scan: ArrowScan, io: FileIO, tasks: Iterable[FileScanTask]) -> It
 
 
 def proving(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
-    """Whether the statistics of a file prove an expression of all its rows."""
+    """Whether the statistics of a file prove that an expression is true for all its rows."""
     from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 
     return _StrictMetricsEvaluator(schema, expression).eval
 
 
 def possible(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
-    """Whether the statistics of a file leave it possible that an expression is true of some row of it."""
+    """Whether the statistics of a file allow an expression to be true for some row."""
     from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
 
     return _InclusiveMetricsEvaluator(schema, expression).eval
 
 
 class StagingCatalog(MetastoreCatalog):
-    """A catalog that stages changes of tables as pyiceberg's own catalogs do, by public names."""
+    """A catalog that stages changes of tables as pyiceberg's own catalogs do, under public names."""
 
     def file_io(self, location: str, properties: Properties = EMPTY_DICT) -> FileIO:
         """Access to the files at and below a location."""
@@ -96,12 +96,12 @@ class StagingCatalog(MetastoreCatalog):
         return self.location_of_new(location, database_name, table_name)
 
     def stage_new(self, identifier: str | Identifier, *parts: Any) -> StagedTable:
-        """A table that is to be created, from the arguments of ``create_table``."""
+        """A new table, from the arguments of ``create_table``."""
         return self._create_staged_table(identifier, *parts)
 
     def _create_staged_table(self, identifier: str | Identifier, *parts: Any, **named: Any) -> StagedTable:
         staged = super()._create_staged_table(identifier, *parts, **named)
-        # pyiceberg joins the namespaces to one part, which names another table.
+        # pyiceberg joins the namespaces to one part, which would name another table.
         staged._identifier = self.identifier_to_tuple(identifier)
         return staged
 
@@ -113,14 +113,14 @@ class StagingCatalog(MetastoreCatalog):
         updates: tuple[TableUpdate, ...],
     ) -> StagedTable:
         """The table after the updates. Raises ``CommitFailedException`` if a requirement does not hold, and
-        ``ValueError`` for updates that make no sense."""
+        ``ValueError`` for invalid updates."""
         try:
             return self._update_and_stage_table(current, identifier, requirements, updates)
-        except (LookupError, StopIteration) as error:  # what they name is looked for without further ado
+        except (LookupError, StopIteration) as error:  # pyiceberg does not check that named things exist
             raise ValueError(f"an update names what the table does not have: {error}") from error
 
     def schema_of(self, schema: Schema | pa.Schema) -> Schema:
-        """A schema that is Iceberg's; columns of Arrow get ids."""
+        """An Iceberg schema; columns of an Arrow schema get ids."""
         from pyiceberg.schema import Schema, assign_fresh_schema_ids
 
         return (

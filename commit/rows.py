@@ -1,8 +1,8 @@
-"""Rows for a table from an operation of one's own: what its plan, its jobs and its commit need.
+"""Writes rows to a table from a user-defined operation: for its plan, its jobs and its commit.
 
-``plan`` records in the operation's argument what :func:`rows_plan` says, each job writes to a
-:func:`rows_writer` and returns what its ``finish`` says, ``commit_steps`` returns :func:`rows_steps`. The
-type sets ``stages_files``.
+``plan`` records :func:`rows_plan` in the operation's argument, each job writes to a :func:`rows_writer` and
+returns the result of its ``finish``, and ``commit_steps`` returns :func:`rows_steps`. The type sets
+``stages_files``.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from distop.operations.job import JobContext
 
 
 def rows_plan(request: PlanRequest, schema: Any, *, mode: str = "append") -> dict[str, Any]:
-    """What a plan's argument says of the rows that its jobs write.
+    """The part of a plan's argument that describes the rows of its jobs.
 
     Parameters
     ----------
     schema:
-        ``pyarrow.Schema`` of the rows. A table that has columns keeps them, and rows must have these.
+        ``pyarrow.Schema`` of the rows. If the table has columns, it keeps them, and rows must match them.
     mode:
-        ``append``, ``overwrite``, ``overwrite_partitions``. Overwriting is refused at the end if others have
-        written to an Iceberg table meanwhile.
+        ``append``, ``overwrite``, ``overwrite_partitions``. Overwriting is refused at the end if another
+        writer has changed an Iceberg table meanwhile.
 
     Raises
     ------
     InvalidArgument
-        A table of this format cannot have these columns or partitions, or does not know the mode.
+        A table of this format cannot have these columns or partitions, or does not support the mode.
     """
     output = output_of(request.table.format)
     if mode not in output.modes:
         raise InvalidArgument(
-            f"tables of the format {output.format} know {', '.join(sorted(output.modes))}",
+            f"tables of the format {output.format} support {', '.join(sorted(output.modes))}",
             details={"field": "mode"},
         )
     layout = table_layout(request) or new_layout(request.table, schema)
@@ -55,13 +55,13 @@ def rows_plan(request: PlanRequest, schema: Any, *, mode: str = "append") -> dic
 
 
 def rows_writer(job: JobContext) -> StagedWriter:
-    """Takes the rows of one attempt, as a context manager. Nobody sees them before the operation ends."""
+    """Takes the rows of one attempt, as a context manager. They are invisible before the operation ends."""
     layout = Layout.from_json(job.operation.argument["layout"])
     return output_of(format_of(job.operation)).writer(layout, job)
 
 
 def rows_steps(operation: OperationArg) -> list[StepRecord]:
-    """The steps that publish what the jobs have written."""
+    """The steps that publish the rows of all jobs."""
     return output_of(format_of(operation)).steps(operation)
 
 

@@ -1,8 +1,8 @@
-"""Expiring snapshots: the table forgets them in one transaction, and then their files go.
+"""Expires snapshots: one transaction removes them from the table, and then their files are removed.
 
-Only files that nothing but expired snapshots refers to are removed, after the transaction that forgot these
-snapshots. No later commit can refer to them again: what it takes over comes from snapshots that are still
-there. So the process that removes them may be slow, be paused, die half-way, or do it twice.
+Only files that only expired snapshots refer to are removed, after that transaction. No later commit can refer
+to them again: it takes files only from snapshots that still exist. So the process that removes them may be
+slow, paused, killed half-way, or repeated.
 """
 
 from __future__ import annotations
@@ -33,15 +33,14 @@ from distop.metastore.records.table import Head
 log = logging.getLogger(__name__)
 
 EXPIRED_FROM, EXPIRED_TO = "expiredFrom", "expiredTo"
-"""Facts of the commit: the metadata file that still knew the snapshots, and the one that does not."""
+"""Facts of the commit: the metadata file that still has the snapshots, and the one that does not."""
 
 
 def expired_snapshots(metadata: TableMetadata, *, older_than_ms: int, keep_last: int) -> list[Snapshot]:
-    """Which snapshots are to be forgotten.
+    """The snapshots to expire.
 
-    Never those that a branch or a tag names, nor the newest ``keep_last`` of each branch, nor any that a
-    branch has and the table does not (they carry the watermarks that move when it is published), nor the one
-    that these follow.
+    Never those that a branch or a tag names, nor the newest ``keep_last`` of each branch, nor any that only a
+    branch has (they hold the watermarks that move when it is published), nor the one that these follow.
 
     Parameters
     ----------
@@ -73,7 +72,7 @@ def _lineage(metadata: TableMetadata, snapshot: Snapshot | None) -> Iterator[Sna
 
 
 class IcebergExpire(TransactionalStep):
-    """Makes a table forget snapshots.
+    """Removes snapshots from a table's metadata.
 
     Argument: ``olderThanMs``, ``keepLast``; see :func:`expired_snapshots`.
     """
@@ -112,10 +111,10 @@ class IcebergExpire(TransactionalStep):
 
 
 def remove_expired(operation: OperationArg, history: HistoryRecord) -> int:
-    """Remove the files that only expired snapshots refer to, once they are expired; how many that were.
+    """Remove the files that only expired snapshots refer to, after their expiry; return how many.
 
-    Data first, then the manifests that name it, then the lists: what dies half-way finds the rest again. If
-    the metadata that told about them is gone, nothing is removed; the removal of orphans finds these files.
+    Data first, then manifests, then lists: a repetition after a crash finds the rest. If the old metadata is
+    gone, nothing is removed; the removal of orphans finds these files.
     """
     before, after = history.facts.get(EXPIRED_FROM), history.facts.get(EXPIRED_TO)
     if not before or not after:
@@ -130,7 +129,7 @@ def remove_expired(operation: OperationArg, history: HistoryRecord) -> int:
         return 0
     retained = {snapshot.snapshot_id for snapshot in new.snapshots}
     gone = [snapshot for snapshot in old.snapshots if snapshot.snapshot_id not in retained]
-    # What lies elsewhere may be another table's, which this one has taken in by name.
+    # Files elsewhere may be another table's, which this table refers to.
     victims = files_of(old, gone, io, torn=True).without(kept).below(operation.location)
     reached("expire.before")
     removed = remove_files(victims.data | victims.others, operation.storage)

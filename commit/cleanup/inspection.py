@@ -1,4 +1,4 @@
-"""Looking at a table's files without changing any: what is staged, what the head refers to, what lacks."""
+"""Reads a table's files without changing any: staged files, files of the head, missing files."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from distop.commit.layout.staging import ICEBERG, PRIVATE
 from distop.metastore.records.table import TableRecord, Watermarks
 
 _STAGING = {ICEBERG: ("data", "metadata", INDEX)}
-"""Folders that operations stage into, by the format of the table. What an operation has committed to a Delta
-table lies where it was staged, and may be there although the operation was aborted after that."""
+"""Folders for staging, by table format. Files committed to a Delta table stay where they were staged, and may
+exist there although the operation was aborted later."""
 
 
 def staged_folders(table: TableRecord) -> list[str]:
@@ -57,9 +57,9 @@ class TableView:
     current_at: float = 0.0
     """When the present snapshot was made, seconds since the epoch."""
     watermarks: Watermarks = field(default_factory=dict)
-    """What the rows of the present snapshot were ingested up to, as far as its ancestors say."""
+    """The watermarks of the present snapshot's rows, as far as its ancestors record them."""
     missing: tuple[str, ...] = ()
-    """Data and manifest files that it refers to and that do not exist; only after a deep look."""
+    """Missing data and manifest files of the snapshot; only after a deep look."""
     referred: frozenset[str] | None = None
     """Names of all files of all snapshots; only after a deep look."""
 
@@ -67,7 +67,7 @@ class TableView:
 def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | None = None) -> TableView:
     """Read a table's metadata; ``deep``: also its manifests, and whether its data files exist. Blocking.
 
-    Raises :class:`~distop.errors.CorruptRecord` if the metadata file is missing or is none.
+    Raises :class:`~distop.errors.CorruptRecord` if the metadata file is missing or invalid.
     """
     metadata = load_metadata(metadata_location, storage=storage)
     current = metadata.current_snapshot()
@@ -93,7 +93,7 @@ def _watermarks_of(metadata: TableMetadata, current: Snapshot | None) -> Waterma
         text = snapshot.summary[WATERMARKS] if snapshot.summary and WATERMARKS in _names(snapshot) else None
         for source, partitions in _decoded(text).items():
             if not isinstance(partitions, dict):
-                continue  # very many are summed up as a number
+                continue  # many are stored as a number only
             for partition, value in partitions.items():
                 before = found[source].get(partition)
                 if before is None or is_after(str(value), before):
@@ -116,7 +116,7 @@ def _decoded(text: str | None) -> Mapping[str, Any]:
 def _deep(
     metadata: TableMetadata, current: Snapshot | None, io: FileIO, storage: StorageOptions | None
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """What the present snapshot lacks, and the names of all files that any snapshot refers to."""
+    """The missing files of the present snapshot, and the names of all files that any snapshot refers to."""
     missing: set[str] = set()
     referred: set[str] = set()
     wanted: dict[str, set[str]] = defaultdict(set)

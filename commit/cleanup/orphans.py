@@ -1,18 +1,19 @@
-"""Finding and removing files below a table's location that nothing refers to.
+"""Finds and removes orphans: files below a table's location that nothing refers to.
 
-A file is an orphan if no snapshot and no metadata file that the table knows refers to it, it lies in no
-folder of an operation that still has keys, and it is older than a grace period. What operations write is safe
-whatever the grace period: their folders are known, and so are those of writes through Spark
-(:mod:`distop.commit.writing.prepared`). It is for programs that write data files first and commit later.
+A file is an orphan if no known snapshot and no known metadata file of the table refers to it, it is not in a
+folder of an operation that still has keys, and it is older than a grace period. Files of operations are safe
+with any grace period: their folders are known, and so are those of writes through Spark
+(:mod:`distop.commit.writing.prepared`). The grace period is for programs that write files first and commit
+later.
 
 Nothing is removed from a folder that is not the table's own (:mod:`distop.commit.layout.owner`).
 
-In three stages, so that dying, pausing or doing it twice anywhere harms nothing:
+In three stages, each safe against crashes, pauses and repetition:
 
-- The *job* looks at the folders and writes down candidates.
-- The *commit* takes out what has become known meanwhile, and touches the head: whatever else was prepared
-  before must be prepared again, so from here on nothing can refer to what is left.
-- The *sweep* behind it removes that, except files that were written anew under the same name.
+- The *job* lists the folders and writes down candidates.
+- The *commit* removes candidates that are known by now, and touches the head: everything prepared before must
+    be prepared again, so from then on nothing can refer to the remaining ones.
+- The *sweep* then removes those, except files that were written again under the same name.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ from distop.operations.job import staging_folder
 log = logging.getLogger(__name__)
 
 FOLDERS = ("data", "metadata")
-"""Where orphans are looked for. Quarantine files are for people."""
+"""Folders that are searched for orphans. Quarantine files are for people."""
 KNOWN_FROM = "orphansUnknownTo"
-"""Fact of the commit: the metadata file that knows nothing of the orphans; empty: the table had none."""
+"""Fact of the commit: the metadata file that the orphans were checked against; empty: there was none."""
 REPORT = "orphanReports"
 """Fact of the commit: the reports of the jobs, below the operation's staging folder for metadata."""
 SHOWN = 20
-"""Orphans that the history names."""
+"""Most orphans that the history names."""
 MAX_ORPHANS = 1_000_000
 
 
@@ -67,11 +68,11 @@ def find_orphans(
     metadata_location:
         The table's metadata file; ``None`` if it has none yet.
     older_than:
-        Seconds since the Unix epoch; files modified later are passed over.
+        Seconds since the Unix epoch; files modified later are skipped.
     busy:
         Names of the staging folders of operations that still have keys.
     now:
-        Seconds since the Unix epoch, when ``busy`` was read. Writes that were young then may have become
+        Seconds since the Unix epoch, when ``busy`` was read. Writes that were recent then may have become
         operations since.
     """
     known = _known(operation, metadata_location)
@@ -113,7 +114,7 @@ def _walk(
 
 
 def write_report(operation: OperationArg, location: str, orphans: Iterable[str]) -> None:
-    """Write candidates where the commit finds them."""
+    """Write candidates to the report that the commit reads."""
     with _io(operation).new_output(location).create(overwrite=True) as stream:
         stream.write(msgspec.json.encode(list(orphans)))
 
@@ -127,7 +128,7 @@ def _read_report(operation: OperationArg, name: str) -> list[str]:
     except FileNotFoundError as error:
         raise CorruptRecord(f"the report {location} of a finished job is missing") from error
     except msgspec.MsgspecError as error:
-        raise CorruptRecord(f"{location} is not the report that its job has written: {error}") from error
+        raise CorruptRecord(f"{location} is not the report of its job: {error}") from error
 
 
 def _still_unknown(operation: OperationArg, reports: Iterable[str], metadata_location: str) -> list[str]:
@@ -137,7 +138,7 @@ def _still_unknown(operation: OperationArg, reports: Iterable[str], metadata_loc
 
 
 class IcebergRemoveOrphans(TransactionalStep):
-    """Settles which files are orphans. Argument: ``dryRun``."""
+    """Decides which files are orphans. Argument: ``dryRun``."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`TransactionalStep`."""
@@ -149,8 +150,8 @@ class IcebergRemoveOrphans(TransactionalStep):
         facts: dict[str, Any] = {"orphans": len(orphans), "examples": sorted(orphans)[:SHOWN]}
         if self.argument.get("dryRun"):
             return Contribution(facts=facts | {"dryRun": True})
-        # The same value under a new revision: a commit that was prepared before, by a coordinator or by
-        # another program, finds that the head has moved, and begins anew on files that are there.
+        # The same value at a new revision: a commit that a coordinator or another program prepared before
+        # finds that the head has moved, and starts again with files that exist.
         touched = (Put(context.head.key, context.head.value),) if context.head.exists and orphans else ()
         return Contribution(
             txn=Txn((unchanged(context.head),), touched),
@@ -159,9 +160,9 @@ class IcebergRemoveOrphans(TransactionalStep):
 
 
 def remove_orphans(operation: OperationArg, history: HistoryRecord) -> int:
-    """Remove the orphans that an operation has settled; how many there were.
+    """Remove the orphans of an operation; return how many.
 
-    If the metadata that it settled them by is gone, nothing is removed: another run will find them.
+    If the metadata that it checked is gone, nothing is removed: another run will find them.
     """
     facts = history.facts
     if history.outcome != "success" or REPORT not in facts or not facts.get("orphans"):
@@ -183,7 +184,7 @@ def remove_orphans(operation: OperationArg, history: HistoryRecord) -> int:
     reached("orphans.before")
     for folder, names in folders.items():
         location = f"{operation.location}/{folder}"
-        # A program may have written a file of that name again.
+        # A program may have written a file with that name again.
         old = [
             f"{location}/{name}"
             for name, is_folder, modified_at in entries(location, operation.storage)

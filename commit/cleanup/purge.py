@@ -1,4 +1,4 @@
-"""Removing all files of a table that is dropped, from a folder that is its own and from no other."""
+"""Removes all files of a dropped table, from a folder that only this table uses."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from distop.metastore.records.table import DropRecord, TableRecord
 log = logging.getLogger(__name__)
 
 LEAVING_S = 5.0
-"""How long a drop that leaves the files waits for a storage that does not answer."""
+"""How long a drop that keeps the files waits for a storage that does not answer."""
 
 
 def check_purge(table: TableRecord) -> None:
-    """Raises :class:`~distop.errors.LocationNotOwned` if there are files, and not all are the table's own. If
-    they are, and the owner file is missing, it is put there. Blocking."""
+    """Raises :class:`~distop.errors.LocationNotOwned` if there are files, and not all are the table's own.
+    Puts a missing owner file there if they are. Blocking."""
     location, uuid, storage = table.location, table.uuid, storage_of(table)
     if is_empty(location, storage) or uuid in owners(location, storage):
         return
     if not (table.found_empty and take_folder(location, uuid, storage, found_empty=True)):
         raise LocationNotOwned(
             f"{location} held files before this table wrote to it, or another table has taken it: "
-            "nothing says that all of them are its own",
-            hint="remove those by hand that are not needed; a drop without purging leaves all of them",
+            "nothing proves that all of them belong to it",
+            hint="remove unneeded files by hand; a drop without --purge keeps all of them",
             details={"field": "location"},
         )
 
 
 def purge(location: str, uuid: str, storage: StorageOptions | None = None) -> bool:
-    """Remove everything in a folder, if it is this table's own; whether it is. Blocking.
+    """Remove everything in a folder, if it is this table's own; return whether it is. Blocking.
 
-    The file that says so goes last: what dies half-way can be repeated.
+    The owner file is removed last, so an interrupted purge can be repeated.
     """
     if uuid not in owners(location, storage):
         return False
@@ -59,7 +59,7 @@ def purge(location: str, uuid: str, storage: StorageOptions | None = None) -> bo
 async def leave_files(
     record: DropRecord, in_thread: Callable[..., Awaitable[Any]] = asyncio.to_thread
 ) -> None:
-    """Remove the files of a dropped table if they are to go, else what says that all of them are its own."""
+    """Remove the files of a dropped table if asked to, otherwise only its owner file."""
     place = record.location, record.uuid, record.storage
     if record.purge:
         if not await in_thread(purge, *place):
@@ -68,7 +68,7 @@ async def leave_files(
     try:
         async with asyncio.timeout(LEAVING_S):
             await in_thread(give_folder_up, *place)
-    except Exception as error:  # the table is gone, and its files stay, whether this can be done or not
+    except Exception as error:  # the table is dropped in either case
         log.warning("owner_file_left", extra={"table": record.name, "error": str(error)})
 
 
@@ -77,8 +77,8 @@ def _remove(location: str, is_folder: bool, storage: StorageOptions | None) -> N
     if not is_folder:
         remove_file(location, storage)
     elif protocol_of(location) in OBJECT_STORES:
-        # By their exact names: what fsspec removes recursively there it takes for a pattern.
+        # By exact names: fsspec would read them as patterns when it removes recursively there.
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="purge") as pool:
             list(pool.map(filesystem.rm_file, filesystem.find(path)))
     else:
-        filesystem.rm(path, recursive=True)  # which follows no link
+        filesystem.rm(path, recursive=True)  # does not follow links

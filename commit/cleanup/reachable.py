@@ -29,7 +29,7 @@ class Files:
         return self.lists | self.manifests | self.data | self.others
 
     def below(self, location: str) -> Files:
-        """Those that lie in a folder, in whatever role."""
+        """Those in a folder, of any kind."""
         start = f"{path_of(location)}/"
 
         def inside(locations: set[str]) -> set[str]:
@@ -38,7 +38,7 @@ class Files:
         return Files(inside(self.lists), inside(self.manifests), inside(self.data), inside(self.others))
 
     def without(self, kept: Files) -> Files:
-        """Those that are not in ``kept``, in whatever role."""
+        """Those that are not in ``kept``, of any kind."""
         there = {path_of(location) for location in kept.all()}
 
         def left(locations: set[str]) -> set[str]:
@@ -55,8 +55,8 @@ def files_of(
     Parameters
     ----------
     torn:
-        Whether lists and manifests may be missing, since somebody began to remove them; what they would name
-        is left out then.
+        Whether lists and manifests may be missing because their removal has begun; the files that they named
+        are then omitted.
     """
     found = Files()
     manifests: dict[str, ManifestFile] = {}
@@ -99,10 +99,10 @@ def _forgiving(torn: bool) -> AbstractContextManager[object]:
 
 
 def path_of(location: str) -> str:
-    """The path of a location, without scheme and host: how the same file may be written in several ways.
+    """The path of a location, without scheme and host: one key for different spellings of a file.
 
     Two locations that differ only in scheme, host or doubled slashes count as one file: in doubt a file is
-    one that is known.
+    known.
     """
     scheme, separator, rest = location.partition("://")
     if not separator:

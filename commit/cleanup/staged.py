@@ -1,13 +1,13 @@
-"""Removing what an operation has staged and not published.
+"""Removes staged files of an operation that were not published.
 
-All attempts of an operation write into folders that nobody else uses, under names that begin with the attempt
-(:func:`distop.operations.job.staging_stem`). So what to keep is known from names alone: everything of the
-attempts that were marked successful, if the operation was published; nothing, if it was aborted.
+All attempts of an operation write into folders that only it uses, with the attempt as a prefix of names
+(:func:`distop.operations.job.staging_stem`). So names alone say what to keep: all files of the attempts that
+were marked successful, if the operation was published; nothing, if it was aborted.
 
-The rule that matters most is that no file of a published attempt is ever removed. It holds because what is
-published is not looked up in the table, which others change, but in the history of the operation and in the
-records of its jobs; and because nothing is removed unless all of these are at hand. Sweeping again, after a
-crash or out of doubt, gives the same answer or does nothing.
+The most important rule: no file of a published attempt is ever removed. It holds because the published
+attempts are taken from the history of the operation and the records of its jobs, not from the table, which
+others change; and because nothing is removed unless all of these are available. Sweeping is idempotent: a
+repetition gives the same answer or does nothing.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Published:
-    """What of an operation's staged files belongs to the table."""
+    """Which staged files of an operation belong to the table."""
 
     stems: frozenset[str]
-    """All files of the attempts that count begin with one of these, followed by ``-``, ``.`` or ``_``."""
+    """Prefixes of all files of the attempts that count, followed by ``-``, ``.`` or ``_``."""
     joined: frozenset[str] = frozenset()
-    """Names of task manifests that no snapshot refers to, since their entries stand in a joined one."""
+    """Names of task manifests that no snapshot refers to, since their entries are in a merged one."""
 
     def __contains__(self, name: str) -> bool:
         if name in self.joined:
@@ -55,15 +55,15 @@ NOTHING = Published(frozenset())
 def published(
     operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]
 ) -> Published | None:
-    """What was published, or ``None`` if that is not known.
+    """What was published, or ``None`` if that is unknown.
 
     Parameters
     ----------
     history:
-        The operation's end. The fact ``ADOPTED_FROM`` says from which
-        size on task manifests became manifests of the table; without it all are taken to have.
+        The operation's end. Its fact ``ADOPTED_FROM`` is the size from which task manifests became manifests
+        of the table; without it all of them did.
     jobs:
-        The records of all its jobs. Not needed unless it succeeded.
+        The records of all its jobs. Needed only if it succeeded.
     """
     if history.facts.get(NOT_UNDONE):
         return None
@@ -84,7 +84,7 @@ def published(
         try:
             counts += [(task.stem, task.result) for task in read_list(operation)]
         except CorruptRecord:
-            return None  # an earlier sweep came as far as the list itself
+            return None  # an earlier sweep removed the list itself
     stems, joined = set(), set()
     for stem, result in counts:
         stems.add(stem)
@@ -98,16 +98,16 @@ def published(
 
 def all_known(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]) -> bool:
     """Whether these are the records of all its jobs. They are removed once everything is swept."""
-    # Of a dynamic plan only the end knows how many there were.
+    # Only the end of a dynamic plan says how many there were.
     return len(jobs) == (history.partition_count if operation.dynamic else operation.partition_count)
 
 
 def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, JobRecord]) -> int:
-    """Remove what an ended operation has staged and not published; how many files that were.
+    """Remove the staged files of an ended operation that were not published; return how many.
 
-    To be called when no attempt of it runs any more. Idempotent; folders that do not exist are swept. Does
-    nothing when the operation succeeded and the records of some of its jobs are gone: then a sweep came
-    this far before, and what is left to remove can no longer be distinguished from what is published.
+    Call it when no attempt of the operation runs any more. Idempotent; missing folders count as swept. Does
+    nothing when the operation succeeded and the records of some jobs are gone: then an earlier sweep came
+    this far, and unpublished files can no longer be distinguished from published ones.
     """
     if operation.builds_index:
         io = file_io(operation.location, operation.storage)
@@ -153,7 +153,7 @@ def remove_attempt(operation: OperationArg, partition: str, attempt: str) -> Non
     table_format = format_of(operation)
     for name in (*kept_folders(table_format), *passing_folders_of(operation)):
         folder = staging_folder(operation, name)
-        # Behind the stem comes what tells the files of one attempt apart, never more of its name.
+        # The stem is followed by a part that tells the files of one attempt apart, never by more of its name.
         theirs = (
             f"{folder}/{file}"
             for file, is_folder, _ in entries(folder, operation.storage)

@@ -1,8 +1,8 @@
-"""Finding the files that a deletion concerns: those that go as a whole, and those that must be read.
+"""Finds the files that a deletion concerns: those removed unread, and those that must be read.
 
-A file goes unread if its statistics prove the predicate of all its rows, and stays untouched if they, or its
-partition, exclude it. The others are read, with the files of deleted rows that belong to them: a row that
-somebody has deleted must not come back with what is written anew.
+A file is removed unread if its statistics prove the predicate for all its rows, and skipped if they, or its
+partition, exclude it. The others are read together with their delete files: a row that was deleted before
+must not return when the file is rewritten.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from distop.errors import PreconditionFailed
 
 MANIFESTS_AT_A_TIME = 16
 MAX_FILES_PER_JOB = 256
-"""A job's record says of each file whether it was changed, in one bit."""
+"""Most files of a job: its record says of each, in one bit, whether it was changed."""
 MAX_JOBS = 10_000
 
 Place: TypeAlias = tuple[int, tuple[str | None, ...]]
@@ -44,28 +44,28 @@ Place: TypeAlias = tuple[int, tuple[str | None, ...]]
 
 
 class Leaving(NamedTuple):
-    """A file that the deletion takes out of the table, or may."""
+    """A file that the deletion removes from the table, or may remove."""
 
     path: str
     place: Place
     rows: int
-    """As the table has it, with those that delete files remove."""
+    """Rows as the table counts them, including rows that delete files remove."""
 
 
 @dataclass(frozen=True)
 class Concerned:
-    """The files of a snapshot that a predicate may be true in."""
+    """The files of a snapshot that may contain rows of a predicate."""
 
     whole: list[Leaving] = field(default_factory=list)
-    """All their rows go."""
+    """Files whose rows are all deleted."""
     jobs: list[list[FileScanTask]] = field(default_factory=list)
     """To be read, by job."""
     delete_files: frozenset[str] = frozenset()
-    """All files of deleted rows that the snapshot has."""
+    """All delete files of the snapshot."""
 
     @property
     def digest(self) -> str:
-        """The same for the same files, cut into the same jobs."""
+        """Equal for the same files, split into the same jobs."""
         digest = hashlib.sha256()
         for one in sorted(file.path for file in self.whole):
             digest.update(one.encode() + b"\n")
@@ -91,9 +91,9 @@ def concerned_by(
     Parameters
     ----------
     job_bytes:
-        About so many bytes are read by one job.
+        About how many bytes one job reads.
     all_go:
-        Whether all rows go that the predicate is true of; else each file is read.
+        Whether all rows of the predicate are deleted; otherwise each file is read.
 
     Raises
     ------
@@ -117,15 +117,15 @@ def concerned_by(
             continue
         if file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
             raise PreconditionFailed(
-                f"{file.file_path} may hold rows that are to go, and is no Parquet file, or an encrypted one",
-                hint="change it with the program that has written it",
+                f"{file.file_path} may hold rows to delete, but is not a Parquet file, or is encrypted",
+                hint="change it with the program that wrote it",
             )
         read.append((place, FileScanTask(file, set(applied))))
     read.sort(key=lambda one: (one[0][0], [value or "" for value in one[0][1]], one[1].file.file_path))
     jobs = list(_jobs([task for _, task in read], job_bytes))
     if len(jobs) > MAX_JOBS:
         raise PreconditionFailed(
-            f"{len(read):,} files may hold rows to be deleted, which are {len(jobs):,} jobs of at most "
+            f"{len(read):,} files may hold rows to be deleted, which need {len(jobs):,} jobs of at most "
             f"{MAX_JOBS:,}",
             hint="delete in parts, for example one partition after the other; or compact the table first",
         )
@@ -154,30 +154,30 @@ def _jobs(tasks: Sequence[FileScanTask], job_bytes: int) -> Iterator[list[FileSc
 
 
 class Places:
-    """Which partition a file is in, by the spec that it was written with."""
+    """The partition of a file, by the spec that it was written with."""
 
     def __init__(self, metadata: TableMetadata) -> None:
         self._specs, self._schema = metadata.specs(), metadata.schema()
         self._columns = self._schema.field_ids
 
     def of(self, file: DataFile) -> Place:
-        """Raises :class:`~distop.errors.PreconditionFailed` if that cannot be told any more."""
+        """Raises :class:`~distop.errors.PreconditionFailed` if that is no longer known."""
         spec = self._specs[file.spec_id]
-        # The types of a spec's fields are those of their columns; one that was dropped has none any more.
+        # A spec's field has the type of its column; a field of a dropped column has none.
         if any(one.source_id not in self._columns for one in spec.fields):
             raise PreconditionFailed(
-                f"{file.file_path} was written with partition spec {spec.spec_id}, which goes by a column "
-                "that the table does not have any more",
-                hint="rewrite the files of that partitioning with the program that has written them",
+                f"{file.file_path} was written with partition spec {spec.spec_id}, which uses a column "
+                "that the table no longer has",
+                hint="rewrite the files of that partitioning with the program that wrote them",
             )
         return spec.spec_id, packed_values(spec, self._schema, file.partition)
 
 
 class Deletes:
-    """The files of deleted rows that a snapshot has: programs other than distop write such.
+    """The delete files of a snapshot: programs other than distop write them.
 
-    All of them are looked at. Their own statistics say what rows they name, and not what else is in the files
-    that these rows are taken from.
+    All of them are read. Their statistics say which rows they name, but not what else is in the files of
+    those rows.
     """
 
     def __init__(self, io: FileIO, manifests: Sequence[ManifestFile]) -> None:
@@ -197,7 +197,7 @@ class Deletes:
                 self._equalities.append(entry)
 
     def applied_to(self, entry: ManifestEntry, place: Place) -> set[DataFile]:
-        """Those that say which rows of a file are gone.
+        """Positional deletes: which rows of a file are deleted.
 
         Raises :class:`~distop.errors.PreconditionFailed` if they cannot be read here.
         """
@@ -206,8 +206,8 @@ class Deletes:
             same = equality.data_file.spec_id == place[0] and equality.data_file.partition == file.partition
             if (same or not len(equality.data_file.partition)) and (equality.sequence_number or 0) > age:
                 raise PreconditionFailed(
-                    f"{file.file_path} may hold rows to be deleted, and others that an equality delete "
-                    f"({equality.data_file.file_path}) has removed already, which cannot be read here",
-                    hint="rewrite it with the program that has written the equality deletes",
+                    f"{file.file_path} may hold rows to be deleted, and rows that an equality delete "
+                    f"({equality.data_file.file_path}) has removed; distop cannot read equality deletes",
+                    hint="rewrite it with the program that wrote the equality deletes",
                 )
         return self._positions.for_data_file(age, file, partition_key=file.partition)

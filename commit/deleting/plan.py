@@ -1,8 +1,8 @@
-"""The frozen plan of what takes rows out of files: the snapshot and the predicate, from which everybody finds
-the same files.
+"""The frozen plan of a deletion: the snapshot and the predicate, from which jobs and commit find the same
+files.
 
-A snapshot never changes. So the plan need not list files, of which there may be any number: the jobs and the
-commit find them again in the snapshot's manifests, and a digest says whether these are the ones of the plan.
+A snapshot never changes. So the plan need not list its files, which may be many: the jobs and the commit find
+them again in the snapshot's manifests, and a digest proves that they are those of the plan.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ class SnapshotPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
     """See the module."""
 
     where: str
-    """Rows for which this is true may go."""
+    """Rows for which this is true may be deleted."""
     all_go: bool = True
-    """Whether they all do, so that a file of such rows alone need not be read."""
+    """Whether they all are, so that a file with only such rows need not be read."""
     snapshot_id: str | None = None
-    """The snapshot that is read. A string, since it is larger than JSON readers' numbers."""
+    """The snapshot to read. A string, since JSON readers' numbers are too small for it."""
     table: dict[str, Any] = {}
-    """The table's metadata, without its past: what the snapshot is read by."""
+    """The table's metadata, without its past: enough to read the snapshot."""
     snapshot: dict[str, Any] = {}
-    """Empty if no file of it is concerned."""
+    """Empty if no file is concerned."""
     job_bytes: int = 0
-    """About so many bytes, as they lie on disk, are read by one job."""
+    """About how many bytes on disk one job reads."""
     digest: str = ""
-    """Of the files; see :attr:`~distop.commit.deleting.files.Concerned.digest`."""
+    """Digest of the files; see :attr:`~distop.commit.deleting.files.Concerned.digest`."""
 
     @property
     def metadata(self) -> TableMetadata:
@@ -49,10 +49,10 @@ class SnapshotPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="cam
 
 
 class DeletePlan(SnapshotPlan, kw_only=True):
-    """Of a deletion: the argument of its operation."""
+    """The plan of a deletion: the argument of its operation."""
 
     branch: str = ""
-    """What is written to; empty: the table itself."""
+    """The branch to write to; empty: the table itself."""
     layout: dict[str, Any] = {}
     """What is written; see :meth:`distop.commit.layout.model.Layout.to_json`. """
 
@@ -62,14 +62,14 @@ class _Merging(msgspec.Struct):
 
 
 def snapshot_plan(operation: OperationArg) -> SnapshotPlan:
-    """That of a deletion or of a merge. Raises :class:`~distop.errors.CorruptRecord`."""
+    """The plan of a deletion or of a merge. Raises :class:`~distop.errors.CorruptRecord`."""
     if "merge" in operation.argument:
         return plan_of(operation, _Merging, "plan of a merge").merge
     return plan_of(operation, DeletePlan, "plan of a deletion")
 
 
 def planned_on(metadata: TableMetadata, snapshot: Snapshot) -> dict[str, Any]:
-    """The fields of a plan that hold a snapshot, and what of its table is needed to read it."""
+    """The fields of a plan that hold a snapshot, and the metadata needed to read it."""
     slim: dict[str, Any] = {
         "snapshots": [],
         "snapshot_log": [],
@@ -92,7 +92,7 @@ def concerned(operation: OperationArg) -> Concerned:
     Raises
     ------
     PreconditionFailed
-        The snapshot is not there any more, or its files are not those of the plan.
+        The snapshot no longer exists, or its files are not those of the plan.
     """
     plan = snapshot_plan(operation)
     metadata = plan.metadata
@@ -105,16 +105,16 @@ def concerned(operation: OperationArg) -> Concerned:
         found = concerned_by(metadata, snapshot, io, parse(plan.where), plan.job_bytes, all_go=plan.all_go)
     except FileNotFoundError as error:
         raise PreconditionFailed(
-            f"snapshot {plan.snapshot_id}, which {operation.id} began on, is not there any more: {error}",
-            hint="nothing was changed; start the operation again, and expire no snapshots beside it",
+            f"snapshot {plan.snapshot_id}, which {operation.id} began on, no longer exists: {error}",
+            hint="nothing was changed; start the operation again, and do not expire snapshots while it runs",
         ) from error
     if found.digest != plan.digest:
         raise PreconditionFailed(
-            f"the files that {operation.id} is about are found to be others than when it was planned",
+            f"the files found for {operation.id} are not those of its plan",
             hint="run the same distop on coordinators and executors, and start the operation again",
         )
     return found
 
 
 concerned_shared = Shared(concerned)
-"""The same, for jobs: those of one operation in one process share it."""
+"""The same for jobs: those of one operation in one process share it."""

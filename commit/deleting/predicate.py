@@ -1,11 +1,11 @@
-"""What a predicate on rows means: SQL's three values, of which only a certain *yes* counts.
+"""What a predicate on rows means: SQL's three-valued logic; only *true* selects a row.
 
-pyiceberg's expressions know two values, and answer for NULL what is handy: a NULL is in no list, and less
-than a number that its column cannot hold. Rows would go that nobody has asked for. So a predicate is first
-brought into a form in which two values are enough: without NOT, and with each comparison false of NULL.
+pyiceberg's expressions have two values and treat NULL inconsistently: a NULL is in no list, and less than a
+number that its column cannot hold. Rows would be deleted by mistake. So a predicate is first brought into a
+form where two values suffice: without NOT, and with each comparison false for NULL.
 
-Numbers become what the column can hold of them: a float is compared with the float that is next to 0.1, which
-is more than 0.1. pyiceberg does so where it looks at rows, and not where it looks at statistics.
+Numbers are converted to the column's type: a float is compared with the float nearest to 0.1, which is more
+than 0.1. pyiceberg does so for rows, but not for statistics.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from pyiceberg.types import FloatType
 
 
 def certain(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """The same predicate on rows of a schema, false wherever SQL's answer is NULL."""
+    """The same predicate for rows of a schema, false wherever SQL's answer is NULL."""
     return _guarded(rewrite_not(expression), schema, lambda leaf: NotNull(term=leaf.term))
 
 
 def provable(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
-    """A narrower predicate: of a file whose statistics prove it, the given one is true for all rows.
+    """A narrower predicate: if a file's statistics prove it, the given one is true for all its rows.
 
-    Statistics that a writer left out count as none of NULL and of NaN with pyiceberg. Here they must say so.
+    pyiceberg reads missing statistics as "no NULL, no NaN". Here statistics must exist.
     """
 
     def proven(leaf: UnboundPredicate) -> BooleanExpression:
@@ -66,11 +66,11 @@ def _guarded(
 
 
 def _of_column(leaf: UnboundPredicate, schema: Schema) -> UnboundPredicate:
-    """The same comparison, with values that its column can hold."""
+    """The same comparison, with values of its column's type."""
     try:
         kind = schema.find_type(str(getattr(leaf.term, "name", leaf.term)))
     except ValueError:
-        return leaf  # whoever binds it says so
+        return leaf  # binding it raises the error
     match leaf:
         case LiteralPredicate() if isinstance(kind, FloatType):
             return type(leaf)(leaf.term, _float(leaf.literal))
@@ -83,4 +83,4 @@ def _float(literal: Literal[Any]) -> Literal[Any]:
     try:
         return DoubleLiteral(struct.unpack("<f", struct.pack("<f", literal.value))[0])
     except (struct.error, OverflowError):
-        return literal  # a text, or out of range: whoever binds it sees to that
+        return literal  # a text, or out of range: binding it handles that

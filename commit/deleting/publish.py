@@ -1,9 +1,8 @@
-"""The step that publishes a deletion: the files that held the rows leave, what remained of them comes in.
+"""The step that publishes a deletion: files with deleted rows are replaced by their remaining rows.
 
-It is built on whatever the table holds by then, so what others have appended stays, and is not looked at: the
-rows that go are those of the snapshot that the operation began on. If one of their files is not in the table
-any more, or rows of it were deleted or came back, nobody knows what has become of the rows: nothing is
-published then, and the operation fails with a conflict.
+It builds on the table's present content; concurrent appends stay and are not examined: the rows to delete are
+those of the snapshot that the operation began on. If one of their files is gone, or rows of it were deleted
+or restored, the state of the rows is unknown: nothing is published, and the operation fails with a conflict.
 """
 
 from __future__ import annotations
@@ -35,18 +34,18 @@ from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
 from distop.operations.api import OperationView
 
 READ, REMOVED, CHANGED, ADDED = "read", "removed", "changed", "added"
-"""Fields of a job's result: rows that the files it has changed held, rows of them that are gone, which of
-its files these are (a bit for each, in base 85), and rows that it has written which were in none."""
+"""Fields of a job's result: rows in the files it changed, rows deleted from them, which of its files these
+are (a bit for each, in base 85), and new rows that it has written."""
 
 
 class IcebergDelete(IcebergStep):
-    """Takes the rows out of the table for which the predicate of the plan is true.
+    """Deletes the rows for which the predicate of the plan is true.
 
     The operation's argument is a :class:`~distop.commit.deleting.plan.DeletePlan`.
     """
 
     without_files: ClassVar[list[list[FileScanTask]]] = []
-    """One for each job behind those that read files of the table."""
+    """Further jobs, after those that read files of the table."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`IcebergStep`.
@@ -55,7 +54,7 @@ class IcebergDelete(IcebergStep):
         ------
         HeadConflict
             Others have removed a file meanwhile that holds rows to be deleted, or have changed which of its
-            rows are there.
+            rows exist.
         PreconditionFailed
             The jobs' results contradict each other, or the snapshot that the operation began on is gone.
         """
@@ -86,7 +85,7 @@ class IcebergDelete(IcebergStep):
             )
         if replaced.files != len(leaving) or output.rows + changed.removed != changed.read + changed.added:
             raise PreconditionFailed(
-                f"{arg.id} was to take out {len(leaving)} files, and found {replaced.files}; of "
+                f"{arg.id} had to replace {len(leaving)} files, and found {replaced.files}; of "
                 f"{changed.read} rows it has removed {changed.removed}, and it has written {output.rows}"
             )
         added = take_over(draft, layout, output, snapshot_id)
@@ -113,22 +112,22 @@ class IcebergDelete(IcebergStep):
         first = next(iter(removers(draft.file, current, plan.snapshot_id)), None)
         arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
         return HeadConflict(
-            f"files in which {arg.id} has found rows that are to go, of snapshot {plan.snapshot_id} of table "
-            f"{arg.table!r}, are not as they were: snapshot {found or 'none'}, written by "
-            f"{writer_of(first)}, came between",
-            hint="nothing was changed; start the operation again, on what the table holds now",
+            f"files in which {arg.id} has found rows to delete, of snapshot {plan.snapshot_id} of table "
+            f"{arg.table!r}, have changed: snapshot {found or 'none'}, written by "
+            f"{writer_of(first)}, is newer",
+            hint="nothing was changed; start the operation again, on the table's present content",
             details={"expected": str(plan.snapshot_id), "snapshot": found, "by": writer_of(first)},
         )
 
 
 class IcebergMerge(IcebergDelete):
-    """Takes the rows out of the table whose keys came in, and puts the new ones in: the files of an ingest of
-    mode ``merge``. Its last job is the one that has looked for new keys."""
+    """Replaces the rows whose keys came in by the new ones: for the files of an ingest in mode ``merge``. Its
+    last job has looked for new keys."""
 
     without_files: ClassVar[list[list[FileScanTask]]] = [[]]
 
     def prepare(self, context: FinishContext) -> Contribution:
-        """See :class:`IcebergDelete`; a table without rows is one without such keys."""
+        """See :class:`IcebergDelete`; an empty table is one without such keys."""
         self._view = context.view
         contribution = IcebergStep.prepare(self, context)
         none = {"insertedRows": 0, "updatedRows": 0, "deletedRows": 0, "removedFiles": 0}
@@ -150,13 +149,13 @@ class Changed:
 
     files: list[Leaving] = field(default_factory=list)
     delete_files: set[str] = field(default_factory=set)
-    """What the jobs knew by which rows of theirs were gone before."""
+    """How the jobs knew which of their rows were deleted before."""
     places: set[Place] = field(default_factory=set)
     read: int = 0
     removed: int = 0
     added: int = 0
     inserted: int = 0
-    """Of these, those of jobs that have no files."""
+    """Those of jobs without files."""
 
     @classmethod
     def of(cls, view: OperationView, jobs: Sequence[Sequence[FileScanTask]], plan: SnapshotPlan) -> Changed:
@@ -183,7 +182,7 @@ class Changed:
             added = int(result.get(ADDED, 0))
         except (KeyError, ValueError) as error:
             raise CorruptRecord(
-                f"job {name} of {view.arg.id} reports something that is no result of a deletion: {error!r}"
+                f"job {name} of {view.arg.id} reports an invalid deletion result: {error!r}"
             ) from error
         held = sum(task.file.record_count for task in chosen)
         exact = not any(task.delete_files for task in chosen)
@@ -205,13 +204,13 @@ class Changed:
 
 
 def changed_files(places: Iterable[int], files: int) -> dict[str, str]:
-    """The field of a job's result that says which of its files it has changed, by their places."""
+    """The bit field of a job's result that says which of its files it has changed."""
     bits = sum(1 << at for at in places)
     return {CHANGED: b85encode(bits.to_bytes((files + 7) // 8, "little")).decode()}
 
 
 def chosen_of(packed: str, tasks: Sequence[FileScanTask]) -> list[FileScanTask]:
-    """The files that a job's result speaks of. Raises ``ValueError``."""
+    """The files that a job's result names. Raises ``ValueError``."""
     bits = int.from_bytes(b85decode(packed), "little")
     if bits >> len(tasks):
         raise ValueError(f"it names more than {len(tasks)} files")
@@ -219,7 +218,7 @@ def chosen_of(packed: str, tasks: Sequence[FileScanTask]) -> list[FileScanTask]:
 
 
 class _Standing:
-    """Which of the files that are to leave the table still has."""
+    """The files to replace that the table still has."""
 
     def __init__(self, draft: Draft, leaving: Mapping[str, Leaving]) -> None:
         self.holding: dict[int, list[ManifestFile]] = {}
@@ -247,7 +246,7 @@ class _Standing:
         self.has_all = there == leaving.keys()
 
     def rows_are_those_of(self, found: Concerned, changed: Changed) -> bool:
-        """Whether nobody has deleted rows of the files that were read, or has brought some back."""
+        """Whether no rows of the files that were read were deleted or restored meanwhile."""
         now = Deletes(self._draft.io, self._live)
         if not changed.delete_files <= now.paths:
             return False
@@ -271,11 +270,11 @@ def _areas(draft: Draft, leaving: Collection[Leaving]) -> dict[int, Area]:
     for spec_id, values in by_spec.items():
         spec = specs.get(spec_id)
         if spec is None:
-            continue  # so nobody has such a file any more
+            continue  # so no such file exists any more
         if any(one.source_id not in schema.field_ids for one in spec.fields):
             raise PreconditionFailed(
-                f"the table at {draft.base.location} has lost a column that partition spec {spec_id} goes "
-                "by, which files with rows to be deleted have",
+                f"the table at {draft.base.location} has lost a column that partition spec {spec_id} uses, "
+                "which files with rows to be deleted have",
                 hint="start the operation again",
             )
         records = (unpacked_values(spec, schema, one) for one in values)

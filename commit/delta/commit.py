@@ -1,9 +1,9 @@
-"""The commit step of Delta tables: files that were written aside become one version of the table.
+"""The commit step of Delta tables: staged files become one version of the table.
 
 The commit carries an application transaction (application id and version, see the Delta protocol): the id
-names the table and the kind of operation, the version is the operation's instance number. A table that shows
-this version, or a later one, has the commit; so one that was executed, however its answer was lost, is never
-executed again, and a process that slept through it commits nothing.
+names the table and the kind of operation, the version is the operation's instance number. A table with this
+version, or a later one, has the commit; so a commit whose reply was lost is not repeated, and a stale process
+commits nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.records.structs import ready
 
 MAX_TRIES = 20
-"""How often a commit is tried again because others commit to the table all the time."""
+"""Most attempts at a commit when others commit to the table all the time."""
 
 
 class DeltaFile(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
     """A Parquet file that becomes part of the table."""
 
     path: str
-    """Relative to the table's folder, as it is on disk: nothing in it is an escape."""
+    """Relative to the table's folder, the literal path on disk, without escapes."""
     size: int
     modified: int
     """Milliseconds since the Unix epoch."""
@@ -41,22 +41,22 @@ class DeltaFile(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
 
 
 class DeltaArgument(StepArgument):
-    """What a :class:`DeltaCommit` works on."""
+    """The argument of a :class:`DeltaCommit`."""
 
     STEP: ClassVar[str] = "delta.commit"
 
     table: str
-    """URL of the table's folder; the first commit makes the table."""
+    """URL of the table's folder; the first commit creates the table."""
     schema: str
     """Delta's own JSON of the table's schema."""
     mode: Literal["append", "overwrite"] = "append"
     adds: list[str] = msgspec.field(default_factory=list)
-    """Columns of the schema that the table gets, should it not have them."""
+    """Columns of the schema to add to the table if they are missing."""
     partition_by: list[str] = msgspec.field(default_factory=list)
     files: list[DeltaFile] = msgspec.field(default_factory=list)
     lists: list[str] = msgspec.field(default_factory=list)
-    """More files: URLs of lists that hold one :class:`DeltaFile` a line, as JSON, for those that are many.
-    Relative ones are below ``folder``."""
+    """Further files: URLs of lists with one :class:`DeltaFile` per line, as JSON, if there are many. Relative
+    ones are below ``folder``."""
     folder: str = ""
     expected_version: int | None = None
     """If given, the version that the table must have: -1 if it must not exist yet."""
@@ -77,7 +77,7 @@ class DeltaCommit(ExternalStep):
         Raises
         ------
         StepConflict
-            The table is not at the version that it must have, or has another schema or partitioning.
+            The table is not at the required version, or has another schema or partitioning.
         StepSourceMissing
             A list of files is gone.
         """
@@ -85,8 +85,8 @@ class DeltaCommit(ExternalStep):
         files = list(_files_of(argument, context))
         reached("step.delta.before")
         for _ in range(MAX_TRIES):
-            # The application transaction is only checked against what this handle has loaded: so it is
-            # looked at and committed on one and the same, and any commit between makes the attempt fail.
+            # Delta checks the application transaction only against the state that this handle has loaded: so
+            # the step reads and commits on the same handle, and any commit in between makes the attempt fail.
             table = _load(argument.table, context)
             if _has_it(table, context):
                 break
@@ -95,29 +95,29 @@ class DeltaCommit(ExternalStep):
             if _commit(table, argument, files, context):
                 break
         else:
-            raise Unavailable(f"{argument.table} moves all the time: {MAX_TRIES} tries were too late")
+            raise Unavailable(f"{argument.table} changes all the time: {MAX_TRIES} attempts lost a race")
         reached("step.delta.after")
 
     def undo(self, context: StepContext) -> bool:
-        """What is committed stays: others may have built on it."""
+        """A commit stays: others may have built on it."""
         return self.verify(context) is StepState.NOT_DONE
 
 
 def application_of(context: StepContext) -> tuple[str, int]:
     """The application transaction of an operation: id and version. Versions of an id only grow."""
     arg = context.arg
-    # By the uuid of distop's record: a table that is dropped and made anew counts instances from 1 again.
+    # By the uuid of distop's record: a table that is dropped and created again counts instances from 1 again.
     names = ["distop", context.table.uuid or arg.table, arg.type, *([arg.object] if arg.object else [])]
     return "/".join(names), arg.instance
 
 
 def delta_library() -> Any:
-    """The library; raises :class:`~distop.errors.ExtraMissing` where it is not installed."""
+    """The library; raises :class:`~distop.errors.ExtraMissing` if it is not installed."""
     return library("deltalake", "delta", "a Delta table")
 
 
 def _load(url: str, context: StepContext) -> Any:
-    """The table as it is now; ``None`` if there is none."""
+    """The present table; ``None`` if it does not exist."""
     library = delta_library()
     from deltalake.exceptions import TableNotFoundError
 
@@ -143,7 +143,7 @@ def _check_version(argument: DeltaArgument, table: Any) -> None:
 
 
 def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context: StepContext) -> bool:
-    """One try; ``False`` if somebody else was faster."""
+    """One attempt; ``False`` if another commit was faster."""
     library = delta_library()
     from deltalake.exceptions import CommitFailedError, DeltaError
     from deltalake.transaction import AddAction, create_table_with_add_actions
@@ -172,7 +172,7 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
             )
         else:
             if new := _missing(table, argument, schema):
-                # A version of its own, without rows: done again, it finds them there.
+                # A version of its own, without rows: repeating it finds the columns.
                 table.alter.add_columns(new)
                 return False
             table.create_write_transaction(
@@ -188,7 +188,7 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
 
 
 def _missing(table: Any, argument: DeltaArgument, schema: Any) -> list[Any]:
-    """Columns that the table is to get first. Raises :class:`StepConflict` if the files do not fit it."""
+    """Columns to add to the table first. Raises :class:`StepConflict` if the files do not fit the table."""
     columns = table.metadata().partition_columns
     if list(columns) != argument.partition_by:
         raise StepConflict(
@@ -207,7 +207,7 @@ def _schema_of(argument: DeltaArgument) -> Any:
     try:
         return delta_library().Schema.from_json(argument.schema)
     except ValueError as error:
-        raise PermanentStepError(f"the schema for {argument.table} makes no sense: {error}") from error
+        raise PermanentStepError(f"the schema for {argument.table} is invalid: {error}") from error
 
 
 def _files_of(argument: DeltaArgument, context: StepContext) -> Iterator[DeltaFile]:
@@ -223,4 +223,4 @@ def _files_of(argument: DeltaArgument, context: StepContext) -> Iterator[DeltaFi
         try:
             yield from (decoder.decode(line) for line in lines if line)
         except msgspec.MsgspecError as error:
-            raise PermanentStepError(f"{place.url} is no list of files: {error}") from error
+            raise PermanentStepError(f"{place.url} is not a list of files: {error}") from error

@@ -1,8 +1,8 @@
 """Ingesting into Delta tables: how jobs list their files, and the commit step that publishes them.
 
-Jobs write Parquet where it will stay; no reader of a Delta table looks at a file that its log does not name.
-One external step commits all of them as one version. It carries an application transaction, by which it knows
-itself again (see :mod:`distop.commit.delta.commit`).
+Jobs write Parquet at its final place; readers of a Delta table ignore files that its log does not name. One
+external step commits all of them as one version. Its application transaction makes it idempotent (see
+:mod:`distop.commit.delta.commit`).
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from distop.metastore.records.structs import convert
 from distop.operations.job import staging_folder
 
 MAX_INLINE_JOBS = 500
-"""In larger operations no list travels in a job's record: all would stand in one step, which etcd limits."""
+"""Larger operations put no list in jobs' records: all lists would be in one step, which etcd limits."""
 MAX_STAT_CHARACTERS = 32
-"""Longer texts have no statistics: they would have to be cut, and are not worth their room."""
+"""Longer texts have no statistics: they would have to be truncated."""
 
 _COUNTED = (IntegerType, LongType, StringType, DateType)
-# Of floats, Parquet leaves NaN out, which readers of Delta take for the largest value.
+# Parquet's statistics of floats omit NaN, which readers of Delta order above all other values.
 _UNKNOWN = (TimeType, UUIDType, FixedType)
 
 EMPTY_ONLY = ("error_if_exists", "ignore")
 
 
 class DeltaFileList(PrivateFileList):
-    """Files of a Delta table. Written as one :class:`DeltaFile` a line, as the step reads it."""
+    """Files of a Delta table. Written as one :class:`DeltaFile` per line, the format that the step reads."""
 
     suffix: ClassVar[str] = ".delta.jsonl"
 
@@ -79,7 +79,7 @@ class DeltaFileList(PrivateFileList):
 
 
 def _statistics(footer: pq.FileMetaData, counted_columns: set[str]) -> dict[str, Any]:
-    """As the Delta protocol has them ("Per-file Statistics"): what is not known is left out."""
+    """Statistics as in the Delta protocol ("Per-file Statistics"): unknown ones are omitted."""
     nulls: dict[str, int] = {}
     least: dict[str, Any] = {}
     most: dict[str, Any] = {}
@@ -114,8 +114,8 @@ def _text(value: Any) -> Any:
 
 
 class DeltaPublish(StepPlan):
-    """One commit of all that the jobs have written. Argument: ``mode``, as of ingest, and ``ignored``: it was
-    decided at the start that nothing is to be done."""
+    """One commit of all that the jobs have written. Argument: ``mode``, as of ingest, and ``ignored``: the
+    start decided that nothing is to be done."""
 
     def expand(self, context: FinishContext) -> Sequence[StepRecord]:
         """See :class:`StepPlan`.
@@ -125,7 +125,7 @@ class DeltaPublish(StepPlan):
         TableNotEmpty
             The mode allows an empty table only, and it has files by now.
         CorruptRecord
-            A job reports something that is no list of files.
+            A job's report is not a list of files.
         """
         arg, mode = context.view.arg, str(self.argument.get("mode", "append"))
         facts = counted(context.view)
@@ -171,16 +171,16 @@ def _take(job: JobRecord, files: list[DeltaFile], lists: list[str], of: str) -> 
         else:
             lists.append(str(job.result["manifest"]))
     except (KeyError, TypeError, ValueError, msgspec.ValidationError) as error:
-        raise CorruptRecord(f"job {of} reports something that is no list of files: {error!r}") from error
+        raise CorruptRecord(f"job {of} reports something that is not a list of files: {error!r}") from error
 
 
 # -- tables ------------------------------------------------------------------------------------------
 
 
 def delta_table(location: str, storage: StorageOptions | None = None) -> Any:
-    """The table as it is now; ``None`` if there is none.
+    """The present table; ``None`` if it does not exist.
 
-    Raises :class:`~distop.errors.ExtraMissing` where ``deltalake`` is not installed.
+    Raises :class:`~distop.errors.ExtraMissing` if ``deltalake`` is not installed.
     """
     library = delta_library()
     from deltalake.exceptions import TableNotFoundError
@@ -195,7 +195,7 @@ def refuse_data(name: str, table: Any) -> None:
     """Raise :class:`~distop.errors.TableNotEmpty` if the table has files."""
     if table is not None and table.file_uris():
         raise TableNotEmpty(
-            f"table {name!r} holds data already: version {table.version()}",
+            f"table {name!r} already holds data: version {table.version()}",
             hint="append to it, or overwrite what is there",
             details={"table": name, "version": str(table.version())},
         )
@@ -215,7 +215,7 @@ def delta_schema(layout: Layout) -> str:
 
 
 def add_columns(location: str, added: Layout, storage: StorageOptions | None = None) -> None:
-    """Make a version of a table that has these columns more.
+    """Make a version of a table that adds these columns.
 
     Raises :class:`~distop.errors.Unavailable` if others commit to the table all the time.
     """
@@ -225,7 +225,7 @@ def add_columns(location: str, added: Layout, storage: StorageOptions | None = N
     try:
         table.alter.add_columns(list(_in_delta(added).fields))
     except CommitFailedError as error:
-        raise Unavailable(f"{location} moves all the time: {error}") from error
+        raise Unavailable(f"{location} changes all the time: {error}") from error
 
 
 def _in_delta(layout: Layout) -> Any:
@@ -234,7 +234,7 @@ def _in_delta(layout: Layout) -> Any:
 
 
 def check_layout(layout: Layout) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` if no Delta table can be like this."""
+    """Raise :class:`~distop.errors.InvalidArgument` if Delta does not support this layout."""
     for field in layout.spec.fields:
         if not isinstance(field.transform, IdentityTransform):
             raise InvalidArgument(

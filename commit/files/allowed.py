@@ -1,10 +1,10 @@
-"""Which files may be opened for a caller: what the operator has listed (checklist S1).
+"""Which files a process may open for callers: those that the operator has listed (checklist S1).
 
-Whoever may start an operation names the files that it reads, and whoever may create a table the folder that
-it lives in, but processes of distop open them with rights of their own. So each process that serves callers
-checks, at the moment it opens something, that it lies below a prefix that was listed. The lists stand in the
-environment, where processes that it starts find them, too. A program without them, one that is not of a
-service, opens what it likes: it acts for whoever runs it.
+A caller that starts an operation names the files that it reads, and a caller that creates a table names its
+folder, but processes of distop open them with their own rights. So each process that serves callers checks,
+when it opens a file, that the file is below a listed prefix. The lists are in the environment, so child
+processes inherit them. A program that is not a service has no lists and opens anything: it acts for its own
+user.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ log = logging.getLogger(__name__)
 
 SOURCES, LOCATIONS, ENDPOINTS = "DISTOP_ALLOW_SOURCES", "DISTOP_ALLOW_LOCATIONS", "DISTOP_ALLOW_ENDPOINTS"
 OPTIONS = {SOURCES: "--allow-source", LOCATIONS: "--allow-location", ENDPOINTS: "--allow-endpoint"}
-"""The environment variables, and the options of services that set them."""
+"""The environment variables, and the service options that set them."""
 
 EVERYTHING = "*"
 ALL = dict.fromkeys(OPTIONS, EVERYTHING)
-"""The environment of services that open whatever callers name."""
+"""Environment of services that open anything that callers name."""
 
 _PREFIX = re.compile(r"/.*|\*|[A-Za-z][A-Za-z0-9+.-]*://.*")
 _FILE = re.compile(r"(?:file|local):/*", re.IGNORECASE)
@@ -34,7 +34,7 @@ _WEB = ("http", "https")
 
 
 def restrict() -> None:
-    """Serve callers from now on: what is not listed is not opened."""
+    """From now on this process serves callers: it opens only what is listed."""
     for variable, option in OPTIONS.items():
         if variable not in os.environ:
             os.environ[variable] = ""
@@ -46,9 +46,9 @@ def restrict() -> None:
 
 
 def allow(variable: str, prefixes: Iterable[str]) -> None:
-    """List prefixes besides those of the environment.
+    """List prefixes in addition to those of the environment.
 
-    Raises :class:`~distop.errors.InvalidArgument` for one that is neither a folder, a URL, nor ``*``.
+    Raises :class:`~distop.errors.InvalidArgument` for one that is not a folder, a URL or ``*``.
     """
     given, listed = list(prefixes), list(filter(None, os.environ.get(variable, "").split(",")))
     for prefix in given:
@@ -63,30 +63,30 @@ def allow(variable: str, prefixes: Iterable[str]) -> None:
 
 
 def lists() -> dict[str, str]:
-    """What is listed here, for a process that does not inherit the environment."""
+    """The lists of this process, for a process that does not inherit the environment."""
     return {variable: os.environ[variable] for variable in OPTIONS if variable in os.environ}
 
 
 def adopt(given: Mapping[str, str]) -> None:
-    """Take the lists of another process over."""
+    """Adopt the lists of another process."""
     os.environ.update({variable: given[variable] for variable in OPTIONS if variable in given})
 
 
 def check_source(url: str) -> None:
     """Raise :class:`~distop.errors.NotAllowed` unless files of this URL or path may be read.
 
-    Raises :class:`~distop.errors.InvalidArgument` for a URL with a password in it, and does not repeat it.
+    Raises :class:`~distop.errors.InvalidArgument`, without repeating the URL, if it contains a password.
     """
     _check(SOURCES, url, "paths")
 
 
 def check_location(url: str) -> None:
-    """As :func:`check_source`, of where tables have files."""
+    """As :func:`check_source`, for locations of tables."""
     _check(LOCATIONS, url, "location")
 
 
 def is_below(url: str, prefixes: Sequence[str]) -> bool:
-    """Whether it lies below one of these prefixes."""
+    """Whether it is below one of these prefixes."""
     if EVERYTHING in prefixes:
         return True
     place = _place(url)
@@ -94,7 +94,7 @@ def is_below(url: str, prefixes: Sequence[str]) -> bool:
 
 
 def web_hosts(variable: str) -> set[str] | None:
-    """The hosts of web servers that are listed; ``None`` where everything is."""
+    """The listed hosts of web servers; ``None`` if everything is listed."""
     listed = os.environ.get(variable)
     if listed is None or EVERYTHING in (prefixes := listed.split(",")):
         return None
@@ -106,22 +106,22 @@ def _check(variable: str, url: str, field: str) -> None:
     listed = os.environ.get(variable)
     if listed is not None and not is_below(url, listed.split(",")):
         raise NotAllowed(
-            f"{url} is not among what may be opened here",
+            f"{url} may not be opened here",
             hint=f"ask the operator to list it: {OPTIONS[variable]}, on coordinators and executors",
             details={"field": field},
         )
 
 
 def _place(url: str) -> str | None:
-    """A URL or path in the spelling that is compared; ``None`` of one that no prefix covers.
+    """A URL or path in canonical form, for comparison; ``None`` if no prefix can cover it.
 
-    Of a local path what it leads to through links.
+    Links in a local path are resolved.
     """
     if url.startswith("/") or _FILE.match(url):
         return os.path.realpath("/" + _FILE.sub("", url, count=1).lstrip("/"))
     scheme, separator, rest = url.partition("://")
     if not separator or "::" in url or "\\" in url or any(ord(letter) < 32 for letter in url):
-        return None  # some library reads it in another way
+        return None  # some library interprets it differently
     place = place_of(f"{scheme.lower()}://{rest}")
     path = place.partition("://")[2].partition("/")[2]
     parts = {*path.split("/"), *(unquote(path).split("/") if scheme.lower() in _WEB else ())}

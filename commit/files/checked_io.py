@@ -1,6 +1,6 @@
-"""pyiceberg's access to files, for locations that tables may have.
+"""pyiceberg's file access, restricted to locations that tables may have.
 
-The metadata of a table names files, and whoever writes to the table names them there.
+The metadata of a table names files, and any writer of the table can put names there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from distop.commit.files.allowed import check_location
 
 
 class ArrowIO(PyArrowFileIO):
-    """Through pyarrow."""
+    """pyarrow's file access with checks."""
 
     def new_input(self, location: str) -> PyArrowFile:
         self._check(location)
@@ -28,14 +28,14 @@ class ArrowIO(PyArrowFileIO):
         super().delete(location)
 
     def _check(self, location: str) -> None:
-        """Of what pyarrow will open: queries, fragments and line breaks are left out of URLs."""
+        """The path that pyarrow will open: it drops queries, fragments and line breaks of URLs."""
         scheme, host, path = self.parse_location(location, self.properties)
         whole = path if scheme == "file" or path.startswith(host) else f"{host}{path}"
         check_location(whole if scheme == "file" else f"{scheme}://{whole}")
 
 
 class FsspecIO(FsspecFileIO):
-    """Through fsspec."""
+    """fsspec's file access with checks."""
 
     def new_input(self, location: str):  # type: ignore[no-untyped-def]
         check_location(location)
@@ -51,6 +51,6 @@ class FsspecIO(FsspecFileIO):
 
 
 def checked(io: FileIO) -> FileIO:
-    """The same access, with a look at each location; one of a user's own is as it is."""
+    """The same file access, with a check of each location; a user-defined one stays as it is."""
     kind = {PyArrowFileIO: ArrowIO, FsspecFileIO: FsspecIO}.get(type(io))
     return io if kind is None else kind(io.properties)

@@ -1,8 +1,8 @@
-"""Storage options of a caller: which there are, where they may lead, and the secrets that they refer to.
+"""Storage options of callers: which are allowed, which endpoints they may name, and references to secrets.
 
-They stand in etcd, and act in processes with credentials of their own. So they are taken from a list, which
-has none that names a file or a program; what this process may do is never offered to an endpoint that a
-caller chose; and a secret may be referred to by name instead of standing there: ``${env:NAME}``,
+They are stored in etcd and used by processes with credentials of their own. So only listed options are
+accepted, and none that names a file or a program; this process never sends its own credentials to an endpoint
+that a caller chose; and an option may refer to a secret by name instead of containing it: ``${env:NAME}``,
 ``${file:NAME}``.
 """
 
@@ -22,12 +22,12 @@ from distop.errors import InvalidArgument, NotAllowed
 from distop.proto.secret import Secret
 
 SECRET_VARIABLES = "DISTOP_SECRET_"
-"""Names of environment variables that may be referred to begin with this."""
+"""Prefix of the environment variables that options may refer to."""
 SECRET_FOLDER = "DISTOP_SECRETS"
-"""The environment variable that names the folder of files that may be referred to."""
+"""The environment variable with the folder of the files that options may refer to."""
 MAX_SECRET_BYTES = 64 << 10
 MAX_PATH = 4096
-"""Letters; a longer text names no file."""
+"""Characters; a longer text is not a file name."""
 
 _NAMES = frozenset(
     """
@@ -38,7 +38,7 @@ _NAMES = frozenset(
     """.split()  # noqa: SIM905
 )
 _NAMES_WITHIN = {
-    # No api_version: botocore would look for the description of the service, endpoints and all, by a path.
+    # No api_version: botocore would use it as a path to a service description with endpoints.
     "client_kwargs": frozenset(
         """
         aws_access_key_id aws_secret_access_key aws_session_token endpoint_url region_name use_ssl
@@ -50,7 +50,7 @@ _NAMES_WITHIN = {
         tcp_keepalive
         """.split()  # noqa: SIM905
     ),
-    # How objects are kept; not who else may read them.
+    # How objects are stored; not who else may read them.
     "s3_additional_kwargs": frozenset(
         """
         BucketKeyEnabled ChecksumAlgorithm ExpectedBucketOwner RequestPayer SSECustomerAlgorithm
@@ -66,21 +66,21 @@ _SECRETS = frozenset(
     """.split()  # noqa: SIM905
 )
 _GOOGLE_WAYS = ("browser", "cache", "cloud", "google_default")
-"""What gcsfs takes for the word how to find a token, and not for one."""
+"""Values of ``token`` that gcsfs reads as a way to find a token."""
 _ACCOUNT = re.compile(r"[A-Za-z0-9-]{1,63}")
 _REGION = re.compile(r"[A-Za-z0-9-]{1,63}")
 _REFERENCE = re.compile(r"\$\{(env|file):([^{}]*)\}")
 
 
 def opened_with(storage: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options as file systems take them once they are :func:`~distop.proto.secret.revealed`.
+    """The options with all secrets :func:`~distop.proto.secret.revealed`, for file systems.
 
     Raises
     ------
     InvalidArgument
-        There is no such option, or no such secret; ``details["field"]`` is ``storage``.
+        The option is unknown, or the secret does not exist; ``details["field"]`` is ``storage``.
     NotAllowed
-        An endpoint would get what is not the caller's.
+        An endpoint would get credentials that are not the caller's.
     """
     given = dict(storage or {})
     if not given:
@@ -88,22 +88,22 @@ def opened_with(storage: Mapping[str, Any] | None) -> dict[str, Any]:
     for name, value in given.items():
         known = _NAMES_WITHIN.get(name)
         if name not in _NAMES or (known is not None and not isinstance(value, Mapping)):
-            raise _wrong(f"{name!r} is no storage option that may be given", f"known: {_listed(_NAMES)}")
+            raise _wrong(f"{name!r} is not an allowed storage option", f"known: {_listed(_NAMES)}")
         for within in sorted(set(value) - known) if known is not None else ():
-            raise _wrong(f"{within!r} is nothing that {name} may hold", f"known: {_listed(known or ())}")
+            raise _wrong(f"{within!r} is not allowed within {name}", f"known: {_listed(known or ())}")
         if known is None and not isinstance(value, str | int | float | None):
-            raise _wrong(f"{name} is a text, a number, or true or false")
+            raise _wrong(f"{name} must be a text, a number, or true or false")
     token = str(given.get("token") or "")
     if token in _GOOGLE_WAYS or "\0" in token or (len(token) < MAX_PATH and os.path.exists(token)):
-        raise _wrong("token is the token itself, not a file or a way to find one")
+        raise _wrong("token must be the token itself, not a file or a way to find one")
     account = given.get("account_name")
     if account is not None and not _ACCOUNT.fullmatch(str(account)):
-        raise _wrong(f"account_name {account!r} cannot be one")
+        raise _wrong(f"account_name {account!r} is not valid")
     client = given.get("client_kwargs") or {}
-    # A part of the host that is spoken to where no endpoint is given.
+    # A part of the host name where no endpoint is given.
     for within in (client, given.get("config_kwargs") or {}):
         if not _REGION.fullmatch(str(within.get("region_name") or "none")):
-            raise _wrong(f"region_name {within['region_name']!r} cannot be one")
+            raise _wrong(f"region_name {within['region_name']!r} is not valid")
     for endpoint in {given.get("endpoint_url"), client.get("endpoint_url")} - {None, ""}:
         _check_endpoint(str(endpoint), given, client)
     return {name: _resolved(name, value) for name, value in given.items()}
@@ -123,13 +123,13 @@ def _check_endpoint(endpoint: str, given: Mapping[str, Any], client: Mapping[str
     )
     if not brought or any(isinstance(each, str) and _REFERENCE.search(each) for each in _texts(given)):
         raise NotAllowed(
-            f"storage names the endpoint {endpoint}, which gets no credentials but its own: key and secret",
+            f"storage names the endpoint {endpoint}, which needs credentials of its own: key and secret",
             hint=hint,
             details={"field": "storage"},
         )
     if SOURCES in os.environ and not _is_public_host(urlsplit(endpoint).hostname or ""):
         raise NotAllowed(
-            f"the endpoint {endpoint} has no address of the internet", hint=hint, details={"field": "storage"}
+            f"the endpoint {endpoint} has no public address", hint=hint, details={"field": "storage"}
         )
 
 
@@ -156,7 +156,7 @@ def _resolved(name: str, value: Any) -> Any:
 def _secret(kind: str, name: str) -> Secret:
     if kind == "env":
         if not name.startswith(SECRET_VARIABLES):
-            raise _wrong(f"the variable {name!r} may not be referred to", f"only {SECRET_VARIABLES}...")
+            raise _wrong(f"the variable {name!r} may not be used", f"only {SECRET_VARIABLES}...")
         if (value := os.environ.get(name)) is None:
             raise _wrong(
                 f"the environment has no {name}", "set it for coordinators, executors and Spark's workers"

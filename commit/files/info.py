@@ -1,4 +1,4 @@
-"""What file systems of fsspec say about a file. Each has names of its own for the same thing."""
+"""What fsspec file systems report about a file. Each has its own names for the same thing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Listing and removing files by names that are taken as they are.
+"""Listing and removing files by literal names.
 
-pyiceberg reads locations as URLs: of ``a#1.parquet`` it would see ``a``. Whoever removes files that somebody
-else has named must not remove another one instead (C12).
+pyiceberg parses locations as URLs: it reads ``a#1.parquet`` as ``a``. Code that removes files must not remove
+another file because of such a name (C12).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Entry(NamedTuple):
     name: str
     is_folder: bool
     modified_at: float
-    """Seconds since the Unix epoch; infinite where the file system does not say."""
+    """Seconds since the Unix epoch; infinite if the file system does not say."""
 
 
 def entries(location: str, storage: StorageOptions | None = None) -> list[Entry]:
-    """What is in a folder, without what is in its sub-folders; nothing if it does not exist."""
+    """The content of a folder, without sub-folders' content; nothing if it does not exist."""
     filesystem, path = file_system(location, storage)
     try:
         listed = filesystem.ls(path, detail=True)
@@ -34,7 +34,7 @@ def entries(location: str, storage: StorageOptions | None = None) -> list[Entry]
         return []
     found = []
     for info in listed:
-        # Some stores list a folder as a part of itself.
+        # Some stores list a folder as an entry of itself.
         if str(info["name"]).strip("/") == str(path).strip("/"):
             continue
         at = modified(info)
@@ -44,7 +44,7 @@ def entries(location: str, storage: StorageOptions | None = None) -> list[Entry]
 
 
 def remove_file(location: str, storage: StorageOptions | None = None) -> bool:
-    """Remove a file; whether it was there, as far as the file system says."""
+    """Remove a file; return whether it existed, as far as the file system says."""
     filesystem, path = file_system(location, storage)
     try:
         filesystem.rm_file(path)
@@ -54,15 +54,15 @@ def remove_file(location: str, storage: StorageOptions | None = None) -> bool:
 
 
 def remove_files(locations: Iterable[str], storage: StorageOptions | None = None) -> int:
-    """Remove files; how many of them there were."""
+    """Remove files; return how many existed."""
     victims = sorted(locations)
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="remove") as pool:
         return sum(pool.map(lambda location: remove_file(location, storage), victims))
 
 
 def remove_if_empty(location: str) -> None:
-    """Remove a folder on a local disk if nothing is in it; object stores have no empty folders."""
+    """Remove an empty folder on a local disk; object stores have no empty folders."""
     if protocol_of(location) == "file":
-        # The system refuses, as it should, when a file has come in meanwhile.
+        # The system refuses, correctly, when a new file has appeared.
         with suppress(OSError):
             os.rmdir(file_system(location)[1])

@@ -1,8 +1,9 @@
-"""Moving a file so that nobody ever sees a part of it at its new place.
+"""Moves files so that readers never see a part of one at its new place.
 
-Within a local disk a link and an unlink, or one atomic rename; within an object store a copy by the server;
-between file systems a copy under a private name that is checked and then renamed, or an upload that is only
-completed once it was checked. The source goes last: dying anywhere leaves it, or its target, whole.
+Within a local disk: a link and an unlink, or one atomic rename. Within an object store: a copy by the server.
+Between file systems: a copy under a private name that is verified and then renamed, or an upload that is
+completed only after it was verified. The source is removed last: a crash leaves the source or the target
+whole.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from distop.errors import StepConflict, Unavailable
 from distop.metastore.crashpoints import reached
 
 ONE_PIECE_BYTES = 16 << 20
-"""Files up to this are uploaded in one piece: their ETag is then the MD5 of their content."""
+"""Files up to this size are uploaded in one piece: their ETag is then the MD5 of their content."""
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK, errno.ENOSYS})
 
@@ -32,7 +33,8 @@ class Mover:
     Parameters
     ----------
     owner:
-        Uuid of the operation: names the folders of its unfinished copies, which nobody else uses (C19).
+        Uuid of the operation: names the folders of its unfinished copies, which no other operation uses
+        (C19).
     check:
         Called right before something becomes visible or is removed.
     """
@@ -42,14 +44,14 @@ class Mover:
         self._check = check
 
     def move(self, source: Place, target: Place, content: Content, *, overwrite: bool) -> None:
-        """Move a file that was seen at ``source``; what is at ``target``, if anything, may be replaced.
+        """Move a file seen at ``source``; an existing ``target`` is replaced only with ``overwrite``.
 
         Raises
         ------
         StepConflict
-            What was read is not ``content``: the target is as it was.
+            The content read is not ``content``: the target is unchanged.
         FileExistsError
-            Something stands at the target that did not before, and must not be overwritten.
+            A new file exists at the target and must not be overwritten.
         """
         if source.is_local and target.is_local:
             try:
@@ -73,7 +75,7 @@ class Mover:
         source.remove()
 
     def write(self, target: Place, data: bytes, *, overwrite: bool) -> None:
-        """Write a small file that appears whole. Raises ``FileExistsError`` as :meth:`move`."""
+        """Write a small file atomically. Raises ``FileExistsError`` as :meth:`move`."""
         self._check()
         if target.is_local:
             with self._aside(target.path) as (path, finish):
@@ -91,7 +93,7 @@ class Mover:
             self._rename_over(target, aside)
 
     def clean(self, target: Place) -> None:
-        """Remove what a copy to ``target`` that was cut short has left."""
+        """Remove the remains of an interrupted copy to ``target``."""
         if target.is_local:
             self._clean_locally(target.path)
         elif not target.is_object_store:
@@ -123,10 +125,10 @@ class Mover:
 
     @contextmanager
     def _aside(self, target: str) -> Iterator[tuple[str, Callable[[bool], None]]]:
-        """A path on the disk of ``target`` that is nobody's, and what renames it to ``target``.
+        """A private path on the disk of ``target``, and the function that renames it to ``target``.
 
-        Each try has a path of its own and removes those of the tries before: one that was asleep meanwhile
-        cannot rename what another has only half written.
+        Each attempt has a path of its own and removes those of earlier attempts: a stale attempt cannot
+        rename a file that another has only half written.
         """
         folder = self._clean_locally(target)
         path = os.path.join(folder, f"{_stem(target)}-{secrets.token_hex(6)}")
@@ -144,7 +146,7 @@ class Mover:
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-            # Refused, as it should be, while another step copies into it.
+            # Refused, correctly, while another step copies into it.
             with suppress(OSError):
                 os.rmdir(folder)
 
@@ -187,7 +189,7 @@ class Mover:
             self._check()
             stream.commit()
         except BaseException:
-            # Closing it, which its finalizer would do, might complete the upload with what was read so far.
+            # Closing it, as its finalizer would, might complete the upload with the part read so far.
             with suppress(Exception):
                 stream.discard()
             with suppress(AttributeError):
@@ -217,7 +219,7 @@ class Mover:
             raise
 
     def _rename_over(self, target: Place, path: str) -> None:
-        # Not all of them replace what stands there; and the log says that it goes.
+        # Some of them do not replace an existing file; and the log says that it goes.
         target.remove()
         target.fs.mv(path, target.path)
 
@@ -226,14 +228,14 @@ class Mover:
 
 
 def _copy(source: Place, stream: Any, content: Content) -> None:
-    """Copy a file into a stream, which is left open.
+    """Copy a file into a stream, which stays open.
 
-    Raises :class:`~distop.errors.StepConflict` if what was read is not ``content``.
+    Raises :class:`~distop.errors.StepConflict` if the content read is not ``content``.
     """
     kind, _, _ = content.checksum.partition(":")
     digest, size = new_digest("md5" if kind == "etag" else kind), 0
     with source.open_to_read() as reading:
-        # One byte beyond what is expected tells a longer file, however long it is.
+        # One byte more than expected detects a longer file, however long it is.
         while block := reading.read(min(READ_BYTES, content.size + 1 - size)):
             digest.update(block)
             stream.write(block)
@@ -241,32 +243,31 @@ def _copy(source: Place, stream: Any, content: Content) -> None:
     found = f"{kind}:{digest.hexdigest()}"
     if size != content.size or (kind != "etag" and found != content.checksum):
         raise StepConflict(
-            f"{source.url} is not what was to be published: it was to be {content}, "
-            f"and is {size:,} bytes with {found}",
+            f"{source.url} is not the file to publish: expected {content}, found {size:,} bytes with {found}",
             details={"path": source.url, "planned": str(content), "found": found},
         )
 
 
 def _link(source: str, target: str) -> None:
-    """Give a file its second name, unless the name is taken (``FileExistsError``)."""
+    """Give a file a second name, unless the name is taken (``FileExistsError``)."""
     try:
         os.link(source, target)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        # A file system without links: between the look and the rename another one may take the name.
+        # A file system without links: another process may take the name between the look and the rename.
         if os.path.lexists(target):
             raise FileExistsError(target) from None
         os.rename(source, target)
 
 
 def _stem(target: str) -> str:
-    """Names a target within its folder, whatever its own name is made of."""
+    """A short name for a target within its folder, safe for any target name."""
     return hashlib.sha256(os.path.basename(target).encode("utf-8", "surrogateescape")).hexdigest()[:20]
 
 
 def _renames(fs: Any) -> bool:
-    """Whether a file system has a rename of its own, instead of copying and removing."""
+    """Whether a file system has a real rename, instead of copying and removing."""
     from fsspec import AbstractFileSystem
 
     return type(fs).mv is not AbstractFileSystem.mv and not set(_protocols(fs)) & OBJECT_STORES

@@ -1,8 +1,8 @@
-"""One file as a commit step sees it: on a local disk, in an object store, on any file system of fsspec.
+"""One file as a commit step sees it: on a local disk, in an object store, or on any fsspec file system.
 
-What a file holds is recognised by its size and a checksum, never by its being there (C5). The checksum is the
-MD5 of the content: a job computes it while it writes, and object stores that are written to in one piece know
-it as the ETag, so that most files there need not be read again to be sure of them.
+Content is identified by size and checksum, never by existence (C5). The checksum is the MD5 of the content: a
+job computes it while it writes, and object stores report it as the ETag of objects uploaded in one piece, so
+most files there need not be read again to verify them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from distop.errors import PermanentStepError, StepConflict
 from distop.metastore.records.operation import OperationArg
 
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "memory"})
-"""Where a file appears whole or not at all when it is written, and a rename would be a copy."""
+"""Stores where a written file appears atomically, and a rename would be a copy."""
 
 READ_BYTES = 4 << 20
 
 ONE_COPY_BYTES = 5 << 30
-"""What S3 copies in one request."""
+"""Largest object that S3 copies in one request."""
 
 DIGESTS = ("md5", "sha256")
 
@@ -35,11 +35,11 @@ _PLAIN_MD5 = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True)
 class Content:
-    """What a file is to hold."""
+    """The expected content of a file."""
 
     size: int
     checksum: str
-    """``md5:<hex>`` or ``sha256:<hex>`` of the content; ``etag:<etag>`` of an object that nobody has read."""
+    """``md5:<hex>`` or ``sha256:<hex>`` of the content; ``etag:<etag>`` of an object that was not read."""
 
     def __str__(self) -> str:
         return f"{self.size:,} bytes with {self.checksum}"
@@ -47,13 +47,13 @@ class Content:
 
 @dataclass(frozen=True)
 class Seen:
-    """A file that is there."""
+    """An existing file."""
 
     size: int
     version: str
-    """Another one whenever the file is written again: ``etag:...``, or ``mtime:<nanoseconds>``."""
+    """Changes whenever the file is written: ``etag:...``, or ``mtime:<nanoseconds>``."""
     md5: str = ""
-    """Of the content, if the file system tells it."""
+    """Checksum of the content, if the file system reports it."""
     folder: bool = False
 
     def __str__(self) -> str:
@@ -61,9 +61,9 @@ class Seen:
 
 
 def new_digest(kind: str) -> Any:
-    """What computes a checksum of this kind."""
+    """A hash object for this kind of checksum."""
     if kind not in DIGESTS:
-        raise PermanentStepError(f"checksums of kind {kind!r} are not known, only {', '.join(DIGESTS)}, etag")
+        raise PermanentStepError(f"unknown kind of checksum {kind!r}; known: {', '.join(DIGESTS)}, etag")
     return hashlib.new(kind, usedforsecurity=False)
 
 
@@ -104,7 +104,7 @@ class Md5Writer:
 
     @property
     def content(self) -> Content:
-        """What has been written so far."""
+        """The content written so far."""
         return Content(self._size, f"md5:{self._md5.hexdigest()}")
 
 
@@ -114,7 +114,7 @@ class Place:
     Parameters
     ----------
     url:
-        An absolute path, or a URL that fsspec knows; taken as it is written.
+        An absolute path, or a URL that fsspec knows; taken literally.
     storage:
         Options of the file system.
     """
@@ -127,15 +127,15 @@ class Place:
         self._is_s3 = protocol_of(url) in S3 and hasattr(self.fs, "call_s3")
 
     def _head(self) -> dict[str, Any]:
-        # One request. fsspec's own look also lists what is below a name that stands for no object.
+        # One request. fsspec's own look also lists what is below a name that is no object.
         bucket, key, _ = self.fs.split_path(self.path)
         head = self.fs.call_s3("head_object", Bucket=bucket, Key=key)
         return {"type": "file", "size": head["ContentLength"], "ETag": head["ETag"]}
 
     @classmethod
     def of(cls, url: str, arg: OperationArg) -> Place:
-        """A place that an operation works on. Its storage options are those of its table's file system:
-        others are reached with what the environment says."""
+        """A file of an operation. The storage options are those of its table's file system; other file
+        systems are reached with the environment's settings."""
         same = protocol_of(url) == protocol_of(arg.location)
         return cls(url, arg.storage if same else None)
 
@@ -145,7 +145,7 @@ class Place:
         return self.path.rpartition("/")[0]
 
     def seen(self) -> Seen | None:
-        """What is there now."""
+        """The file that exists now."""
         if self.is_local:
             return _seen_locally(self.path)
         try:
@@ -153,7 +153,7 @@ class Place:
         except FileNotFoundError:
             return None
         if info["type"] == "directory":
-            # In an object store only the names of other objects make it look like one.
+            # In an object store only the names of other objects make it look like a folder.
             return None if self.is_object_store else Seen(0, "", folder=True)
         if tag := entity_tag(info):
             return _object(int(info["size"]), tag)
@@ -161,11 +161,11 @@ class Place:
         return Seen(int(info["size"]), f"mtime:{at.timestamp() if at else None}")
 
     def copy_to(self, target: Place, size: int) -> Seen | None:
-        """Let the object store, which holds both, copy a file of this size; what is there then."""
+        """Have the object store, which holds both, copy a file of this size; return the new file."""
         if not (self._is_s3 and size <= ONE_COPY_BYTES):
             self.fs.cp_file(self.path, target.path)
             return target.seen()
-        # One request, whose answer is as good as a look; fsspec's own copy looks at the source before.
+        # One request, whose answer replaces a look; fsspec's own copy looks at the source before.
         bucket, key, _ = self.fs.split_path(self.path)
         to_bucket, to_key, _ = target.fs.split_path(target.path)
         source = {"Bucket": bucket, "Key": key}
@@ -173,19 +173,19 @@ class Place:
         return _object(size, made["CopyObjectResult"]["ETag"])
 
     def holds(self, content: Content, seen: Seen | None) -> bool:
-        """Whether what was seen there is this content; reads the file if nothing else tells."""
+        """Whether the file has this content; reads the file if nothing else proves it."""
         if seen is None or seen.folder or seen.size != content.size:
             return False
         kind, _, value = content.checksum.partition(":")
         if kind == "etag":
             return seen.version == content.checksum
-        # An ETag that differs proves nothing: with some encryptions, and in several parts, it is no MD5.
+        # A different ETag proves nothing: with some encryptions, and for multipart uploads, it is no MD5.
         return (kind == "md5" and seen.md5 == value) or self.digest(kind) == value
 
     def digest(self, kind: str = "md5") -> str:
-        """Of its content, by reading all of it. Of a file that is gone meanwhile: an empty text.
+        """The checksum of its content, by reading all of it; empty if the file is gone.
 
-        Raises :class:`~distop.errors.PermanentStepError` for a kind that is not known.
+        Raises :class:`~distop.errors.PermanentStepError` for an unknown kind.
         """
         digest = new_digest(kind)
         try:
@@ -200,7 +200,7 @@ class Place:
         return open(self.path, "rb") if self.is_local else self.fs.open(self.path, "rb", cache_type="none")
 
     def remove(self) -> None:
-        """Remove it, if it is there."""
+        """Remove it, if it exists."""
         with suppress(FileNotFoundError):
             if self.is_local:
                 os.unlink(self.path)
@@ -208,7 +208,7 @@ class Place:
                 self.fs.rm_file(self.path)
 
     def check_planned(self, planned: Seen, what: str) -> Seen | None:
-        """What is there, if it is what was planned on.
+        """The existing file, if it is the planned one.
 
         Raises :class:`~distop.errors.StepConflict` naming both if it is something else (C14).
         """

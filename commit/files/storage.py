@@ -1,10 +1,9 @@
-"""Reaching files: one set of options for fsspec, which steps use, and for pyiceberg.
+"""File access: one set of options, for fsspec (used by steps) and for pyiceberg.
 
 The options are fsspec's, such as ``{"endpoint_url": "http://minio:9000"}`` for S3. A table names them in its
-options as ``storage``; every operation of it works with the ones it was started with. What they do not say
-comes from the environment of the process (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on), which is
-where keys belong: what stands in a table's options stands in etcd. All ways to a table's files begin here, so
-here it is checked where they may lead.
+options as ``storage``; an operation uses those that it was started with. The environment of the process
+(``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL`` and so on) supplies the rest. Keys belong there: a table's
+options are stored in etcd. All access to a table's files begins here, so allowed locations are checked here.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from distop.metastore.records.table import TableRecord
 from distop.proto.secret import MASK, revealed
 
 StorageOptions: TypeAlias = Mapping[str, Any]
-"""Options of fsspec for the file system that a table lives on."""
+"""fsspec options for the file system of a table."""
 
 S3 = ("s3", "s3a")
 
 FILES_AT_ONCE = 8
-"""How many files a process reads, or removes, at the same time."""
+"""How many files a process reads or removes concurrently."""
 
 _PYICEBERG = {
     "key": "s3.access-key-id",
@@ -54,7 +53,7 @@ def storage_of(table: TableRecord) -> dict[str, Any]:
 
 
 def require_file_system(url: str) -> None:
-    """Raise :class:`~distop.errors.ExtraMissing` if the URL is one of S3, and S3 is not installed here."""
+    """Raise :class:`~distop.errors.ExtraMissing` if the URL is an S3 URL and S3 is not installed here."""
     if protocol_of(url) in S3:
         require("s3fs", "s3", f"{url!r}")
 
@@ -66,11 +65,11 @@ def protocol_of(url: str) -> str:
 
 
 def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, str]:
-    """The file system of a URL and the path within it. Names are taken as they are: nothing in them is an
-    escape, a query or a chain of file systems (C12).
+    """The file system of a URL and the path within it. Names are literal: they contain no escape, query or
+    chain of file systems (C12).
 
-    Raises :class:`~distop.errors.NotAllowed` if tables may have no files there,
-    :class:`~distop.errors.InvalidArgument` if no such file system can be opened here, and
+    Raises :class:`~distop.errors.NotAllowed` if tables may not have files there,
+    :class:`~distop.errors.InvalidArgument` if the file system cannot be opened here, and
     :class:`~distop.errors.ExtraMissing` if it is S3, and S3 is not installed here.
     """
     import fsspec
@@ -85,7 +84,7 @@ def file_system(url: str, storage: StorageOptions | None = None) -> tuple[Any, s
     from distop.commit.pyiceberg_private import open_file_system
 
     try:
-        # What a step sees must be what is there, not what some listing saw.
+        # A step must see the present state, not a cached listing.
         return open_file_system(protocol, url, {"use_listings_cache": False, **revealed(options)})
     except (ImportError, ValueError, TypeError) as error:
         raise InvalidArgument(
@@ -114,7 +113,7 @@ def io_properties(location: str, storage: StorageOptions | None = None) -> dict[
 
 
 def storage_from(properties: Mapping[str, str]) -> dict[str, Any]:
-    """The options that make fsspec reach files as pyiceberg does by these properties: the inverse of
+    """The options that make fsspec reach files as pyiceberg does with these properties: the inverse of
     :func:`io_properties`."""
     names = {"s3.access-key-id": "key", "s3.secret-access-key": "secret", "s3.session-token": "token"}
     names["s3.endpoint"] = "endpoint_url"
@@ -143,7 +142,7 @@ def delta_options(location: str, storage: StorageOptions | None = None) -> dict[
 
 
 def _from_environment() -> dict[str, str]:
-    """What pyarrow does not read from the environment although every other client does."""
+    """Settings that pyarrow does not read from the environment although all other clients do."""
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     found = {"s3.endpoint": endpoint, "s3.region": region}
@@ -151,7 +150,7 @@ def _from_environment() -> dict[str, str]:
 
 
 def without_secrets(options: Any) -> Any:
-    """Storage options as they may be shown: values whose names speak of keys are hidden."""
+    """Storage options for display: values of secret options are hidden."""
     if not isinstance(options, Mapping):
         return options
     return {

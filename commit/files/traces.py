@@ -1,7 +1,7 @@
-"""Stack traces of user code that raised, kept in the table's storage for who asks why.
+"""Stack traces of user code that raised, stored with the table for diagnosis.
 
-Bounded without anybody who counts or tidies up: a trace has one of a fixed number of places, and a later one
-takes the place of an earlier one. It says whose it is, so that none is shown as another operation's.
+Bounded without counting or cleaning up: a trace has one of a fixed number of slots, and a later one
+overwrites an earlier one. It names its operation, so that none is shown as another operation's.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ log = logging.getLogger(__name__)
 OPERATIONS = 20
 """Operations of one type (and object) on a table whose traces are kept."""
 PLACES = 10
-"""Traces of one operation that are kept."""
+"""Traces stored for one operation."""
 MAX_LETTERS = 16_000
-"""Of one trace: its beginning and its end."""
+"""Longest trace: its beginning and its end are kept."""
 MOST_WRITTEN = 50
-"""Traces of one operation that one process writes: many jobs may fail of the same."""
+"""Traces of one operation that one process writes: many jobs may fail with the same error."""
 
 _written: dict[str, int] = {}
 _REMEMBERED = 100
@@ -42,7 +42,7 @@ class Trace:
     operation: str
     uuid: str
     partition: str
-    """Of the job; empty: it was completing the operation that raised."""
+    """Partition of the job; empty: completing the operation raised."""
     attempt: str
     at: float
     error: str
@@ -57,7 +57,7 @@ def keep_trace(
     attempt: str = "",
     now: float | None = None,
 ) -> None:
-    """Keep what an attempt raised; an error of distop's own says enough. Never raises."""
+    """Store what an attempt raised; errors of distop itself need no trace. Never raises."""
     if isinstance(error, DistopError) or not arg.location or _written.get(arg.uuid, 0) >= MOST_WRITTEN:
         return
     while len(_written) >= _REMEMBERED:
@@ -82,12 +82,12 @@ def keep_trace(
         files.makedirs(folder, exist_ok=True)
         with files.open(f"{folder}/{place}.json", "wb") as file:
             file.write(json.dumps(asdict(kept)).encode())
-    except Exception as unwritable:  # whatever storage raises: the error itself is what matters
+    except Exception as unwritable:  # the original error matters more
         log.warning("trace_not_kept", extra={"operation": str(arg.id), "error": str(unwritable)})
 
 
 def read_traces(location: str, storage: StorageOptions, operation: OperationId, uuid: str) -> list[Trace]:
-    """The traces of an operation that are still kept, the earliest first."""
+    """The stored traces of an operation, the earliest first."""
     files, folder = file_system(_folder(location, operation), storage)
     found = []
     for place in range(PLACES + 1):
@@ -96,7 +96,7 @@ def read_traces(location: str, storage: StorageOptions, operation: OperationId, 
                 trace = Trace(**json.loads(file.read(8 * MAX_LETTERS)))
         except FileNotFoundError:
             continue
-        except (ValueError, TypeError):  # half written when its process died
+        except (ValueError, TypeError):  # its process died while writing
             continue
         if trace.uuid == uuid:
             found.append(trace)
@@ -104,6 +104,6 @@ def read_traces(location: str, storage: StorageOptions, operation: OperationId, 
 
 
 def _folder(location: str, operation: OperationId) -> str:
-    # Readers of a folder of Parquet files pass over names that begin so.
+    # Readers of a folder of Parquet files skip names with this prefix.
     of = re.sub(r"[^\w.%-]", "_", quote(f"{operation.type}.{operation.object}".rstrip("."), safe=""))
     return f"{location}/_distop/traces/{of}/{operation.instance % OPERATIONS}"

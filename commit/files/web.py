@@ -1,4 +1,5 @@
-"""Sources of the web: no connection to where only this host can go, whatever names and redirects say."""
+"""Sources on the web: no connection to addresses that only this host reaches, whatever names and redirects
+say."""
 
 from __future__ import annotations
 
@@ -26,15 +27,15 @@ async def _client(**given: Any) -> aiohttp.ClientSession:
 
 
 def _socket(found: tuple[Any, ...]) -> socket.socket:
-    """For one address that a name stands for; asked for each connection, after a redirect, too."""
+    """A socket for one resolved address; called for each connection, also after a redirect."""
     family, kind, protocol, _, place = found
     if not may_connect(place[0]):
-        raise OSError(f"{place[0]} is not among what may be reached from here")
+        raise OSError(f"{place[0]} may not be reached from here")
     return socket.socket(family, kind, protocol)
 
 
 def may_connect(address: str) -> bool:
-    """Whether it is one of a host that is listed; or, where any host is, an address of the internet."""
+    """Whether the address is a listed host's or, where any host is allowed, a public one."""
     hosts = web_hosts(SOURCES)
     if hosts is None or ("" in hosts and is_public(address)):
         return True
@@ -42,14 +43,14 @@ def may_connect(address: str) -> bool:
 
 
 def is_public(address: str) -> bool:
-    """Whether it means the same from everywhere: no loopback, link-local or private address."""
+    """Whether the address is public: no loopback, link-local or private address."""
     found = ipaddress.ip_address(address.partition("%")[0])
     mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
     return (mapped or found).is_global
 
 
 def addresses(host: str) -> set[str]:
-    """What a host's name stands for; nothing where it is not known."""
+    """The addresses of a host name; none if it is unknown."""
     try:
         return {str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
     except OSError:

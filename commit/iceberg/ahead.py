@@ -1,8 +1,8 @@
-"""What a table's storage holds that its head does not know: etcd was restored from a backup.
+"""What a table's storage holds that its head does not know, after etcd was restored from a backup.
 
-The metadata files that were published after the backup are still there. Each names those it follows, so the
-way from the head to the newest one can be gone, and the snapshots on it say what was done. Files that were
-prepared and never published lie there, too: they are what nothing was built on.
+The metadata files published after the backup still exist. Each names its predecessors, so the chain from the
+head to the newest one can be followed, and its snapshots say what was done. Files that were prepared and
+never published exist, too: no other file was built on them.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from distop.metastore.records.structs import from_json
 from distop.metastore.records.table import Watermarks
 
 MAX_READ = 5000
-"""Newest metadata files that are looked at; of a table that keeps its log there are some hundred."""
+"""Most metadata files that are examined, the newest; a table that keeps its log has some hundred."""
 
 _VERSION = re.compile(r"v?(\d+)[-.]")
 _SUFFIXES = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
 
 
 class Unclear(PreconditionFailed):
-    """What was published after the backup cannot be told from the table's files."""
+    """The table's files do not show what was published after the backup."""
 
     code = "RESTORE_UNCLEAR"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What a snapshot says of the operation that made it, which the head does not know."""
+    """The provenance of a snapshot that the head does not know."""
 
     snapshot_id: int
     at: float
@@ -72,9 +72,9 @@ class Ahead:
     publications: tuple[Publication, ...] = ()
     """The oldest first."""
     watermarks: Watermarks
-    """Where they brought those of the main branch."""
+    """The final watermarks of the main branch."""
     doubts: tuple[str, ...] = ()
-    """What cannot be told."""
+    """What cannot be determined."""
 
 
 @dataclass(frozen=True)
@@ -103,14 +103,14 @@ def find_ahead(
     head, head_snapshot:
         Location of the metadata that etcd names, and the snapshot; empty: none.
     anew:
-        Nothing is known of what the head's own snapshots have done, since the table was registered just now.
+        Nothing is known about the head's own snapshots, since the table was registered just now.
     choose:
-        Metadata files that somebody says were published, where that cannot be told.
+        Metadata files that the operator says were published, where that cannot be determined.
 
     Raises
     ------
     Unclear
-        Which metadata file was published last cannot be told; or the files are another table's, or are gone.
+        The last published metadata file cannot be determined; or the files are another table's, or are gone.
     """
     try:
         base = load_metadata(head, storage=storage) if head else None
@@ -138,7 +138,7 @@ def find_ahead(
 
 
 def _newer(folder: str, head: str, storage: StorageOptions | None) -> Iterator[_File]:
-    """The metadata files there with a higher version than the head; the newest ones, if they are many."""
+    """The metadata files with a higher version than the head; only the newest, if there are many."""
     names = [entry.name for entry in entries(folder, storage) if entry.name.endswith(_SUFFIXES)]
     least = _version(head)
     newer = sorted(((_version(name), name) for name in names if name != head), reverse=True)
@@ -147,7 +147,7 @@ def _newer(folder: str, head: str, storage: StorageOptions | None) -> Iterator[_
             try:
                 yield _File(name, version, lineage_of(f"{folder}/{name}", storage))
             except CorruptRecord:
-                continue  # half written, and so never published
+                continue  # incomplete, so never published
 
 
 def _plain(uuid: str) -> str:
@@ -160,10 +160,10 @@ def _version(name: str) -> int:
 
 
 def _tip(own: Sequence[_File], head: str, base: TableMetadata | None, choose: set[str]) -> _File | None:
-    """The one that was published last; ``None`` if none follows the head."""
+    """The last published one; ``None`` if none follows the head."""
     name = head.rpartition("/")[2]
     followed = {earlier for one in own for earlier in one.lineage.earlier}
-    # Of those that were built on the same file one was published: the one that others follow, if any do.
+    # Of several built on the same file only one was published: the one that others follow, if any do.
     built_on = {_base(one) for one in own if one.name in followed}
     leaves = [one for one in own if one.name not in followed and _base(one) not in built_on]
     known = {name}
@@ -175,8 +175,8 @@ def _tip(own: Sequence[_File], head: str, base: TableMetadata | None, choose: se
     leaves = [one for one in leaves if one.name in choose] or leaves
     if len({one.lineage.current_snapshot_id for one in leaves}) > 1:
         raise Unclear(
-            f"one of these was published last, and which cannot be told: {', '.join(map(_named, leaves))}",
-            hint="look at both; then name the one that readers have seen: --published FILE",
+            f"it is unclear which of these was published last: {', '.join(map(_named, leaves))}",
+            hint="compare them; then name the one that readers have seen: --published FILE",
         )
     return max(leaves, key=lambda one: (one.version, one.lineage.last_updated_ms), default=None)
 
@@ -204,13 +204,14 @@ def _told(
     snapshots = {one.snapshot_id: one for of in (base, metadata) if of is not None for one in of.snapshots}
 
     def lineage() -> tuple[list[Snapshot], bool]:
-        """The ancestors of the present snapshot, the newest first; and whether they begin at the start."""
+        """The ancestors of the present snapshot, the newest first; and whether they reach back to the
+        start."""
         found = list(_ancestors(metadata.current_snapshot_id, snapshots))
         return found, any(one.snapshot_id == start for one in found)
 
     main, whole = lineage()
     while not whole and earlier:
-        # Some have expired since, and what followed them names no parent any more; metadata of before does.
+        # Some have expired since, and their successors name no parent any more; older metadata does.
         for one in load_metadata(earlier.pop(0), storage=storage).snapshots:
             if one.snapshot_id not in snapshots or one.parent_snapshot_id is not None:
                 snapshots[one.snapshot_id] = one
@@ -219,9 +220,9 @@ def _told(
     known = {one.snapshot_id for one in _ancestors(start, snapshots)}
     doubts = []
     if start is not None and known & here and not whole:
-        doubts.append("the table was rolled back, and whether its watermarks went back, too, is not known")
+        doubts.append("the table was rolled back; it is unknown whether its watermarks were, too")
     elif not whole and (start is not None or (main and main[-1].parent_snapshot_id is not None)):
-        doubts.append("snapshots of after the backup have expired, and what they did is not known")
+        doubts.append("snapshots made after the backup have expired; what they did is unknown")
     watermarks: Watermarks = {}
     for snapshot in reversed(main):
         if snapshot.snapshot_id in known:

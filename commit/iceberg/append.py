@@ -1,8 +1,8 @@
 """The steps that publish an operation's files as one snapshot of an Iceberg table.
 
-The pointer to the table's metadata is the head, in etcd. A step prepares the next metadata file aside and
-contributes "if the head is still the one I built on, it becomes mine"; a head that has moved meanwhile means
-that the step is prepared again on what is there now. No data file is read, copied or renamed.
+The pointer to the table's metadata is the head, in etcd. A step writes the next metadata file and contributes
+the condition "the head is still my base" and the new head. If the head has moved meanwhile, the step is
+prepared again on the new head. No data file is read, copied or renamed.
 """
 
 from __future__ import annotations
@@ -47,27 +47,27 @@ from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
 
 MAX_DROPPED = 100
-"""Earlier metadata files that one commit sees removed: as many as the log usually has."""
+"""Most old metadata files that one commit removes: as many as the log usually has."""
 
 _DELETE_AFTER_COMMIT = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
 
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What a new snapshot is to hold."""
+    """The content of a new snapshot."""
 
     manifests: list[ManifestFile]
     summary: Summary
     facts: dict[str, Any]
     updates: Sequence[TableUpdate] = ()
-    """Of the table's metadata, beside the snapshot."""
+    """Updates of the table's metadata, in addition to the snapshot."""
 
 
 class IcebergStep(TransactionalStep):
-    """What append and overwrite have in common.
+    """The common part of append and overwrite.
 
     Argument: ``expectedSnapshotId`` (optional): the table's current snapshot when the operation began,
-    ``None`` if it had none. If given, a table that has moved since is refused instead of built upon (P6).
+    ``None`` if it had none. If given, a table that has moved since is refused (P6).
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -76,9 +76,9 @@ class IcebergStep(TransactionalStep):
         Raises
         ------
         HeadConflict
-            The table was written to since the operation began, and the argument does not allow that.
+            The table was changed since the operation began, and the argument does not allow that.
         Conflict, PreconditionFailed
-            The table's schema, partitioning or format is not one that the operation's files fit.
+            The operation's files do not fit the table's schema, partitioning or format.
         CorruptRecord
             A manifest or the table's metadata is missing or damaged.
         """
@@ -124,7 +124,7 @@ class IcebergStep(TransactionalStep):
         )
         facts = _facts(output) | ({"branch": draft.branch} if draft.branch else {})
         if change is not None:
-            # A string: JavaScript, such as in a browser, would lose the last digits of a number.
+            # A string: JavaScript would lose the last digits of a number.
             facts |= {"snapshotId": str(snapshot_id), **change.facts}
         facts |= dropped_metadata(draft)
         return Contribution(
@@ -135,7 +135,7 @@ class IcebergStep(TransactionalStep):
 
     @abstractmethod
     def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
-        """What the snapshot holds; ``None`` if there is nothing to change."""
+        """The content of the snapshot; ``None`` if nothing changes."""
 
     def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
         """Refuse a table that has moved, if the argument says so."""
@@ -145,7 +145,7 @@ class IcebergStep(TransactionalStep):
 
     @property
     def refuses(self) -> bool:
-        """Whether a table that others have written to is refused."""
+        """Whether a table that others have changed is refused."""
         return "expectedSnapshotId" in self.argument
 
     @property
@@ -156,12 +156,12 @@ class IcebergStep(TransactionalStep):
 
 
 def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | None) -> HeadConflict:
-    """The refusal: names the snapshot that came between, and who wrote it."""
+    """The error; it names the snapshot in between and its writer."""
     by = writer_of(found)
     found_id = None if found is None else found.snapshot_id
     again = "start the operation again"
     if arg.argument.get("mode") != "merge":
-        again += ", or with on_conflict=rebase to build on what others have written"
+        again += ", or with on_conflict=rebase to build on the changes of others"
     return HeadConflict(
         f"{arg.id} began on {named(expected)} of table {arg.table!r}, which is now at {named(found_id)}"
         + ("" if found is None else f", written by {by}"),
@@ -171,7 +171,7 @@ def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | Non
 
 
 class IcebergAppend(IcebergStep):
-    """Adds the operation's files to whatever the table holds by then."""
+    """Adds the operation's files to the table's present content."""
 
     def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
         """See :class:`IcebergStep`."""
@@ -188,9 +188,9 @@ class IcebergAppend(IcebergStep):
 
 
 class IcebergOverwrite(IcebergStep):
-    """Replaces everything the table holds by then with the operation's files, in one snapshot.
+    """Replaces the table's whole content with the operation's files, in one snapshot.
 
-    With no files at all the table becomes empty: that is what it is overwritten with.
+    Without any files the table becomes empty.
     """
 
     def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
@@ -200,7 +200,7 @@ class IcebergOverwrite(IcebergStep):
             return None
         added = take_over(draft, layout, output, snapshot_id)
         operation = Operation.OVERWRITE if added else Operation.DELETE
-        # Nothing of the past is left, so totals begin anew with what was added.
+        # No earlier content is left, so totals restart with the added files.
         summary = update_snapshot_summaries(Summary(operation=operation, **added_counts(output)))
         summary.additional_properties.update(counts)
         facts = {
@@ -222,7 +222,7 @@ def _layout_of(arg: OperationArg) -> Layout:
 
 
 def _file_of(context: FinishContext, layout: Layout) -> TableFile:
-    """What the table is now; what it will be, if it is new."""
+    """The present table; for a new table, its initial metadata."""
     if not context.head.exists:
         table = context.table
         return TableFile.of(layout.new_metadata(table.location, uuid=table.uuid, now=context.now()))
@@ -231,7 +231,7 @@ def _file_of(context: FinishContext, layout: Layout) -> TableFile:
 
 
 def _without_rows(draft: Draft) -> Change:
-    """A snapshot of a branch that brings no rows: watermarks of the branch stand nowhere else."""
+    """A branch snapshot without rows: watermarks of a branch are stored only in its snapshots."""
     parent = draft.base.current_snapshot()
     manifests = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
     summary = update_snapshot_summaries(
@@ -241,7 +241,8 @@ def _without_rows(draft: Draft) -> Change:
 
 
 def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> None:
-    # Not a Conflict: that would abort the operation, and its files would be swept from under the snapshot.
+    # Not a Conflict: that would abort the operation, and its files would be removed although the snapshot
+    # uses them.
     if snapshot_id in file.snapshot_ids:
         raise CorruptRecord(
             f"table {arg.table!r} holds snapshot {snapshot_id} of {arg.id}, which etcd says is not published",
@@ -250,13 +251,13 @@ def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> 
 
 
 def dropped_metadata(draft: Draft) -> dict[str, Any]:
-    """The fact that names metadata files to be removed after the commit, if the table wants that."""
+    """The fact that names metadata files to remove after the commit, if the table wants that."""
     if not draft.dropped or not property_as_bool(draft.base.properties, _DELETE_AFTER_COMMIT, False):
         return {}
     return {DROPPED_METADATA: draft.dropped[:MAX_DROPPED]}
 
 
-# -- what is told about it ---------------------------------------------------------------------------
+# -- facts -------------------------------------------------------------------------------------------
 
 
 def added_counts(output: JobsOutput) -> dict[str, str]:

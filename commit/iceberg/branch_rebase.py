@@ -1,4 +1,4 @@
-"""Putting what was appended to a branch on top of what the table holds by now. No row is read."""
+"""Rebases the appends of a branch onto the table's present state. No row is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distop.metastore.records.operation import WatermarkMove
 
 @dataclass(frozen=True)
 class Rebased:
-    """One snapshot that brings what several have brought to a branch."""
+    """One snapshot that replaces several snapshots of a branch."""
 
     manifests: list[ManifestFile]
     summary: Summary
@@ -30,14 +30,14 @@ class Rebased:
 
 
 def only_appends(snapshots: Sequence[Snapshot]) -> bool:
-    """Whether all of them have only added rows: then it does not matter what else the table holds."""
+    """Whether all of them only added rows: then the rest of the table does not matter."""
     return all(one.summary is not None and one.summary.operation == Operation.APPEND for one in snapshots)
 
 
 def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Rebased:
-    """The files that appends have added, as added by one snapshot of what the table holds.
+    """The files that appends have added, as files that one new snapshot of the table adds.
 
-    They are listed anew: so they are younger than all deletes of rows that the table has seen meanwhile.
+    They are listed again: so they are newer than all row deletes that the table has seen meanwhile.
     """
     base, io = draft.base, draft.io
     builders: dict[int, ManifestBuilder] = {}
@@ -47,7 +47,7 @@ def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Re
             if manifest.added_snapshot_id != snapshot.snapshot_id or manifest.content != ManifestContent.DATA:
                 continue
             for entry in manifest.fetch_manifest_entry(io):
-                # A manifest that joins older ones is added by the snapshot, too; their files are not.
+                # The snapshot also adds manifests merged from older ones; their files are not new.
                 if entry.status != ManifestEntryStatus.ADDED or entry.snapshot_id != snapshot.snapshot_id:
                     continue
                 spec_id = entry.data_file.spec_id
@@ -70,7 +70,7 @@ def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Re
 
 
 def joined_moves(snapshots: Sequence[Snapshot]) -> Moves:
-    """The watermark moves of several snapshots, the newest of them first, as one."""
+    """The watermark moves of several snapshots, the newest first, merged into one."""
     joined: Moves = {}
     for snapshot in reversed(snapshots):
         for source, partitions in moves_of(snapshot).items():

@@ -26,7 +26,7 @@ from distop.metastore.records.table import Head
 
 
 class _OfBranch(TransactionalStep):
-    """A step about one branch. Argument: ``branch``; ``snapshotId``, optional: the snapshot it must be at."""
+    """A step on one branch. Argument: ``branch``; ``snapshotId``, optional: the snapshot it must be at."""
 
     def _read(self, context: FinishContext) -> tuple[TableFile, int]:
         """The table, and the snapshot the branch is at."""
@@ -42,9 +42,9 @@ class _OfBranch(TransactionalStep):
         if expected is not None and str(ref.snapshot_id) != expected:
             by = writer_of(file.snapshot(ref.snapshot_id))
             raise HeadConflict(
-                f"branch {branch!r} of table {arg.table!r} is at snapshot {ref.snapshot_id} by now, written "
-                f"by {by}, and not at {expected}",
-                hint="look at it again, as it is now",
+                f"branch {branch!r} of table {arg.table!r} is at snapshot {ref.snapshot_id}, written "
+                f"by {by}, not at {expected}",
+                hint="validate the branch again at its present snapshot",
                 details={"expected": expected, "snapshot": str(ref.snapshot_id), "by": by},
             )
         return file, ref.snapshot_id
@@ -59,12 +59,12 @@ class _OfBranch(TransactionalStep):
         also: Txn,
         facts: dict[str, Any],
     ) -> Contribution:
-        """The share of a new metadata file.
+        """The step's contribution: a new metadata file.
 
         Parameters
         ----------
         current:
-            The snapshot that the table is at with it.
+            The table's snapshot in it.
         """
         arg, base = context.view.arg, file.metadata
         io = file_io(base.location, arg.storage)
@@ -80,11 +80,11 @@ class _OfBranch(TransactionalStep):
 
 
 class IcebergPublishBranch(_OfBranch):
-    """Makes what a branch holds what the table holds, and forgets the branch.
+    """Publishes a branch: its content becomes the table's, and the branch is removed.
 
-    Watermarks that its snapshots carry move in the same transaction. Argument besides: ``onConflict``: what
-    happens if somebody has written to the table since the branch began: ``refuse``, or ``rebase``, by which
-    the rows that were appended to the branch are appended to the table.
+    Watermarks in its snapshots move in the same transaction. Further argument: ``onConflict``, for a table
+    that was changed since the branch began: ``refuse``, or ``rebase``: the rows appended to the branch are
+    appended to the table.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -93,7 +93,7 @@ class IcebergPublishBranch(_OfBranch):
         Raises
         ------
         HeadConflict
-            Somebody has written to the table since the branch began, or the branch is not where it should be.
+            The table was changed since the branch began, or the branch is not where it should be.
         WatermarkConflict
             Another operation has ingested one of its sources into the table meanwhile.
         PreconditionFailed
@@ -112,7 +112,7 @@ class IcebergPublishBranch(_OfBranch):
             )
         present = context.marks
         after = found.watermarks(present)
-        # Compared even if none moves: what they were worked out from is to hold.
+        # Compared even if none moves: the moves were computed from them.
         puts = (Put(context.keys.watermarks, after.encoded()),) if after.recent != present.recent else ()
         marks = Txn((unchanged(context.watermarks),), puts)
         if not found.ahead:
@@ -167,7 +167,7 @@ class IcebergPublishBranch(_OfBranch):
 
 
 class IcebergDropBranch(_OfBranch):
-    """Forgets a branch; its files go when snapshots are expired."""
+    """Removes a branch; its files are removed when snapshots are expired."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`TransactionalStep`; ``PreconditionFailed`` if there is no such branch."""

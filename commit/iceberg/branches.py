@@ -1,8 +1,8 @@
-"""Branches of an Iceberg table: what is written aside, under a name, and becomes part of the table later.
+"""Branches of an Iceberg table: data written under a name that becomes part of the table later.
 
-A branch begins at what the table holds when the first operation writes to it. Its snapshots carry the
-watermarks they would move; those of the table move when the branch is published, in the same transaction
-(C8): no watermark speaks of rows that readers of the table do not see.
+A branch begins at the table's snapshot when the first operation writes to it. Its snapshots record the
+watermarks that they would move; those of the table move when the branch is published, in the same transaction
+(C8): no watermark covers rows that readers of the table do not see.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,127}")
 
 
 def check_branch_name(name: str) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` unless a branch may be called so."""
+    """Raise :class:`~distop.errors.InvalidArgument` unless this is a valid branch name."""
     if name == MAIN_BRANCH or not _NAME.fullmatch(name):
         raise InvalidArgument(
-            f"{name!r} is no name of a branch",
+            f"{name!r} is not a valid branch name",
             hint=f"a letter, then letters, digits, '.', '-' or '_'; {MAIN_BRANCH} is the table itself",
             details={"field": "branch"},
         )
@@ -45,11 +45,11 @@ class Unpublished:
     base: int | None
     """The snapshot of the table that they follow; ``None``: the table was empty, or it has expired."""
     ahead: bool
-    """Whether the table still holds the rows they follow: nobody has written to it since, unless files were
-    replaced by others of the same rows."""
+    """Whether the table still holds the rows they follow: nothing was written to it since, except
+    replacements of files by others with the same rows."""
 
     def watermarks(self, present: Mapping[str, Mapping[str, str]]) -> Marks:
-        """The watermarks of the table with those that these snapshots move.
+        """The watermarks of the table after the moves of these snapshots.
 
         Raises
         ------
@@ -65,7 +65,7 @@ class Unpublished:
 
 
 def unpublished(file: TableFile, branch: str) -> Unpublished:
-    """What a branch has; nothing of one that does not exist."""
+    """The content of a branch; empty if it does not exist."""
     ref = file.metadata.refs.get(branch)
     now = file.metadata.current_snapshot()
     if ref is None:
@@ -95,14 +95,14 @@ def check_carried(
     present:
         The watermarks of the table.
     told:
-        What the snapshot will say of them.
+        What the snapshot will record about them.
 
     Raises
     ------
     WatermarkConflict
-        The table, or the branch, has them elsewhere by now.
+        The table or the branch has other values by now.
     PreconditionFailed
-        They are too many for a snapshot.
+        There are too many for a snapshot.
     """
     moved(unpublished(file, branch).watermarks(present), moves)
     if any(moves.values()) and WATERMARKS_BEFORE not in told:
@@ -120,12 +120,12 @@ def _lineage(file: TableFile, snapshot_id: int | None) -> Iterator[Snapshot]:
 
 
 def ids_of_branches(metadata: TableMetadata) -> set[int]:
-    """Ids of all snapshots that branches have and the table itself does not, and of those they follow.
+    """Ids of all snapshots that only branches have, and of the snapshots they follow.
 
     Parameters
     ----------
     metadata:
-        As a whole.
+        Complete metadata.
     """
     file = TableFile.of(metadata)
     ids: set[int] = set()

@@ -1,4 +1,4 @@
-"""Whether an operation's files fit a table as it is by now, and the columns that it gets with them."""
+"""Whether an operation's files fit the table's present schema, and the columns that they add."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from distop.metastore.records.operation import OperationArg
 
 
 def fitted(layout: Layout, file: TableFile, arg: OperationArg) -> list[TableUpdate]:
-    """The updates by which the table gets the columns that the operation adds or widens; mostly none.
+    """The updates that add or widen columns for the operation's files; mostly none.
 
-    Files may become part of the table if it still knows the schema and the partition spec that they were
-    written with, be it as an earlier one: Iceberg reads older files through the present schema.
+    Files may be added if the table still knows the schema and the partition spec of the files, even as
+    earlier ones: Iceberg reads older files through the present schema.
 
     Raises
     ------
     SchemaConflict
-        It does not know the columns, or has changed so that they do not go together any more.
+        The table does not know the columns, or has changed so that they no longer fit.
     Conflict
-        It does not know the partitioning.
+        The table does not know the partitioning.
     PreconditionFailed
-        The table has a format that is not written.
+        distop does not write this table format version.
     """
     base, schema, spec = file.metadata, layout.schema, layout.spec
     check_format(base)
     if spec not in base.partition_specs:
         raise Conflict(
-            f"{arg.id} has written its files with a partition spec {spec.spec_id} that table {arg.table!r} "
+            f"{arg.id} wrote its files with partition spec {spec.spec_id}, which table {arg.table!r} "
             "does not know",
             hint="start the operation again: it will use the table's present partitioning",
         )
@@ -41,7 +41,7 @@ def fitted(layout: Layout, file: TableFile, arg: OperationArg) -> list[TableUpda
         return schema_updates(base, put_on(base.schema(), schema, evolution, base.schemas))
     if not any(known.schema_id == schema.schema_id and known == schema for known in base.schemas):
         raise SchemaConflict(
-            f"{arg.id} has written its files with a schema {schema.schema_id} that table {arg.table!r} does "
+            f"{arg.id} wrote its files with schema {schema.schema_id}, which table {arg.table!r} does "
             f"not know; its present schema is {base.current_schema_id}"
         )
     return []

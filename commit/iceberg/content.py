@@ -1,4 +1,4 @@
-"""What a table holds at present, as far as the modes that depend on it must know."""
+"""What a table holds at present, as far as modes depend on it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from distop.metastore.records.table import Head
 
 IGNORE = "ignore"
 MAX_REPLACEMENTS = 1000
-"""Snapshots in a row that are looked through."""
+"""Most snapshots in a row that are examined."""
 MAX_LINEAGE = 10_000
-"""Snapshots that are looked through for the one that has removed a file."""
+"""Most snapshots that are examined for the one that removed a file."""
 SHOWN = 20
-"""Snapshots, and partitions, that facts and errors name."""
+"""Most snapshots, and partitions, that facts and errors name."""
 
 
 def is_live(manifest: ManifestFile) -> bool:
@@ -28,7 +28,7 @@ def is_live(manifest: ManifestFile) -> bool:
 
 
 def data_of(file: TableFile, io: FileIO) -> Snapshot | None:
-    """The present snapshot, if it holds any file; ``None`` of a table without data."""
+    """The present snapshot, if it holds any file; ``None`` if the table has no data."""
     snapshot = file.metadata.current_snapshot()
     if snapshot is None:
         return None
@@ -36,7 +36,7 @@ def data_of(file: TableFile, io: FileIO) -> Snapshot | None:
 
 
 def data_at(head: Head | None, storage: StorageOptions | None = None) -> Snapshot | None:
-    """The same of a table whose head this is."""
+    """The same for the table with this head."""
     if head is None:
         return None
     file = TableFile.read(head.metadata_location, storage)
@@ -55,7 +55,7 @@ def other_partitioning(head: Head, storage: StorageOptions | None = None) -> boo
 
 
 def only_replaced(file: TableFile, snapshot: Snapshot | None, since: int | None) -> bool:
-    """Whether the rows of a snapshot are those of an earlier one: nothing but replacements came after it.
+    """Whether a snapshot has the same rows as an earlier one: only replacements came after it.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def _only(kind: Operation, file: TableFile, snapshot: Snapshot | None, since: in
         parent = snapshot.parent_snapshot_id
         if parent == since:
             return True
-        # Of a past that has expired nothing is known, the parent included.
+        # Nothing is known of expired snapshots, the parent included.
         snapshot = None if parent is None else file.snapshot(parent)
     return False
 
@@ -89,7 +89,7 @@ def _only(kind: Operation, file: TableFile, snapshot: Snapshot | None, since: in
 def removers(file: TableFile, current: Snapshot | None, since: str | None) -> list[Snapshot]:
     """The snapshots since another one that may have removed something, the newest first.
 
-    The present one, if that cannot be told since snapshots between have expired.
+    The present one, if that is unknown since snapshots between have expired.
     """
     found = []
     snapshot = current
@@ -104,10 +104,10 @@ def removers(file: TableFile, current: Snapshot | None, since: str | None) -> li
 
 
 def is_ignored(context: FinishContext) -> bool:
-    """Whether an operation is to change nothing after all, its watermarks included.
+    """Whether an operation must change nothing, watermarks included.
 
-    That is what the mode ``ignore`` asks for when the table holds data by then. Every step that an operation
-    has must come to the same answer: all see the same head, and the transaction compares it.
+    The mode ``ignore`` asks for this when the table holds data by then. All steps of an operation must come
+    to the same answer: all see the same head, and the transaction compares it.
     """
     arg = context.view.arg
     if arg.argument.get("mode") != IGNORE or context.table.format != "iceberg":
@@ -119,17 +119,17 @@ def is_ignored(context: FinishContext) -> bool:
 
 
 def not_empty(table: str, found: Snapshot) -> TableNotEmpty:
-    """The refusal of a table that was to hold no data."""
+    """The error for a table that must be empty and is not."""
     by = writer_of(found)
     return TableNotEmpty(
-        f"table {table!r} holds data already: snapshot {found.snapshot_id}, written by {by}",
+        f"table {table!r} already holds data: snapshot {found.snapshot_id}, written by {by}",
         hint="append to it, or overwrite what is there",
         details={"table": table, "snapshot": str(found.snapshot_id), "by": by},
     )
 
 
 def named(snapshot_id: int | None) -> str:
-    """A snapshot, or that there is none, within a sentence."""
+    """A snapshot, or its absence, for use in a sentence."""
     return "no snapshot" if snapshot_id is None else f"snapshot {snapshot_id}"
 
 

@@ -1,9 +1,9 @@
-"""Keeping the manifests of a table few, however many commits it has seen.
+"""Merges manifests, so that a table has few of them after any number of commits.
 
-A commit reads and writes the list of all manifests, so they must not grow by some with every commit. Whenever
-``commit.manifest.min-count-to-merge`` manifests list about equally many files they become one, which lists so
-many times as many: a table of n files has some log(n) manifests, and each of its entries was rewritten log(n)
-times. (Iceberg's own writers put everything into one bin instead and rewrite all of it each time.)
+A commit reads and writes the list of all manifests, so their number must not grow with every commit. When
+``commit.manifest.min-count-to-merge`` manifests list about equally many files, they are merged into one: a
+table of n files has about log(n) manifests, and each entry was rewritten about log(n) times. (Iceberg's own
+writers put everything into one bin instead and rewrite all of it each time.)
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from distop.commit.iceberg.snapshots import Draft
 from distop.commit.writing.manifests import ManifestBuilder
 
 MIN_COUNT = 10
-"""Where the table does not say: merging by size costs little, so it may happen earlier than Iceberg's 100."""
+"""Default: merging by size is cheap, so it may happen earlier than Iceberg's 100."""
 
 
 def merged(draft: Draft, manifests: Sequence[ManifestFile], snapshot_id: int) -> list[ManifestFile]:
-    """The manifests a snapshot keeps, some of them joined into new ones.
+    """The manifests of a snapshot, some of them merged into new ones.
 
-    Those that hold deletes of rows stay as they are, and so do those that have the target size.
+    Delete manifests stay as they are, and so do manifests of the target size.
     """
     properties = draft.base.properties
     if not property_as_bool(properties, TableProperties.MANIFEST_MERGE_ENABLED, True):
         return list(manifests)
     replaced: dict[str, ManifestFile | None] = {}
     columns = draft.base.schema().field_ids
-    # The types of a spec's fields are those of their columns; one that was dropped has none any more.
+    # A spec's field has the type of its column; a field of a dropped column has none.
     rewritable = {
         spec_id
         for spec_id, spec in draft.base.specs().items()
@@ -49,7 +49,7 @@ def merged(draft: Draft, manifests: Sequence[ManifestFile], snapshot_id: int) ->
 def _groups(
     manifests: Sequence[ManifestFile], properties: Properties, rewritable: Container[int]
 ) -> Iterator[list[ManifestFile]]:
-    """Which of them are to become one, each group of one partition spec and about one size."""
+    """The manifests to merge, in groups of one partition spec and about one size."""
     fewest = max(2, _number(properties, TableProperties.MANIFEST_MIN_MERGE_COUNT, MIN_COUNT))
     target = _number(
         properties,
@@ -75,7 +75,7 @@ def _groups(
 
 
 def _tier(manifest: ManifestFile, base: int) -> int:
-    """The power of ``base`` that the number of its files reaches: 0 for fewer than ``base``."""
+    """The logarithm to ``base`` of its number of files, rounded down: 0 for fewer than ``base``."""
     files = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
     tier = 0
     while files >= base:
@@ -85,7 +85,7 @@ def _tier(manifest: ManifestFile, base: int) -> int:
 
 
 def _joined(draft: Draft, manifests: Sequence[ManifestFile], snapshot_id: int) -> ManifestFile:
-    """One manifest of all files the given ones list; entries say explicitly what they inherited so far."""
+    """One manifest of all files that the given ones list; entries state what they inherited so far."""
     base = draft.base
     spec = base.specs()[manifests[0].partition_spec_id]
     builder = ManifestBuilder(base.schema(), spec, snapshot_id=snapshot_id)

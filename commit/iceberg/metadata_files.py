@@ -1,8 +1,7 @@
-"""A table's metadata file, read and rewritten without a look at the snapshots of the past.
+"""Reads and rewrites a table's metadata file without parsing its past snapshots.
 
-A metadata file repeats every snapshot of the table, so a commit that parsed all of them would take the longer
-the more there were before it. What a commit needs of them is the present one; the others pass through as the
-bytes that they are.
+A metadata file repeats every snapshot of the table, so a commit that parsed all of them would get slower with
+every snapshot. A commit needs only the present one; the others are copied as bytes.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadat
 E = TypeVar("E")
 
 MAX_REMEMBERED = 16
-"""Metadata files written by this process that are kept as they were parsed."""
+"""How many parsed metadata files written by this process are cached."""
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):
@@ -53,7 +52,7 @@ class Successor:
     content: bytes
     """JSON."""
     dropped: list[str]
-    """Metadata files that the log of earlier ones no longer names."""
+    """Metadata files that the metadata log no longer names."""
     file: TableFile | None = None
     """The same, parsed; not written yet."""
 
@@ -63,9 +62,9 @@ class TableFile:
     """One metadata file."""
 
     location: str | None
-    """``None``: of a table that is not written yet."""
+    """``None``: the table is not written yet."""
     metadata: TableMetadata
-    """What it says; of its snapshots only those that a branch or tag names, and no logs."""
+    """The parsed metadata; of its snapshots only those that a branch or tag names, and no logs."""
     _raw_snapshots: list[msgspec.Raw] = field(default_factory=list)
     _ids: list[int] = field(default_factory=list)
     _raw_snapshot_log: list[msgspec.Raw] = field(default_factory=list)
@@ -84,9 +83,9 @@ class TableFile:
         Parameters
         ----------
         also:
-            Ids of snapshots of the past that updates are going to name.
+            Ids of past snapshots that updates are going to name.
 
-        Raises :class:`~distop.errors.CorruptRecord` if it is missing or is no table metadata.
+        Raises :class:`~distop.errors.CorruptRecord` if it is missing or is not table metadata.
         """
         if not also and (written := _written.get(location)) is not None:
             return written
@@ -99,12 +98,12 @@ class TableFile:
             UnicodeDecodeError,
             *UNCHECKED,
         ) as error:
-            raise CorruptRecord(f"{location} is no table metadata: {error}") from error
+            raise CorruptRecord(f"{location} is not table metadata: {error}") from error
 
     @classmethod
     def _parse(cls, location: str, content: bytes, also: Iterable[int]) -> TableFile:
         fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
-        # Each look at all of it takes time that grows with the past: only the parts are looked into.
+        # Parsing all of it takes time that grows with the past: only some parts are parsed.
         refs = from_json(fields.get("refs") or b"{}", dict[str, _Snapshot])
         current = msgspec.json.decode(fields.get("current-snapshot-id") or b"null", type=int | None)
         wanted = {current, *(ref.snapshot_id for ref in refs.values()), *also}
@@ -119,7 +118,7 @@ class TableFile:
 
     @classmethod
     def of(cls, metadata: TableMetadata, location: str | None = None) -> TableFile:
-        """Metadata at hand, all of it; read from ``location``, or not written yet."""
+        """Complete metadata in memory; read from ``location``, or not written yet."""
         return cls(location, metadata)
 
     # -- the past --------------------------------------------------------------------------------------
@@ -139,7 +138,7 @@ class TableFile:
     # -- the next one ----------------------------------------------------------------------------------
 
     def successor(self, updates: Iterable[TableUpdate]) -> Successor:
-        """What follows once the updates are made. They may remove snapshots only of :meth:`of` metadata."""
+        """The metadata after the updates. They may remove snapshots only of :meth:`of` metadata."""
         metadata = update_table_metadata(self.metadata, tuple(updates), metadata_location=self.location)
         content = metadata.model_dump_json().encode()
         dropped: list[str] = []
@@ -181,9 +180,9 @@ class TableFile:
         return TableFile(None, slim, fields[_SNAPSHOTS], ids, fields[_SNAPSHOT_LOG], log)
 
     def remember(self, location: str) -> None:
-        """This is what was written there just now: who reads it next in this process need not parse it.
+        """Cache metadata that was just written: the next reader in this process need not parse it.
 
-        Metadata files never change, and their names are never used twice.
+        Metadata files never change, and their names are never reused.
         """
         with _lock:
             while len(_written) >= MAX_REMEMBERED:
@@ -192,7 +191,7 @@ class TableFile:
 
 
 class Lineage(msgspec.Struct, frozen=True, rename="kebab"):
-    """What a metadata file says of itself and of those before it."""
+    """A metadata file's statements about itself and its predecessors."""
 
     table_uuid: str = ""
     last_updated_ms: int = 0
@@ -201,7 +200,7 @@ class Lineage(msgspec.Struct, frozen=True, rename="kebab"):
 
     @property
     def earlier(self) -> list[str]:
-        """Names of the metadata files that it follows, the one it was built on at the end."""
+        """Names of the metadata files that it follows; its direct base is the last."""
         return [entry.metadata_file.rpartition("/")[2] for entry in self.metadata_log]
 
 
@@ -210,7 +209,7 @@ def lineage_of(location: str, storage: StorageOptions | None = None) -> Lineage:
     try:
         return from_json(_content(location, storage), Lineage)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptRecord(f"{location} is no table metadata: {error}") from error
+        raise CorruptRecord(f"{location} is not table metadata: {error}") from error
 
 
 def _content(location: str, storage: StorageOptions | None) -> bytes:

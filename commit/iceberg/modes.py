@@ -1,4 +1,4 @@
-"""The modes of publishing that look at what the table holds: replace some of it, or leave it alone."""
+"""Publishing modes that depend on the table's content: replace parts of it, or leave it unchanged."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from distop.metastore.records.operation import OperationArg
 
 
 class IcebergOverwritePartitions(IcebergStep):
-    """Replaces the partitions that the operation's files have values in; the others stay as they are.
+    """Replaces the partitions that the operation's files belong to; the others stay as they are.
 
-    Refusing what others have written meanwhile (``expectedSnapshotId``) goes by partition as well: a commit
-    that left these partitions as they were is built upon (P6).
+    The conflict check (``expectedSnapshotId``) is per partition as well: the step builds on a concurrent
+    commit that left these partitions unchanged (P6).
     """
 
     def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
-        """Remember who asks: what is refused is known once the partitions are."""
+        """Store the view: the conflict check runs once the partitions are known."""
         self._arg = arg
 
     def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
@@ -54,13 +54,13 @@ class IcebergOverwritePartitions(IcebergStep):
         return Change(manifests=manifests, summary=summary, facts=facts)
 
     def _check_partitions(self, draft: Draft, layout: Layout, keys: Collection[Key]) -> None:
-        """Refuse a table whose partitions in question have changed since the operation began."""
+        """Refuse the table if these partitions have changed since the operation began."""
         current = draft.base.current_snapshot()
         if not self.refuses or only_replaced(draft.file, current, self.expected):
             return
         then = None if self.expected is None else draft.file.snapshot(self.expected)
         if self.expected is not None and then is None:
-            # Expired: what was there is no longer known.
+            # Expired: its content is unknown.
             raise head_conflict(self._arg, self.expected, current)
         changed = changed_since(draft, layout, keys, then)
         if changed is not None:
@@ -68,9 +68,9 @@ class IcebergOverwritePartitions(IcebergStep):
 
 
 class IcebergAppendIfEmpty(IcebergAppend):
-    """Adds the operation's files to a table without data; any other is refused (P5, error-if-exists).
+    """Adds the operation's files to an empty table; refuses any other (P5, error-if-exists).
 
-    What others have changed otherwise, such as the table's properties, is built upon.
+    Other concurrent changes, such as of the table's properties, are kept.
     """
 
     def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
@@ -81,13 +81,13 @@ class IcebergAppendIfEmpty(IcebergAppend):
 
 
 class IcebergAppendOrIgnore(IcebergAppend):
-    """Adds the operation's files to a table without data, and does nothing to any other (P5, ignore)."""
+    """Adds the operation's files to an empty table, and changes no other (P5, ignore)."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`IcebergStep`."""
         if not is_ignored(context):
             return super().prepare(context)
-        # That there was data when the operation ended is to be true in that very transaction.
+        # The transaction must confirm that the table held data when the operation ended.
         return Contribution(
             txn=Txn((unchanged(context.head),)), facts={IGNORED: True, "rows": 0, "files": 0, "bytes": 0}
         )

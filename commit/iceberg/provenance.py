@@ -1,4 +1,4 @@
-"""What a snapshot's summary says of the operation that made it, and how a rollback reads it (P11)."""
+"""The provenance of a snapshot in its summary (its operation), and how a rollback reads it (P11)."""
 
 from __future__ import annotations
 
@@ -15,40 +15,40 @@ from distop.metastore.records.watermark_chunks import position
 from distop.metastore.records.watermarks import Changes, Marks
 
 MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
-"""Watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""
+"""Most watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""
 
 WATERMARKS = "distop.watermarks"
-"""How far the operation brought the sources: ``{"source": {"partition": "value"}}``; or, if they are very
+"""How far the operation brought the sources: ``{"source": {"partition": "value"}}``; or, if there are too
 many, ``{"source": "2000 partitions"}``."""
 WATERMARKS_BEFORE = "distop.watermarks-before"
-"""Where those of them stood that had a value before."""
+"""The earlier values of those that had one."""
 OPERATION, UUID, STARTED_BY = "distop.operation", "distop.uuid", "distop.started-by"
 BATCHES = "distop.batches"
 """The batches that the operation applied, as a list; they are few, see ``MAX_TOGETHER``."""
 UNORDERED = "distop.batch"
-"""Or the one without an order."""
+"""The applied batch without an order."""
 REQUEST = "distop.request"
 """The request that started it, if its caller has chosen the id: ``{"id": ..., "digest": ..., ...}``."""
 
 OURS = (WATERMARKS, WATERMARKS_BEFORE, OPERATION, UUID, STARTED_BY, BATCHES, UNORDERED, REQUEST)
-"""All of these: what they say is believed, so nobody else may write them."""
+"""All of these properties: readers trust them, so no other program may write them."""
 
 _KEEP = 'roll back with watermarks="keep"; what is ingested again then needs reingest'
 
 
 class Request(RequestNote, kw_only=True):
-    """What a snapshot says of the request of its operation."""
+    """What a snapshot says of the request that started its operation."""
 
     id: str
 
 
 def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
-    """Who made a snapshot and what it holds: enough to know after a loss of etcd what was done already."""
+    """Who made a snapshot and what it holds: shows after a loss of etcd what was done already."""
     told = {OPERATION: str(arg.id), UUID: arg.uuid, STARTED_BY: arg.started_by, UNORDERED: arg.unordered}
     if arg.batches:
         told[BATCHES] = _text(arg.batches)
     note = arg.request_note
-    if arg.request_id and note.call != arg.request_id:  # others were made for a single call
+    if arg.request_id and note.call != arg.request_id:  # other ids were made for a single call
         request = Request(id=arg.request_id, digest=note.digest, call=note.call, forget_at=note.forget_at)
         told[REQUEST] = _text(request)
     return {name: value for name, value in told.items() if value} | watermarks_told(moved)
@@ -73,12 +73,12 @@ def watermarks_told(moved: Moves) -> dict[str, str]:
 
 
 def moves_of(snapshot: Snapshot) -> Moves:
-    """The watermarks that a snapshot stands for, as :func:`provenance` has written them.
+    """The watermarks in a snapshot's summary, as :func:`provenance` wrote them.
 
     Raises
     ------
     PreconditionFailed
-        There were too many of them, and it does not say; or what it says makes no sense.
+        There were too many to store, or the summary is invalid.
     """
     told = snapshot.summary.additional_properties if snapshot.summary else {}
     if WATERMARKS not in told:
@@ -105,8 +105,8 @@ def without(snapshots: Iterable[Snapshot], watermarks: Mapping[str, Mapping[str,
     Raises
     ------
     PreconditionFailed
-        A snapshot moved watermarks and does not say where they had stood: there were too many of them, an
-        earlier version of distop made it, or another program, and it makes no sense.
+        A snapshot moved watermarks and does not say their earlier values: there were too many of them, an
+        earlier version of distop made it, or another program wrote an invalid summary.
     """
     back: dict[str, dict[str, str | None]] = {}
     for snapshot in snapshots:
@@ -115,7 +115,7 @@ def without(snapshots: Iterable[Snapshot], watermarks: Mapping[str, Mapping[str,
             continue
         if WATERMARKS_BEFORE not in told:
             raise PreconditionFailed(
-                f"snapshot {snapshot.snapshot_id} does not say where its watermarks had stood before",
+                f"snapshot {snapshot.snapshot_id} does not record the earlier values of its watermarks",
                 hint=_KEEP,
                 details={"field": "watermarks", "snapshot": str(snapshot.snapshot_id)},
             )
@@ -132,9 +132,9 @@ def rewound(
     watermarks: Mapping[str, Mapping[str, str]],
     only: str = "",
 ) -> Marks:
-    """The watermarks without what snapshots have moved that are no longer part of a table.
+    """The watermarks without the moves of snapshots that are no longer part of a table.
 
-    A watermark that a snapshot of the table accounts for, or that something else has moved since, stays.
+    A watermark that a snapshot of the table explains, or that something else has moved since, stays.
 
     Parameters
     ----------
@@ -143,12 +143,12 @@ def rewound(
     gone:
         The others, the newest first.
     only:
-        Only of this source. Empty: of all.
+        Only this source. Empty: all.
 
     Raises
     ------
     PreconditionFailed
-        One of those does not say where the watermarks that it moved had stood.
+        One of those does not record the earlier values of the watermarks that it moved.
     """
     marks = Marks.of(watermarks)
     back: dict[str, dict[str, str | None]] = {}
@@ -182,7 +182,7 @@ def _decoded(snapshot: Snapshot, name: str) -> Mapping[str, Mapping[str, str]]:
         return from_json(text.encode(), dict[str, dict[str, str]])
     except msgspec.MsgspecError as error:
         raise PreconditionFailed(
-            f"what snapshot {snapshot.snapshot_id} says of watermarks cannot be read: {error}",
+            f"the watermarks in snapshot {snapshot.snapshot_id} cannot be read: {error}",
             hint=_KEEP,
             details={"snapshot": str(snapshot.snapshot_id)},
         ) from error

@@ -1,8 +1,8 @@
-"""Replacing files of a table by others that hold the same rows.
+"""Replaces files of a table by others that hold the same rows.
 
-Readers of the table see no difference, those of what is new see nothing: the snapshot says so (``replace``).
-It is built on whatever the table holds by then, so what others have appended stays. What they have removed
-stays removed: a job that has read a file which is not there any more is left out, the others count.
+The rows stay the same, and incremental readers see nothing new: the snapshot says so (``replace``). It builds
+on the table's present content, so concurrent appends stay and concurrent deletes stay deleted: a job that
+read a file that is gone is left out, the others count.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from distop.errors import Conflict, HeadConflict, PreconditionFailed
 from distop.operations.api import OperationView
 
 MISSING = "missing"
-"""Field of a job's result: a file that was not there when the job was to read it."""
+"""Field of a job's result: a file that did not exist when the job tried to read it."""
 
 
 class IcebergReplace(IcebergStep):
@@ -50,9 +50,9 @@ class IcebergReplace(IcebergStep):
         Raises
         ------
         HeadConflict
-            Of every job others have removed a file meanwhile, or rows of it: nothing is left to publish.
+            Concurrent operations removed a file, or rows of it, of every job: nothing is left to publish.
         PreconditionFailed
-            The new files hold another number of rows than the old ones.
+            The new files do not hold as many rows as the old ones.
         """
         self._view = context.view
         if not self._plan.jobs:
@@ -106,7 +106,7 @@ class IcebergReplace(IcebergStep):
     def _check_rows(
         self, view: OperationView, jobs: Mapping[str, RewriteJob], replaced: Replaced, output: JobsOutput
     ) -> None:
-        """Never publish anything that loses or doubles a row, whatever is wrong."""
+        """Never publish a result that loses or duplicates a row."""
         for name, job in jobs.items():
             missing = view.jobs[name].result.get(MISSING)
             if missing is not None:
@@ -125,7 +125,7 @@ class IcebergReplace(IcebergStep):
             )
 
     def _order_updates(self, draft: Draft) -> list[TableUpdate]:
-        """The table is to know the order that the new files say they have."""
+        """Make the sort order of the new files known to the table."""
         order = self._plan.order
         if order is None:
             return []
@@ -135,7 +135,7 @@ class IcebergReplace(IcebergStep):
             return [AddSortOrderUpdate(**fields)]
         if known[order.order_id] != order:
             raise Conflict(
-                f"table {self._view.arg.table!r} has got another sort order {order.order_id} meanwhile",
+                f"table {self._view.arg.table!r} meanwhile has another sort order {order.order_id}",
                 hint="start the operation again",
             )
         return []
@@ -154,12 +154,12 @@ class IcebergReplace(IcebergStep):
     def _nothing_left(self, draft: Draft) -> HeadConflict:
         first = next(iter(removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)), None)
         arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
-        removed = "it holds no snapshot at all"
+        removed = "the table has no snapshot"
         if first is not None:
-            removed = f"snapshot {found}, written by {writer_of(first)}, has removed them, or rows of them"
+            removed = f"snapshot {found}, written by {writer_of(first)}, removed them or some of their rows"
         return HeadConflict(
             f"the files that {arg.id} has rewritten, of snapshot {self._plan.snapshot_id} of table "
-            f"{arg.table!r}, are not in it any more: {removed}",
+            f"{arg.table!r}, are no longer in it: {removed}",
             hint="nothing is lost; start the operation again to rewrite what the table holds now",
             details={
                 "expected": str(self._plan.snapshot_id),
@@ -170,7 +170,7 @@ class IcebergReplace(IcebergStep):
 
 
 class _Found:
-    """Which of the files that were read the table still has, as they were."""
+    """The files read that are unchanged in the table."""
 
     def __init__(
         self, draft: Draft, layout: Layout, plan: RewritePlan, jobs: Mapping[str, RewriteJob]
@@ -204,7 +204,7 @@ class _Found:
                 self._there |= paths
 
     def has(self, job: RewriteJob) -> bool:
-        """Whether all files of a job are still there, and nobody has deleted rows of its partition."""
+        """Whether all files of a job still exist, and no row of its partition was deleted."""
         partition = tuple(self._plan.partitions[job.partition].values)
         return not self._deleted.intersection((None, partition)) and all(
             path in self._there for path in self._plan.paths(job)
@@ -214,12 +214,12 @@ class _Found:
 def deleted_from(
     io: FileIO, manifests: Sequence[ManifestFile], spec: PartitionSpec, schema: Schema
 ) -> set[tuple[str | None, ...] | None]:
-    """The partitions of a spec that deletes of rows are about, packed; ``None``: any of them.
+    """The partitions of a spec that row deletes apply to, packed; ``None``: any of them.
 
     Parameters
     ----------
     manifests:
-        All that are live; those that list data files are passed over.
+        All live ones; those that list data files are skipped.
     """
     found: set[tuple[str | None, ...] | None] = set()
     for manifest in manifests:
@@ -256,7 +256,7 @@ def _counts(output: JobsOutput, replaced: Replaced) -> dict[str, Any]:
 
 def _summary(draft: Draft, output: JobsOutput, replaced: Replaced) -> Summary:
     parent = draft.base.current_snapshot()
-    # pyiceberg counts up the totals of the operations that it makes itself, which a replacement is none of.
+    # pyiceberg computes the totals only for its own operations, and a replacement is not one.
     counted = update_snapshot_summaries(
         Summary(operation=Operation.OVERWRITE, **added_counts(output), **replaced.counts()),
         parent.summary if parent else None,

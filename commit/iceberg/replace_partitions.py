@@ -1,4 +1,4 @@
-"""Replacing some partitions of a table by what an operation has written, and only those."""
+"""Replaces some partitions of a table by the output of an operation, and only those."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Key: TypeAlias = tuple[Any, ...]
 """The partition values of a file."""
 
 REWRITTEN_FILES = 20_000
-"""Files listed in one rewritten manifest."""
+"""Most files listed in one rewritten manifest."""
 
 
 def key_of(partition: Record, fields: int) -> Key:
@@ -42,7 +42,7 @@ def key_of(partition: Record, fields: int) -> Key:
 
 
 def partitions_in(io: FileIO, manifests: Iterable[ManifestFile], spec: PartitionSpec) -> frozenset[Key]:
-    """The partitions that the files of some manifests of one partition spec have values in."""
+    """The partitions of the files in some manifests of one partition spec."""
 
     def keys(manifest: ManifestFile) -> set[Key]:
         try:
@@ -57,7 +57,7 @@ def partitions_in(io: FileIO, manifests: Iterable[ManifestFile], spec: Partition
 
 @dataclass(kw_only=True)
 class Replaced:
-    """What is left of a snapshot once some of its partitions are taken out."""
+    """What is left of a snapshot without some of its partitions."""
 
     untouched: list[ManifestFile] = field(default_factory=list)
     rewritten: list[ManifestFile] = field(default_factory=list)
@@ -73,28 +73,28 @@ class Replaced:
 
 
 def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snapshot_id: int) -> Replaced:
-    """Take the files of some partitions out of a table.
+    """Remove the files of some partitions from a table.
 
-    Manifests that list none of them stay as they are; the others are written anew.
+    Manifests that list none of them stay as they are; the others are rewritten.
 
     Raises
     ------
     PreconditionFailed
-        The table also holds files of another partitioning: which of their rows are in these partitions their
-        metadata does not tell.
+        The table also holds files of another partitioning: their metadata does not say which of their rows
+        are in these partitions.
     """
     replaced = Replaced()
     area = Area(layout.spec, draft.base.schema(), keys)
     touched: list[ManifestFile] = []
     for manifest in _manifests(draft.base.current_snapshot(), draft.io):
         if manifest.content == ManifestContent.DELETES:
-            # They name files, or rows older than themselves: what comes in now is not concerned.
+            # Deletes name files, or apply to older rows: new files are not concerned.
             replaced.untouched.append(manifest)
             continue
         if manifest.partition_spec_id != layout.spec.spec_id:
             raise PreconditionFailed(
                 f"the table at {draft.base.location} holds files of partition spec "
-                f"{manifest.partition_spec_id}, those to replace partitions have spec {layout.spec.spec_id}",
+                f"{manifest.partition_spec_id}, the new files have spec {layout.spec.spec_id}",
                 hint="overwrite the whole table, or rewrite its older files in the present partitioning",
             )
         (touched if area.may_hold(manifest) else replaced.untouched).append(manifest)
@@ -110,7 +110,7 @@ def take_out(
     replaced: Replaced,
     snapshot_id: int,
 ) -> None:
-    """Take files out of manifests of one partition spec, and add what is left to ``replaced``."""
+    """Remove files from manifests of one partition spec, and add the rest to ``replaced``."""
 
     def new_builder() -> ManifestBuilder:
         return ManifestBuilder(draft.base.schema(), spec, snapshot_id=snapshot_id)
@@ -138,18 +138,18 @@ def take_out(
 
 
 def changed_since(draft: Draft, layout: Layout, keys: Collection[Key], then: Snapshot | None) -> int | None:
-    """Whether some partitions are other than they were in an earlier snapshot.
+    """Whether some partitions differ from those in an earlier snapshot.
 
     Returns
     -------
-    The id of a snapshot that changed them (the present one, if all that is known is that files are gone);
-    ``None`` if they are as they were.
+    The id of a snapshot that changed them (the present one, if only missing files show it); ``None`` if they
+    are unchanged.
     """
     now = draft.base.current_snapshot()
     area = Area(layout.spec, draft.base.schema(), keys)
     before = {manifest.manifest_path: manifest for manifest in _manifests(then, draft.io)}
     after = {manifest.manifest_path: manifest for manifest in _manifests(now, draft.io)}
-    # Manifests never change, so what both list is equal.
+    # Manifests never change, so manifests in both are equal.
     old = dict(area.files(draft.io, (before[path] for path in before.keys() - after.keys())))
     new = dict(area.files(draft.io, (after[path] for path in after.keys() - before.keys())))
     for path in sorted(new.keys() - old.keys()):
@@ -170,7 +170,7 @@ class Area:
         return key_of(entry.data_file.partition, len(self._kinds)) in self._keys
 
     def may_hold(self, manifest: ManifestFile) -> bool:
-        """Whether a manifest of this spec may list a file in it, by the ranges that it states."""
+        """Whether a manifest of this spec may list a file in it, by its value ranges."""
         if manifest.partitions is None or len(manifest.partitions) != len(self._kinds):
             return True
         ranges = [
@@ -196,9 +196,9 @@ class Area:
         return any(all(inside(value, position) for position, value in enumerate(key)) for key in self._keys)
 
     def files(self, io: FileIO, manifests: Iterable[ManifestFile]) -> Iterator[tuple[str, int]]:
-        """Paths of the files in it, deletes of rows included, and the snapshots that added them.
+        """Paths of its files, delete files included, and the snapshots that added them.
 
-        What has another partitioning may concern it, and counts.
+        Files of another partitioning may concern it, and count.
         """
         for manifest in manifests:
             ours = manifest.partition_spec_id == self._spec.spec_id

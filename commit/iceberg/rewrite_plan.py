@@ -39,7 +39,7 @@ class RewritePartition(msgspec.Struct, array_like=True, frozen=True):
     """One partition: ``[its path, its values]``."""
 
     path: str
-    """As people know it: ``kind=a/day=2013-01-01``; empty in a table without partitions."""
+    """The readable path: ``kind=a/day=2013-01-01``; empty in a table without partitions."""
     values: list[str | None]
     """See :func:`packed_values`."""
 
@@ -50,15 +50,15 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     layout: dict[str, Any]
     """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
     snapshot_id: str | None = None
-    """The snapshot that the files were found in. A string, since it is larger than JSON readers' numbers."""
+    """The snapshot with the files. A string, since JSON readers' numbers are too small for it."""
     folders: list[str] = []
     partitions: list[RewritePartition] = []
     jobs: list[RewriteJob] = []
     target_file_bytes: int = 0
     sort_order: dict[str, Any] | None = None
-    """An Iceberg sort order with its id; the commit makes it known to the table."""
+    """An Iceberg sort order with its id; the commit adds it to the table."""
     passed_over: dict[str, int] = {}
-    """Why files that would have been rewritten are not, and how many."""
+    """Why files that qualify are not rewritten, and how many."""
 
     @classmethod
     def of(cls, operation: OperationArg) -> RewritePlan:
@@ -77,7 +77,7 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
         return None if self.sort_order is None else SortOrder.model_validate(self.sort_order)
 
     def by_name(self, operation: OperationArg) -> dict[str, RewriteJob]:
-        """The jobs by the names that the operation has given them."""
+        """The jobs by their names in the operation."""
         return dict(zip(operation.partition_names(), self.jobs, strict=True))
 
     def paths(self, job: RewriteJob) -> Iterator[str]:
@@ -89,9 +89,9 @@ _shared = Shared(lambda operation: plan_of(operation, RewritePlan, "plan of a re
 
 
 def packed_values(spec: PartitionSpec, schema: Schema, partition: Record) -> tuple[str | None, ...]:
-    """The values of a partition as text: in base 64 what the Iceberg specification has as binary values.
+    """The values of a partition as text: base 64 of the Iceberg specification's binary values.
 
-    However a reader hands out a value (a date as a date, or as a number of days), it is packed alike.
+    A value has the same text for all readers' types (a date as a date, or as a number of days).
     """
     return tuple(
         None if partition[position] is None else b64encode(to_bytes(kind, partition[position])).decode()

@@ -1,4 +1,4 @@
-"""Rolling a table back to an earlier snapshot, and its watermarks with it."""
+"""Rolls a table back to an earlier snapshot, with its watermarks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from distop.metastore.records.table import Head
 
 
 def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int | None) -> Snapshot:
-    """The snapshot that is meant: by its id, or the one that was present at a time.
+    """The snapshot with this id, or the one that was present at a time.
 
     Raises :class:`~distop.errors.PreconditionFailed` if there is none.
     """
@@ -35,7 +35,7 @@ def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int
         wanted = f"snapshot {snapshot_id}" if snapshot_id is not None else "snapshot of that time"
         raise PreconditionFailed(
             f"the table at {metadata.location} has no {wanted}",
-            hint="it may have expired; distop tables snapshots TABLE lists what there is",
+            hint="it may have expired; distop tables snapshots TABLE lists the existing ones",
             details={"field": "snapshot" if snapshot_id is not None else "as_of"},
         )
     return found
@@ -44,9 +44,9 @@ def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int
 class IcebergRollback(TransactionalStep):
     """Makes an earlier snapshot the present one.
 
-    Argument: ``snapshotId``: the one to go back to. ``expectedSnapshotId``: the present one at the start;
-    what was written meanwhile is not rolled back unseen. ``watermarks``: ``restore`` (they go back to where
-    they stood before the snapshots that are undone, in the same transaction) or ``keep``.
+    Argument: ``snapshotId``: the target. ``expectedSnapshotId``: the present one at the start; the step does
+    not roll back what was written since. ``watermarks``: ``restore`` (they go back, in the same transaction,
+    to their values before the undone snapshots) or ``keep``.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -55,14 +55,14 @@ class IcebergRollback(TransactionalStep):
         Raises
         ------
         HeadConflict
-            Somebody has written to the table since the start.
+            The table was changed since the start.
         PreconditionFailed
-            The snapshot is gone, or is none of the present one's ancestors and watermarks are to be restored.
+            The snapshot is gone, or is not an ancestor of the present one and watermarks are to be restored.
         """
         arg = context.view.arg
         head = decode(context.head.value, Head, context.head.key) if context.head.exists else None
         if head is None:
-            raise PreconditionFailed(f"nothing was published to table {arg.table!r} yet")
+            raise PreconditionFailed(f"nothing has been published to table {arg.table!r}")
         metadata = load_metadata(head.metadata_location, arg.storage)
         current, expected = metadata.current_snapshot(), self.argument.get("expectedSnapshotId")
         if (None if current is None else str(current.snapshot_id)) != expected:
@@ -101,9 +101,9 @@ class IcebergRollback(TransactionalStep):
             undone.append(snapshot)
         else:
             raise PreconditionFailed(
-                f"snapshot {target.snapshot_id} is no ancestor of the present one: what its watermarks were "
-                "cannot be told",
-                hint='pass watermarks="keep" and see to them yourself',
+                f"snapshot {target.snapshot_id} is not an ancestor of the present one: its watermarks "
+                "are unknown",
+                hint='pass watermarks="keep" and correct the watermarks yourself',
                 details={"field": "watermarks"},
             )
         restored = without(undone, context.marks)

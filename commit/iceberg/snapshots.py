@@ -1,4 +1,4 @@
-"""Making a new snapshot of an Iceberg table: manifest list, metadata file, and taking them back."""
+"""Makes a new snapshot of an Iceberg table (manifest list, metadata file), and removes it again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _VERSION = re.compile(r"(\d+)-")
 def snapshot_id_of(token: str) -> int:
     """The snapshot id of an operation: the same in every attempt at publishing it.
 
-    So a snapshot tells by its id that an operation has been published before.
+    So the id of a snapshot shows that an operation has been published before.
     """
     digest = hashlib.sha256(token.encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
@@ -48,11 +48,11 @@ class Draft:
     Parameters
     ----------
     file:
-        What the table is now.
+        The present table.
     branch:
-        The branch that is written to; empty: the table itself.
+        The branch to write to; empty: the table itself.
     updates:
-        What changes before everything else, such as the columns.
+        Changes that precede all others, such as columns.
     """
 
     def __init__(
@@ -64,15 +64,15 @@ class Draft:
         self._updates = tuple(updates)
         changed = update_table_metadata(file.metadata, self._updates) if updates else file.metadata
         self.base = _seen_from(changed, branch)
-        """The table as the branch sees it: what a new snapshot follows is its current one."""
+        """The table as the branch sees it: a new snapshot follows its current one."""
         self.dropped: list[str] = []
-        """Metadata files that the log of earlier ones no longer names, after :meth:`write`."""
+        """Metadata files that the metadata log no longer names, after :meth:`write`."""
         self._uuid = uuid4()
         self._locations = load_location_provider(self.base.location, inert(self.base.properties))
         self._written: list[str] = []
 
     def new_manifest_path(self) -> str:
-        """A place for a manifest of this publication, removed with it by :meth:`discard`."""
+        """A path for a manifest of this publication; :meth:`discard` removes it."""
         return self._place(f"{self._uuid}-m{len(self._written)}.avro")
 
     def _place(self, name: str) -> str:
@@ -89,7 +89,7 @@ class Draft:
         now: float,
         updates: Sequence[TableUpdate] = (),
     ) -> str:
-        """Write the table with one more snapshot; the location of its metadata file.
+        """Write the table with one more snapshot; return the location of its metadata file.
 
         Parameters
         ----------
@@ -109,13 +109,13 @@ class Draft:
     def snapshot(
         self, snapshot_id: int, manifests: Sequence[ManifestFile], summary: Summary, *, now: float
     ) -> Snapshot:
-        """One more snapshot, whose manifest list is written.
+        """Make one more snapshot and write its manifest list.
 
         Parameters
         ----------
         now:
-            Seconds since the Unix epoch. A clock that went back is ignored: the snapshots of a table are in
-            the order of their times.
+            Seconds since the Unix epoch. A clock that went back is ignored: the snapshots of a table are
+            ordered by time.
         """
         base = self.base
         parent = base.current_snapshot()
@@ -139,7 +139,7 @@ class Draft:
         return Snapshot(**fields)
 
     def write(self, *updates: TableUpdate) -> str:
-        """Write the metadata file of the base with the updates; its location."""
+        """Write the metadata file of the base with the updates; return its location."""
         successor = self.file.successor((*self._updates, *updates))
         path = self._place(f"{self._next_version():05d}-{uuid4()}.metadata.json")
         reached("snapshot.before")
@@ -175,7 +175,7 @@ def _seen_from(metadata: TableMetadata, branch: str) -> TableMetadata:
         return metadata  # where a branch begins
     if ref.snapshot_ref_type != SnapshotRefType.BRANCH:
         raise PreconditionFailed(
-            f"{branch!r} is a tag of the table at {metadata.location}, and no branch",
+            f"{branch!r} is a tag of the table at {metadata.location}, not a branch",
             details={"field": "branch"},
         )
     return metadata.model_copy(update={"current_snapshot_id": ref.snapshot_id})

@@ -43,25 +43,25 @@ from distop.operations.job import staging_folder
 M = TypeVar("M")
 
 ADOPT_AT_MOST = 4
-"""So few task manifests are adopted as they are; more are joined, lest every reader open them all."""
+"""Up to this many task manifests are adopted as they are; more are merged, so readers open few files."""
 ADOPT_FROM_BYTES = 1 << 20
 """A task manifest of this size is adopted as it is, however many there are."""
 JOINED_BYTES = 8 << 20
-"""Size of a joined manifest, as Iceberg's ``commit.manifest.target-size-bytes``."""
+"""Target size of a merged manifest, as Iceberg's ``commit.manifest.target-size-bytes``."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobsOutput:
-    """What all jobs of an operation have written."""
+    """The output of all jobs of an operation."""
 
     manifests: list[TaskManifest]
     inline: list[InlineManifest] = field(default_factory=list)
-    """Of jobs whose record holds their list itself."""
+    """File lists from the records of jobs."""
     rows: int = 0
     files: int = 0
     bytes: int = 0
     withheld: int = 0
-    """Jobs whose output is left out, since they share a watermark with one that failed."""
+    """Jobs whose output is left out, since they share a watermark with a failed job."""
 
     @property
     def empty(self) -> bool:
@@ -69,13 +69,14 @@ class JobsOutput:
 
     @property
     def adopt_from(self) -> int:
-        """Task manifests of at least so many bytes become manifests of the table; smaller ones are joined."""
+        """Task manifests of at least this many bytes become manifests of the table; smaller ones are
+        merged."""
         return 0 if len(self.manifests) <= ADOPT_AT_MOST else ADOPT_FROM_BYTES
 
 
 def output_of_jobs(view: OperationView) -> JobsOutput:
     """Sum up the jobs' results (see ``finish``), and those of tasks
-    that had written before the operation began."""
+    that wrote before the operation began."""
     folder = staging_folder(view.arg, "metadata")
     withheld = selection(view.arg, view.jobs).withheld
     output = JobsOutput(manifests=[], withheld=len(withheld))
@@ -99,7 +100,7 @@ def output_of_jobs(view: OperationView) -> JobsOutput:
             size += int(result["bytes"])
         except (KeyError, TypeError, ValueError, binascii.Error) as error:
             raise CorruptRecord(
-                f"{who} of {view.arg.id} reports something that is no result of a writer: {error!r}"
+                f"{who} of {view.arg.id} reports an invalid writer result: {error!r}"
             ) from error
     return replace(output, rows=rows, files=files, bytes=size)
 
@@ -130,10 +131,10 @@ def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
 
 
 def take_over(draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> list[ManifestFile]:
-    """The jobs' manifests as manifests of a snapshot: few or large ones as they are, many small ones joined.
+    """The jobs' manifests as manifests of a snapshot: few or large ones as they are, many small ones merged.
 
-    Joining copies encoded entries, so its cost is that of reading and writing a few hundred bytes per file;
-    of those that came with the jobs' records, of writing alone.
+    Merging copies encoded entries: it reads and writes a few hundred bytes per file; for lists in the jobs'
+    records it only writes.
     """
     adopted = [m for m in output.manifests if m.length >= output.adopt_from]
     small = [m for m in output.manifests if m.length < output.adopt_from]
@@ -156,7 +157,7 @@ def _written(
     for manifest in manifests:
         if manifest.header != header:
             raise CorruptRecord(
-                "a job has listed its files in an encoding that this coordinator does not have",
+                "a job listed its files in an encoding that this coordinator does not know",
                 hint="run the same versions of distop and pyiceberg on coordinators and executors",
             )
         try:
@@ -167,7 +168,7 @@ def _written(
 
 
 def remove_all(draft: Draft, snapshot_id: int) -> tuple[list[ManifestFile], dict[str, str]]:
-    """Manifests that say of every live data file that it is removed, and how many that were."""
+    """Manifests that mark every live data file as removed, and the number of those files."""
     base, io = draft.base, draft.io
     builders: dict[int, ManifestBuilder] = {}
     files = rows = size = delete_files = 0
@@ -200,7 +201,7 @@ def remove_all(draft: Draft, snapshot_id: int) -> tuple[list[ManifestFile], dict
 
 
 def _bins(manifests: Sequence[M], length: Callable[[M], int]) -> Iterator[list[M]]:
-    """In order, as many at a time as make up one manifest of the usual size; bounds memory as well."""
+    """In order, grouped into manifests of the usual size; this bounds memory as well."""
     together: list[M] = []
     size = 0
     for manifest in manifests:

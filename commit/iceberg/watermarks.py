@@ -1,4 +1,4 @@
-"""The watermark step: what was ingested is recorded in the transaction that makes it visible.
+"""The watermark step: records what was ingested in the transaction that publishes it.
 
 (The history is written by the finishing transaction itself, from the facts of all steps.)
 """
@@ -44,8 +44,8 @@ def _order_key(value: str) -> _OrderKey:
 def moved(present: Mapping[str, Mapping[str, str]], moves: dict[str, dict[str, WatermarkMove]]) -> Marks:
     """The watermarks after the moves.
 
-    Raises :class:`~distop.errors.WatermarkConflict` if one does not stand where its move begins, or would
-    go back (P16); or if another operation has ingested a folder around or below a place meanwhile.
+    Raises :class:`~distop.errors.WatermarkConflict` if one is not at the start of its move, or would go back
+    (P16); or if another operation has meanwhile ingested a folder that contains, or is within, a place.
     """
     marks = Marks.of(present)
     marks.chunks.know(position(source, path) for source, paths in moves.items() for path in paths)
@@ -57,7 +57,7 @@ def moved(present: Mapping[str, Mapping[str, str]], moves: dict[str, dict[str, W
             details = {"source": source, "partition": partition, "present": at or "", "after": move.after}
             if at != move.before:
                 raise WatermarkConflict(
-                    f"{where} stands at {at!r}, the operation began at {move.before!r}",
+                    f"{where} stands at {at!r}, but stood at {move.before!r} when the operation began",
                     hint="another operation has ingested this source meanwhile: plan again",
                     details=details,
                 )
@@ -71,7 +71,7 @@ def moved(present: Mapping[str, Mapping[str, str]], moves: dict[str, dict[str, W
 
 
 def _check_beside(marks: Marks, moves: dict[str, dict[str, WatermarkMove]]) -> None:
-    """What stands around and below each place must be what its move allows beside it."""
+    """Check the watermarks around and below each place against what its move allows."""
     guarded = [
         (source, path, move)
         for source, paths in moves.items()
@@ -89,14 +89,14 @@ def _check_beside(marks: Marks, moves: dict[str, dict[str, WatermarkMove]]) -> N
         if other is not None:
             at = f"{other[0]}/{other[1]}"
             raise WatermarkConflict(
-                f"{at} was ingested while the operation read {url}: rows may be the same",
-                hint="start it again, for what is new",
+                f"{at} was ingested while the operation read {url}: rows may be duplicates",
+                hint="start the operation again; it reads only what is new",
                 details={"source": source, "partition": path, "present": at, "after": move.after},
             )
 
 
 class WatermarkStep(TransactionalStep):
-    """Moves the watermarks as the operation's argument says. No moves: contributes nothing (C8)."""
+    """Moves the watermarks given in the operation's argument. Without moves it contributes nothing (C8)."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         if branch_of(context.view.arg):

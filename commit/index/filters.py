@@ -1,8 +1,8 @@
-"""Which terms of a filter an index can answer: equalities and lists of values, and what AND and OR make of
-them.
+"""Which terms of a filter an index can answer: equalities and lists of values, and their combinations with
+AND and OR.
 
-What it cannot answer leaves everything in. So a filter is served by the terms that name an indexed column,
-and the rest of it is for the rows.
+An unsupported term excludes nothing. So the index serves the terms on indexed columns, and the rows are
+checked against the whole filter.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pyiceberg.expressions.literals import Literal
 from distop.commit.index.parts import Groups
 
 Left: TypeAlias = dict[str, Groups]
-"""Files that are left, and their row groups."""
+"""The remaining files, and their row groups."""
 
 Ask: TypeAlias = Callable[[str, Sequence[Literal[Any]]], Left | None]
-"""What is left of the planned files if a column is to have one of some values; ``None``: no index says."""
+"""The planned files that may contain one of some values in a column; ``None``: no index applies."""
 
 
 def narrowed_by(expression: BooleanExpression, ask: Ask) -> Left | None:
-    """What is left for a filter; ``None``: all of it."""
+    """The files that may match a filter; ``None``: all of them."""
     match expression:
         case And():
             return _both(narrowed_by(expression.left, ask), narrowed_by(expression.right, ask))

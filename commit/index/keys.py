@@ -1,9 +1,9 @@
 """Values of a column as keys of an index.
 
-Equal values have equal keys, in whatever file they stand: through promoted types (``int`` and ``long``,
-``float`` and ``double``, more digits of a decimal), and whichever of two zeros they are. Different values
-mostly have different keys; where they have not (long texts that begin alike and share a digest) a reader
-opens a file too many, and its own filter finds no row there. NULL has no key.
+Equal values have equal keys in all files: across promoted types (``int`` and ``long``, ``float`` and
+``double``, more digits of a decimal), and for both zeros. Different values mostly have different keys; if
+they have not (long texts with the same beginning and digest) a reader opens an unnecessary file, and its own
+filter finds no row there. NULL has no key.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Key: TypeAlias = int | bytes
 INT, FLOAT, BINARY, DECIMAL = "int", "float", "binary", "decimal"
 
 MAX_KEY_BYTES = 64
-"""Longer ones are cut, and end with a digest of the whole."""
+"""Longer ones are truncated, and end with a digest of the whole."""
 _KEPT_BYTES = 48
 
 _INTEGERS: dict[type[IcebergType], pa.DataType] = {
@@ -63,7 +63,7 @@ _NAN_BITS: int = struct.unpack("<q", struct.pack("<d", math.nan))[0]
 def encoding_of(column: str, kind: IcebergType) -> str:
     """How values of a type become keys: ``int``, ``float``, ``binary``, or ``decimal(<scale>)``.
 
-    Raises :class:`~distop.errors.InvalidArgument` for types that have no equality worth an index.
+    Raises :class:`~distop.errors.InvalidArgument` for types without useful equality.
     """
     if isinstance(kind, tuple(_INTEGERS)):
         return INT
@@ -81,7 +81,7 @@ def encoding_of(column: str, kind: IcebergType) -> str:
 
 
 def key_type(encoding: str) -> pa.DataType:
-    """The Arrow type that keys have."""
+    """The Arrow type of keys."""
     return pa.int64() if encoding in (INT, FLOAT) else pa.binary()
 
 
@@ -89,7 +89,7 @@ def key_type(encoding: str) -> pa.DataType:
 
 
 def keys_of(values: pa.Array, kind: IcebergType) -> pa.Array:
-    """The distinct keys of some values of a column, as they stand in a file; in no order."""
+    """The distinct keys of some values of a column, in file types; unordered."""
     if isinstance(values, pa.ExtensionArray):
         values = values.storage
     values = pc.drop_null(pc.unique(values))
@@ -105,7 +105,7 @@ def keys_of(values: pa.Array, kind: IcebergType) -> pa.Array:
 
 
 def _as_integers(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    # As readers do it: what a file has in other units is cut to those of the table.
+    # Like readers: values in other units are truncated to the table's.
     given = values if values.type == wanted else values.cast(wanted, safe=False)
     for width in (pa.int32(), pa.int64()):
         if not pa.types.is_integer(given.type) and given.type.bit_width == width.bit_width:
@@ -136,7 +136,7 @@ def _bounded(values: pa.Array) -> pa.Array:
 
 
 def bounded(value: bytes) -> bytes:
-    """A key that takes no more than :data:`MAX_KEY_BYTES`."""
+    """A key of at most :data:`MAX_KEY_BYTES`."""
     if len(value) <= MAX_KEY_BYTES:
         return value
     digest = hashlib.blake2b(value, digest_size=MAX_KEY_BYTES - _KEPT_BYTES).digest()
@@ -147,22 +147,24 @@ def bounded(value: bytes) -> bytes:
 
 
 def key_of(column: str, value: Any, kind: IcebergType) -> Key | None:
-    """The key of a value that is looked for; ``None`` if no value of the type can equal it.
+    """The key of a value to look up; ``None`` if no value of the type can equal it.
 
     Parameters
     ----------
     value:
-        Of the column's type as Python has it, or a text that says it (of bytes: hexadecimal digits); or a
-        literal of a filter.
+        A Python value of the column's type, or a text of it (bytes: hexadecimal digits); or a literal of a
+        filter.
 
     Raises
     ------
     InvalidArgument
-        The value is none of the column's type, or NULL.
+        The value is not of the column's type, or is NULL.
     """
     plain = value.value if isinstance(value, Literal) else value
     if plain is None:
-        raise InvalidArgument(f"column {column!r}: an index knows no NULL", details={"field": "value"})
+        raise InvalidArgument(
+            f"column {column!r}: an index does not contain NULL", details={"field": "value"}
+        )
     try:
         if isinstance(kind, FloatType | DoubleType):
             return _key_of_float(float(plain), kind)
@@ -177,7 +179,7 @@ def key_of(column: str, value: Any, kind: IcebergType) -> Key | None:
         found = (value if isinstance(value, Literal) else literal(value)).to(kind)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise InvalidArgument(
-            f"{value!r} is no value of column {column!r}, which has the type {kind}: {error}",
+            f"{value!r} is not a value of column {column!r}, which has type {kind}: {error}",
             details={"field": "value"},
         ) from None
     if isinstance(found, AboveMax | BelowMin):
@@ -206,7 +208,7 @@ def _key_of_decimal(value: Decimal, kind: DecimalType) -> bytes | None:
 
 
 def text_of(key: Key) -> int | str:
-    """A key as it stands in JSON."""
+    """A key as JSON."""
     return key if isinstance(key, int) else key.hex()
 
 

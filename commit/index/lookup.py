@@ -1,8 +1,8 @@
-"""Looking keys up in an index: which row groups of which data files may hold them.
+"""Looks keys up in an index: which row groups of which data files may hold them.
 
-An answer may name too much, never too little: what an index does not cover, cannot read or does not know is
-opened. So an index of any age serves any snapshot, and a reader that meets a part which a newer index has
-replaced goes on without it.
+An answer may name too much, never too little: readers open files that an index does not cover, cannot read or
+does not know. So an index of any age serves any snapshot, and a reader continues without a part that a newer
+index has replaced.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from distop.errors import InvalidArgument
 log = logging.getLogger(__name__)
 
 READERS = 8
-"""Parts that are looked into at a time."""
+"""Parts read concurrently."""
 
 MAX_VALUES = 1000
-"""Values that are looked up at a time; for more the table is scanned."""
+"""Most values per look-up; for more the table is scanned."""
 
 REMEMBERED = 16
-"""Manifests of this process that are kept as they were parsed."""
+"""Parsed manifests that this process caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Narrowed:
-    """What is left to be opened of the files that a reader has planned."""
+    """The planned files that a reader still has to open."""
 
     files: dict[str, Groups]
     index: str
@@ -50,7 +50,7 @@ class Narrowed:
 
 
 class PublishedIndex(Protocol):
-    """What is needed of an index that is published."""
+    """What a look-up needs of a published index."""
 
     @property
     def field_id(self) -> int: ...
@@ -71,27 +71,27 @@ def narrow(
     values: Sequence[Any],
     planned: Iterable[str],
 ) -> Narrowed | None:
-    """Leave out planned files in which no row has one of some values in a column.
+    """Exclude planned files in which no row has one of some values in a column.
 
     Parameters
     ----------
     records:
-        The table's indexes, as etcd has them or the client tells of them.
+        The table's indexes, from etcd or from the client.
     root:
         The table's location.
     schema:
-        What the column's name and type are taken from: that of the snapshot that is read.
+        Source of the column's name and type: the schema of the snapshot to read.
     planned:
         Locations of the data files of a snapshot, of any snapshot.
 
     Returns
     -------
-    ``None`` if no index serves: there is none of the column, it cannot be read, there are too many values.
+    ``None`` if no index applies: the column has none, it is unreadable, or there are too many values.
 
     Raises
     ------
     InvalidArgument
-        A value is none of the column's type.
+        A value is not of the column's type.
     """
     try:
         found = schema.find_field(column)
@@ -162,7 +162,7 @@ def _look_into(io: FileIO, part: IndexPart, keys: list[Any]) -> dict[str, Groups
     """The files of a part that may hold a key; ``None`` if it cannot be read."""
     try:
         hits = find(io, part.path, keys)
-    except Exception as error:  # any error of a file system or of Parquet: the files are opened instead
+    except Exception as error:  # any file system or Parquet error: the files are opened instead
         log.warning("index_part_unreadable", extra={"path": part.path, "error": str(error)})
         return None
     return {part.files[file]: groups for file, groups in hits.items()}
@@ -182,7 +182,7 @@ def load_manifest(io: FileIO, location: str, root: str) -> IndexManifest | None:
         return manifest
     try:
         manifest = read_manifest(io, location, root)
-    except Exception as error:  # gone, not to be reached, of a newer version: a scan will do
+    except Exception as error:  # missing, unreachable, of a newer version: a scan works
         log.warning("index_manifest_unreadable", extra={"path": location, "error": str(error)})
         return None
     if len(_manifests) >= REMEMBERED:

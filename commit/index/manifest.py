@@ -1,8 +1,7 @@
-"""The manifest of an index: which parts it has, and which part has the keys of which data file.
+"""The manifest of an index: its parts, and which part has the keys of which data file.
 
-A manifest never changes once it is published; the pointer in etcd (``<table>.index.<column>``) names the
-one that counts. Parts may stand in several manifests, one after the other. Paths below the table's location
-are written as ``~/...``.
+A published manifest never changes; the pointer in etcd (``<table>.index.<column>``) names the current one.
+Successive manifests may share parts. Paths below the table's location are written as ``~/...``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.records.structs import convert
 
 LAYOUT = 1
-"""Of manifests and parts. What is of a newer one is not read: the table is scanned instead."""
+"""Layout version of manifests and parts. A newer one is not read: the table is scanned instead."""
 
 FOLDER = "index"
 """Folder of a table's indexes, below its location; each operation has a folder of its own in it."""
@@ -30,17 +29,17 @@ class IndexPart(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
     """One part: sorted entries of some data files."""
 
     path: str = ""
-    """Of the sorted entries. Empty: its files hold no value but NULL."""
+    """URL of the sorted entries. Empty: its files hold only NULL."""
     entries: int = 0
     bytes: int = 0
     least: int | str | None = None
     greatest: int | str | None = None
     """The first and the last key."""
     files: list[str] = []
-    """Data files; entries name them by their place here. Empty: it has left the table."""
+    """Data files; entries name them by position here. Empty: it has left the table."""
 
     def may_hold(self, keys: Iterable[Key]) -> bool:
-        """Whether any of these keys lies between its first and its last one."""
+        """Whether any of these keys lies between its first and its last key."""
         if self.least is None or self.greatest is None:
             return False
         least: Any = from_text(self.least)
@@ -49,21 +48,21 @@ class IndexPart(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
 
 
 class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
-    """An index, as of the moment it was published."""
+    """An index at the time of its publication."""
 
     layout: int = msgspec.field(default_factory=lambda: LAYOUT)
     column: str
     field_id: int
     encoding: str
-    """How values became keys, see :func:`~distop.commit.index.keys.encoding_of`."""
+    """How values are encoded as keys, see :func:`~distop.commit.index.keys.encoding_of`."""
     snapshot_id: int
     parts: list[IndexPart] = []
     left_out: list[str] = []
-    """Files of the snapshot that are not covered: they were gone, or are of a format that is not read."""
+    """Files of the snapshot that are not covered: missing, or of an unsupported format."""
 
     @cached_property
     def part_of(self) -> dict[str, int]:
-        """The place of each covered file's part."""
+        """The position of each covered file's part."""
         return {file: place for place, part in enumerate(self.parts) for file in part.files if file}
 
     @property
@@ -84,7 +83,7 @@ class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
         return msgspec.structs.replace(self, parts=kept)
 
     def fits(self, schema: Schema, field_id: int) -> bool:
-        """Whether values of a column, as a schema has it now, have the keys that stand here."""
+        """Whether values of a column, in a schema's present type, have the keys stored here."""
         if self.field_id != field_id:
             return False
         try:
@@ -94,7 +93,7 @@ class IndexManifest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
 
 
 def write_manifest(io: FileIO, location: str, manifest: IndexManifest, root: str) -> int:
-    """Write a manifest for a table at ``root``; its size."""
+    """Write a manifest for a table at ``root``; return its size."""
     plain: dict[str, Any] = msgspec.to_builtins(manifest)
     _rename(plain, lambda path: _short(path, root))
     content = msgspec.json.encode(plain)
@@ -109,9 +108,9 @@ def read_manifest(io: FileIO, location: str, root: str) -> IndexManifest:
     Raises
     ------
     FileNotFoundError
-        It is gone: another one was published since.
+        It is gone: another one has been published since.
     CorruptRecord
-        It is none, or one of a newer layout.
+        It is not a manifest, or has a newer layout.
     """
     with io.new_input(location).open() as stream:
         content = stream.read()
@@ -122,7 +121,7 @@ def read_manifest(io: FileIO, location: str, root: str) -> IndexManifest:
         _rename(plain, lambda path: _full(path, root))
         return convert(plain, IndexManifest)
     except (msgspec.MsgspecError, KeyError, TypeError, ValueError) as error:
-        raise CorruptRecord(f"{location} is no manifest of an index: {error}") from error
+        raise CorruptRecord(f"{location} is not the manifest of an index: {error}") from error
 
 
 def _rename(plain: Mapping[str, Any], renamed: Any) -> None:

@@ -1,4 +1,4 @@
-"""The file of sorted entries that a part of an index is: a key, its data file, its row group.
+"""A part of an index: a file of sorted entries of key, data file and row group.
 
 A Parquet file in key order with small row groups, so that a look-up reads the footer, whose statistics say
 which row groups may hold a key, and one or two of these.
@@ -21,7 +21,7 @@ from pyiceberg.io import FileIO
 from distop.commit.index.keys import Key, key_type
 
 Groups: TypeAlias = frozenset[int] | None
-"""Row groups of a data file that may hold a row; ``None``: all."""
+"""Row groups of a data file that may hold a matching row; ``None``: all."""
 
 
 def entry_schema(encoding: str) -> pa.Schema:
@@ -31,7 +31,7 @@ def entry_schema(encoding: str) -> pa.Schema:
 
 @dataclass
 class Written:
-    """What stands in a file of entries."""
+    """The content of a file of entries."""
 
     entries: int = 0
     bytes: int = 0
@@ -40,7 +40,7 @@ class Written:
 
 
 def group_rows(entries: int) -> int:
-    """Entries of a row group: a look-up reads one, and the footer, which has a line for each."""
+    """Entries per row group: a look-up reads one row group and the footer, which has a line for each."""
     return min(65_536, max(1024, 4 * math.isqrt(entries)))
 
 
@@ -52,7 +52,7 @@ def write_entries(
     Parameters
     ----------
     expected:
-        About how many entries there will be, at most.
+        Upper estimate of the number of entries.
     """
     written = Written()
     with io.new_output(location).create(overwrite=True) as stream:
@@ -72,13 +72,13 @@ def write_entries(
 
 
 def read_entries(io: FileIO, location: str) -> Iterator[pa.RecordBatch]:
-    """All entries, some at a time."""
+    """All entries, in batches."""
     with io.new_input(location).open() as stream, pq.ParquetFile(stream) as parquet:
         yield from parquet.iter_batches(use_threads=False)
 
 
 def find(io: FileIO, location: str, keys: Sequence[Any]) -> dict[int, Groups]:
-    """The data files, by number, and their row groups that stand beside some keys of a part."""
+    """The data files, by number, and their row groups for some keys of a part."""
     with io.new_input(location).open() as stream, pq.ParquetFile(stream) as parquet:
         metadata, kind = parquet.metadata, parquet.schema_arrow.field("key").type
         bounds = [_bounds(metadata.row_group(group)) for group in range(metadata.num_row_groups)]

@@ -1,8 +1,8 @@
-"""What one build of an index is to do: fixed when it starts, the same for every job, runner and leader.
+"""What one build of an index does: fixed when it starts, the same for every job, runner and leader.
 
-The plan does not list the data files: there may be a hundred thousand, and etcd holds it. It names the list
-of manifests of one snapshot, which never changes, and where the sorted file names are cut. A process that
-needs the files works them out from that, and finds the same ones.
+The plan does not list the data files: there may be a hundred thousand, and etcd stores the plan. It names the
+manifest list of one snapshot, which never changes, and where the sorted file names are split. A process that
+needs the files computes them from that, with the same result.
 """
 
 from __future__ import annotations
@@ -39,33 +39,33 @@ class DataFileSeen:
 
 
 class IndexPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """The argument of ``build_index``, as it is recorded."""
+    """The argument of ``build_index``."""
 
     column: str
     field_id: int
     type: str
-    """Of the column, as Iceberg writes it."""
+    """Type of the column, as Iceberg writes it."""
     names: list[str] = []
-    """What the column may be called in files that have no field ids."""
+    """Names of the column in files without field ids."""
     encoding: str
     snapshot_id: str
-    """Text: JSON elsewhere would take the last digits of a number."""
+    """Text: other JSON readers would lose the last digits of a number."""
     sequence_number: int = 0
     manifest_list: str
-    """Of that snapshot."""
+    """Manifest list of that snapshot."""
     replaces: str = ""
-    """The manifest of the index that stands when this one starts; empty: there is none."""
+    """The manifest of the present index when this build starts; empty: there is none."""
     base: str = ""
-    """The same if its parts are kept; empty: all files are indexed anew."""
+    """The same if its parts are kept; empty: all files are indexed again."""
     cuts: list[int]
-    """Where the sorted list of files to be indexed is cut: job ``n`` has those from ``cuts[n]`` on."""
+    """Where the sorted list of files to index is split: job ``n`` has those from ``cuts[n]`` on."""
     rebuilt: list[int] = []
-    """Places of the parts of ``base`` that are not kept: their files are indexed again."""
+    """Positions of the parts of ``base`` that are not kept: their files are indexed again."""
     layout: dict[str, Any] = {}
-    """Only ``properties``: how the table's files are reached."""
+    """Only ``properties``: how to reach the table's files."""
 
     def to_argument(self) -> dict[str, Any]:
-        """As it stands in the operation's argument."""
+        """The plan in the form of the operation's argument."""
         argument: dict[str, Any] = msgspec.to_builtins(self)
         return argument
 
@@ -76,7 +76,7 @@ class IndexPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
 
     @property
     def slices(self) -> int:
-        """How many jobs index files."""
+        """The number of jobs that index files."""
         return len(self.cuts) - 1
 
     def iceberg_type(self) -> IcebergType:
@@ -85,16 +85,16 @@ class IndexPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
 
 
 def parse_type(text: str) -> IcebergType:
-    """A primitive type by the name that Iceberg gives it."""
+    """A primitive type by its Iceberg name."""
     try:
         found: IcebergType = TypeAdapter(PrimitiveType).validate_python(text)
         return found
     except (ValidationError, ValueError) as error:
-        raise CorruptRecord(f"{text!r} is no type of a column") from error
+        raise CorruptRecord(f"{text!r} is not a column type") from error
 
 
 class Build:
-    """A build of an index and the files that it is about."""
+    """A build of an index and its files."""
 
     def __init__(self, arg: OperationArg) -> None:
         self.arg = arg
@@ -104,9 +104,9 @@ class Build:
 
     @cached_property
     def base(self) -> IndexManifest | None:
-        """The index that is continued, with the parts that are kept.
+        """The index to continue, with the retained parts.
 
-        Raises :class:`~distop.errors.CorruptRecord` if it cannot be read any more.
+        Raises :class:`~distop.errors.CorruptRecord` if it can no longer be read.
         """
         if not self.plan.base:
             return None
@@ -125,7 +125,7 @@ class Build:
 
     @cached_property
     def to_index(self) -> list[DataFileSeen]:
-        """The files that jobs index, in their order."""
+        """The files that jobs index, in order."""
         return not_covered(self.present, self.base)
 
     def slice(self, number: int) -> list[DataFileSeen]:
@@ -164,7 +164,7 @@ def _read(io: FileIO, manifest_list: str) -> Iterator[DataFileSeen]:
     manifests = [
         manifest
         for manifest in read_manifest_list(io.new_input(manifest_list))
-        # Rows that were deleted only make an answer larger than it need be.
+        # Deleted rows only make an answer larger than necessary.
         if manifest.content == ManifestContent.DATA
     ]
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="index-files") as pool:

@@ -1,8 +1,8 @@
-"""Publishing an index: a manifest of its parts, and one pointer in etcd that names it.
+"""Publishes an index: a manifest of its parts, and one pointer in etcd to the manifest.
 
-Nothing is merged here, and no part is read. The pointer moves in the transaction that finishes the build,
-if it still is the one that the build began on. What the pointer has moved on from is removed by the sweep
-behind it, parts first and their manifest last, so that a sweep that dies finds the rest again.
+Nothing is merged here, and no part is read. The pointer moves in the transaction that finishes the build, if
+it is unchanged since the build began. The later sweep removes replaced files, parts first and their manifest
+last, so that a repeated sweep finds the rest.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from distop.metastore.records.table import IndexRecord
 from distop.operations.job import staging_folder
 
 RUN = ".run"
-"""How the names of runs end, which no manifest refers to."""
+"""Suffix of the names of runs; no manifest refers to runs."""
 
 MANIFEST, REPLACED = "indexManifest", "replacedIndexManifest"
-"""Facts of the commit: locations of the manifest that is published, and of the one that it replaces."""
+"""Facts of the commit: locations of the published manifest, and of the replaced one."""
 
 
 class Places(set[int]):
-    """Some of a job's files, by their places."""
+    """Some of a job's files, by position."""
 
     @classmethod
     def read(cls, text: str) -> Places:
@@ -45,15 +45,15 @@ class Places(set[int]):
         return cls(place for place in range(bits.bit_length()) if bits >> place & 1)
 
     def __str__(self) -> str:
-        """A bitmap, hexadecimal: short, however many they are. Empty: none."""
+        """A bitmap, hexadecimal: short for any number of files. Empty: none."""
         return f"{sum(1 << place for place in self):x}" if self else ""
 
 
 class PartResult(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """What a job reports: a part, without the names of its files, which follow from the plan."""
+    """The result of a job: a part, without the names of its files, which follow from the plan."""
 
     part: str = ""
-    """Name of the file below the operation's folder; empty: its files hold nothing but NULL."""
+    """Name of the file below the operation's folder; empty: its files hold only NULL."""
     entries: int = 0
     bytes: int = 0
     least: int | str | None = None
@@ -63,7 +63,7 @@ class PartResult(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
 
 
 class IndexPublish(TransactionalStep):
-    """Moves the pointer of an index to the parts that a build has made and kept."""
+    """Moves the pointer of an index to the built and retained parts."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`TransactionalStep`.
@@ -71,9 +71,9 @@ class IndexPublish(TransactionalStep):
         Raises
         ------
         Conflict
-            The index was published by somebody else since the build began.
+            The index was published by another operation since the build began.
         CorruptRecord
-            The snapshot, or the index that was to be continued, is gone.
+            The snapshot, or the index to continue, is gone.
         """
         arg = context.view.arg
         build = Build(arg)
@@ -126,7 +126,7 @@ class IndexPublish(TransactionalStep):
 
 
 def manifest_of(build: Build, jobs: Mapping[str, JobRecord]) -> IndexManifest:
-    """The index that follows from the results of a build's jobs."""
+    """The index that results from a build's jobs."""
     plan, base = build.plan, build.base
     present = {file.path for file in build.present}
     parts: list[IndexPart] = []
@@ -179,9 +179,9 @@ def _part(
 
 
 def sweep_index(io: FileIO, operation: OperationArg, history: HistoryRecord) -> int:
-    """Remove what a build has left beside its parts, and the index that it has replaced; how many files.
+    """Remove a build's temporary files, and the index that it replaced; return how many files.
 
-    Of a build whose manifest cannot be read only runs are removed: a later one has replaced it then, and may
+    If the build's manifest cannot be read, only runs are removed: a later build has then replaced it, and may
     have kept its parts.
     """
     folder = staging_folder(operation, FOLDER)

@@ -1,4 +1,4 @@
-"""Changes of a table as callers write them, and what they make of its columns."""
+"""Changes of a table as callers write them, and their effect on its columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distop.metastore.records.names import unreadable
 from distop.metastore.records.structs import convert
 
 MAX_CHANGES = 1000
-"""Of one call."""
+"""Most changes of one call."""
 
 
 class _Change(
@@ -31,7 +31,7 @@ class _Change(
 
 
 class AddColumn(_Change, tag="add"):
-    """A column more; it is optional, and NULL in the rows that there are."""
+    """Adds a column; it is optional, and NULL in existing rows."""
 
     column: str
     type: str
@@ -48,14 +48,14 @@ class DropColumn(_Change, tag="drop"):
 
 
 class WidenColumn(_Change, tag="widen"):
-    """A type that holds more: ``int`` to ``long``, ``float`` to ``double``, more digits of a decimal."""
+    """Widens a type: ``int`` to ``long``, ``float`` to ``double``, more digits of a decimal."""
 
     column: str
     type: str
 
 
 class MakeOptional(_Change, tag="optional"):
-    """NULL is allowed from now on."""
+    """Allows NULL from now on."""
 
     column: str
 
@@ -66,14 +66,14 @@ class DescribeColumn(_Change, tag="doc"):
 
 
 class MoveColumn(_Change, tag="move"):
-    """Another place among the columns: behind another one, or, if none is named, the first."""
+    """Moves a column behind another one or, if none is named, to the front."""
 
     column: str
     after: str = ""
 
 
 class SetPartitioning(_Change, tag="partition_by"):
-    """How rows that are written from now on are partitioned. Files that there are stay as they are."""
+    """Changes the partitioning of new rows. Existing files stay as they are."""
 
     terms: list[str]
 
@@ -84,7 +84,7 @@ class SetProperties(_Change, tag="properties"):
 
 
 class SetRules(_Change, tag="checks"):
-    """The rules that rows must keep, in place of those that the table has; without ``checks``: none."""
+    """Replaces the rules that rows must keep; without ``checks``: none."""
 
     checks: dict[str, Any] | None = None
 
@@ -99,7 +99,7 @@ def parse_changes(raw: Sequence[Mapping[str, Any]]) -> list[Change]:
     """Raises :class:`~distop.errors.InvalidArgument` that names the change."""
     if not 0 < len(raw) <= MAX_CHANGES:
         raise InvalidArgument(
-            f"{len(raw)} changes are asked for; 1 to {MAX_CHANGES} are made at a time",
+            f"{len(raw)} changes are requested; a call can make 1 to {MAX_CHANGES}",
             details={"field": "changes"},
         )
     changes: list[Change] = []
@@ -116,9 +116,9 @@ def parse_changes(raw: Sequence[Mapping[str, Any]]) -> list[Change]:
 
 
 def changed_columns(schema: Schema, changes: Iterable[Change], last_column_id: int) -> Schema:
-    """The columns after the changes, made one after the other.
+    """The columns after the changes, applied in order.
 
-    Raises :class:`~distop.errors.InvalidArgument` if one of them cannot be.
+    Raises :class:`~distop.errors.InvalidArgument` if one of them is impossible.
     """
     columns = list(schema.columns)
     ids = itertools.count(1 + max(last_column_id, schema.highest_field_id))
@@ -132,7 +132,7 @@ def changed_columns(schema: Schema, changes: Iterable[Change], last_column_id: i
 
 
 class _Refused(ValueError):
-    """Its text says why."""
+    """A change is impossible; the text says why."""
 
 
 def refused(position: int, reason: str) -> InvalidArgument:
@@ -181,7 +181,7 @@ def _new(columns: list[NestedField], change: AddColumn, number: int) -> NestedFi
     _check_free(columns, change.column)
     made = _typed(change.column, change.type)
     if made.required:
-        raise _Refused(f"column {change.column!r} cannot be required: the rows that there are have no value")
+        raise _Refused(f"column {change.column!r} cannot be required: existing rows have no value")
     return made.model_copy(update={"field_id": number, "doc": change.doc or None})
 
 

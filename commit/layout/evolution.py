@@ -1,8 +1,8 @@
-"""Tables that change: columns that an operation adds or widens, put on whatever the table is by then.
+"""Tables that change: an operation adds or widens columns, on top of the table's present schema.
 
-Files name columns by id, so ids are fixed when an operation starts, and two that add columns at the same time
-must not give one id to two of them. An id is therefore chosen by the column's name, among 65,536 behind the
-last one: operations that add the same column agree, others hardly ever meet, and one that does is refused.
+Files name columns by id, so ids are fixed when an operation starts, and two concurrent operations must not
+give one id to two columns. An id is therefore a hash of the column's name, among 65,536 ids after the last
+one: operations that add the same column agree, others rarely collide, and a colliding one is refused.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ EVOLUTION = "evolution"
 
 
 class Evolution(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What an operation changes of a table's columns; recorded beside the layout that has it all."""
+    """What an operation changes in a table's columns; recorded next to the resulting layout."""
 
     added: list[int] = []
-    """Ids of columns that the table did not have."""
+    """Ids of new columns."""
     widened: list[int] = []
-    """Ids of columns whose type held less."""
+    """Ids of widened columns."""
 
     def __bool__(self) -> bool:
         return bool(self.added or self.widened)
 
 
 def evolution_of(arg: OperationArg) -> Evolution:
-    """What an operation changes. Raises :class:`~distop.errors.CorruptRecord`."""
+    """The changes of an operation. Raises :class:`~distop.errors.CorruptRecord`."""
     recorded = arg.argument.get(EVOLUTION)
     if recorded is None:
         return Evolution()
@@ -58,7 +58,7 @@ def evolution_of(arg: OperationArg) -> Evolution:
 
 
 def may_widen(present: IcebergType, wanted: IcebergType) -> bool:
-    """Whether Iceberg lets a column of the one type become the other (specification, "Schema Evolution")."""
+    """Whether Iceberg can promote one type to the other (specification, "Schema Evolution")."""
     match present, wanted:
         case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
             return True
@@ -70,12 +70,12 @@ def may_widen(present: IcebergType, wanted: IcebergType) -> bool:
 def evolved(
     layout: Layout, add: Sequence[NestedField] = (), widen: Mapping[str, IcebergType] | None = None
 ) -> tuple[Layout, Evolution]:
-    """The layout of a table with some columns more, and wider ones; and what is new about it.
+    """The layout of a table with added and widened columns, and the changes.
 
     Parameters
     ----------
     add:
-        Their ids mean nothing. All become optional: rows of the past have no value there.
+        Their ids are ignored. All become optional: existing rows have no value for them.
     """
     wider = widen or {}
     columns = [_retyped(column, wider.get(column.name)) for column in layout.schema.columns]
@@ -108,19 +108,19 @@ def _numbered(column: NestedField, last: int, taken: set[int]) -> NestedField:
 
 
 def put_on(present: Schema, planned: Schema, evolution: Evolution, known: Iterable[Schema] = ()) -> Schema:
-    """The present columns of a table with what an operation adds and widens.
+    """The present columns of a table with those that an operation adds and widens.
 
     Parameters
     ----------
     planned:
-        The operation's own, which its files were written with.
+        The operation's own layout, which its files were written with.
     known:
         Columns that the table had before.
 
     Raises
     ------
     SchemaConflict
-        The table has got another column of that name or of that id meanwhile, or a type that the files do not
+        The table has a different column with that name or id by now, or a type that the files do not
         fit.
     """
     there = {column.field_id: column for column in present.columns}
@@ -133,12 +133,12 @@ def put_on(present: Schema, planned: Schema, evolution: Evolution, known: Iterab
         is_known = (number, column.name) in told
         if number in evolution.added and not is_known:
             if column.name in names or not past.union(there).isdisjoint(Schema(column).field_ids):
-                raise _conflict(column, "the table has got another one of that name or id")
+                raise _conflict(column, "the table now has a different one with that name or id")
             columns[number] = column
         elif not is_known:
             raise _conflict(column, "the table has never had it")
         elif now is None or now.field_type == column.field_type:
-            continue  # what was dropped since stays so: readers pass over it in the files
+            continue  # a column dropped since stays dropped: readers ignore it in files
         elif number in evolution.widened and may_widen(now.field_type, column.field_type):
             columns[number] = _retyped(now, column.field_type)
         elif not may_widen(column.field_type, now.field_type):

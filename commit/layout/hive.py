@@ -1,7 +1,7 @@
 """Partition folders as Hive and Spark name them: ``day=2013-01-01/kind=a%2Fb``.
 
-The rules are those of Spark's ``ExternalCatalogUtils``: which characters are escaped, and what stands for
-NULL.
+The rules are those of Spark's ``ExternalCatalogUtils``: which characters are escaped, and how NULL is
+written.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distop.commit.layout.partitioning import PartitionKey
 from distop.errors import InvalidArgument
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-"""Stands for NULL, and for the empty text: no folder is called ``name=``."""
+"""Means NULL, and the empty text: no folder is called ``name=``."""
 
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
 
@@ -57,7 +57,7 @@ class PartitionValues:
 
 
 def columns_in_files(schema: Schema, spec: PartitionSpec) -> list[str]:
-    """The columns that the files hold: those that the partition folders do not tell.
+    """The columns stored in the files: those that are not partition folders.
 
     Raises :class:`~distop.errors.InvalidArgument` if no column is left.
     """

@@ -1,4 +1,4 @@
-"""Reading a table's metadata file: bounded, since whoever may register a table names the file."""
+"""Reads a table's metadata file, within limits, since any caller that registers a table names the file."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from distop.errors import CorruptRecord
 from distop.metastore.records.structs import from_json
 
 MAX_METADATA_BYTES = 128 << 20
-"""Of one file, decompressed: some hundred thousand snapshots."""
+"""Largest file, decompressed: some hundred thousand snapshots."""
 
 MAX_VIEW_BYTES = 8 << 20
-"""Of a view's: all versions that are kept, with their SQL."""
+"""Largest view metadata: all stored versions, with their SQL."""
 
 MAX_PARTS = 500_000
-"""Of its JSON, besides snapshots and logs."""
+"""Most parts of its JSON, in addition to snapshots and logs."""
 MAX_MISTAKES = 20
-"""That are looked through for the first one."""
+"""Parts that are searched for the first one."""
 
 _GZIP = b"\x1f\x8b"
 
 
 def metadata_text(io: FileIO, location: str) -> bytes:
-    """What a metadata file holds, decompressed.
+    """The content of a metadata file, decompressed.
 
     Raises ``FileNotFoundError``, and :class:`~distop.errors.CorruptRecord` if it is broken, or larger than
     :data:`MAX_METADATA_BYTES`.
@@ -44,20 +44,20 @@ def metadata_text(io: FileIO, location: str) -> bytes:
             with gzip.GzipFile(fileobj=BytesIO(content)) as plain:
                 content = plain.read(MAX_METADATA_BYTES + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise CorruptRecord(f"{location} is no table metadata: {error}") from error
+        raise CorruptRecord(f"{location} is not table metadata: {error}") from error
     if len(content) > MAX_METADATA_BYTES:
         raise CorruptRecord(f"{location} has more than {MAX_METADATA_BYTES:,} bytes of metadata")
     return content
 
 
 def read_metadata(io: FileIO, location: str) -> TableMetadata:
-    """A table's metadata. Raises as :func:`metadata_text`, also if it is none."""
+    """A table's metadata. Raises as :func:`metadata_text`, also if it is invalid."""
     text = metadata_text(io, location)
     try:
         _check_parts(text)
         return TableMetadataUtil.parse_raw(text.decode())
     except (ValidationError, PydanticError, UnicodeDecodeError, msgspec.MsgspecError, *UNCHECKED) as error:
-        raise CorruptRecord(f"{location} is no table metadata: {_why(error)}") from error
+        raise CorruptRecord(f"{location} is not table metadata: {_why(error)}") from error
 
 
 def read_view_metadata(io: FileIO, location: str) -> ViewMetadata:
@@ -68,7 +68,7 @@ def read_view_metadata(io: FileIO, location: str) -> ViewMetadata:
             raise CorruptRecord(f"{location} is larger than the metadata of a view may be")
         return ViewMetadata.model_validate_json(text)
     except (PydanticError, UnicodeDecodeError, *UNCHECKED) as error:
-        raise CorruptRecord(f"{location} is no view metadata: {_why(error)}") from error
+        raise CorruptRecord(f"{location} is not view metadata: {_why(error)}") from error
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):
@@ -89,20 +89,20 @@ class _Earlier(msgspec.Struct, rename="kebab"):
 
 
 _LONG = {"snapshots": _Snapshot, "snapshot-log": _Present, "metadata-log": _Earlier}
-"""What grows with the history of a table."""
+"""The parts that grow with the history of a table."""
 
 
 def _check_parts(text: bytes) -> None:
-    """pydantic looks for every mistake in what it is given; of millions each takes its time and memory."""
+    """Limit the parts: pydantic reports every mistake, and millions would take much time and memory."""
     fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     for name, kind in _LONG.items():
         from_json(fields.pop(name, None) or b"null", list[kind] | None)  # type: ignore[valid-type, arg-type]
     if sum(bytes(raw).count(b",") for raw in fields.values()) > MAX_PARTS:
-        raise msgspec.ValidationError(f"it has more than {MAX_PARTS:,} parts besides its history")
+        raise msgspec.ValidationError(f"it has more than {MAX_PARTS:,} parts apart from its history")
 
 
 def _why(error: Exception) -> str:
-    """Without what stands in the file: it may be another one's."""
+    """The error without the file's content, which may be another caller's."""
     inner = error.args[0] if error.args and isinstance(error.args[0], PydanticError) else error
     if isinstance(inner, msgspec.MsgspecError):
         return str(inner)

@@ -1,7 +1,7 @@
 """The shape of an Iceberg table, fixed for one operation: schema, partitioning, properties.
 
-It is decided once, when the operation starts, and recorded in its argument: every job and the commit work
-from the recorded one, so that all of them agree on field ids whatever becomes of the table meanwhile.
+It is decided once, when the operation starts, and recorded in its argument: every job and the commit use the
+recorded one, so all of them agree on field ids whatever happens to the table meanwhile.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from distop.commit.layout.terms import parse_partitioning
 from distop.errors import CorruptRecord, PreconditionFailed
 
 FORMAT_VERSION: Literal[2] = 2
-"""The Iceberg format that is written: the first in which a manifest may be adopted by a later snapshot."""
+"""The Iceberg format version to write: the first in which a later snapshot can adopt a manifest."""
 
 DEFAULT_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
-"""Of the tables that operations make, unless they say otherwise: earlier metadata files that the table's log
-no longer names (it has ``write.metadata.previous-versions-max`` entries, 100 by default) are removed."""
+"""Default for tables that operations create: metadata files that the table's log no longer names are removed
+(it has ``write.metadata.previous-versions-max`` entries, 100 by default)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Layout:
     spec: PartitionSpec
     properties: dict[str, str] = field(default_factory=dict)
     last_column_id: int = field(default=0, compare=False)
-    """The highest id that a column has or had, where it is known. Not recorded."""
+    """The highest id that any column has had, if known. Not recorded."""
 
     @classmethod
     def create(
@@ -54,7 +54,7 @@ class Layout:
         partition_by: Sequence[str] = (),
         properties: Mapping[str, Any] | None = None,
     ) -> Layout:
-        """The layout of a table that is yet to be made.
+        """The layout of a new table.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class Layout:
         Raises
         ------
         InvalidArgument
-            A column has a type that Iceberg lacks (``field`` is ``schema``), a term names no column or no
+            Iceberg has no such column type (``field`` is ``schema``), a term names an unknown column or
             transform (``field`` is ``partition_by``), or a property names code (``field`` is ``properties``).
         """
         if not isinstance(schema, Schema):
@@ -82,14 +82,14 @@ class Layout:
     def of(cls, metadata: TableMetadata) -> Layout:
         """The present layout of an existing table.
 
-        Raises :class:`~distop.errors.PreconditionFailed` if it has an Iceberg format that is not written.
+        Raises :class:`~distop.errors.PreconditionFailed` if distop does not write its Iceberg format version.
         """
         check_format(metadata)
         properties = dict(metadata.properties)
         return cls(metadata.schema(), metadata.spec(), properties, metadata.last_column_id)
 
     def to_json(self) -> dict[str, Any]:
-        """A JSON object, to be recorded in an operation's argument."""
+        """A JSON object for the operation's argument."""
         return {
             "schema": msgspec.json.decode(self.schema.model_dump_json()),
             "spec": msgspec.json.decode(self.spec.model_dump_json()),
@@ -106,11 +106,11 @@ class Layout:
                 dict(value.get("properties", {})),
             )
         except (KeyError, TypeError, AttributeError, PydanticError, ValidationError) as error:
-            raise CorruptRecord(f"this is not the layout of a table: {error}") from error
+            raise CorruptRecord(f"this is not a table layout: {error}") from error
 
     @cached_property
     def arrow_schema(self) -> Any:
-        """The ``pyarrow.Schema`` that rows have when they are written; carries the field ids."""
+        """The ``pyarrow.Schema`` of rows to write; it carries the field ids."""
         from pyiceberg.io.pyarrow import schema_to_pyarrow
 
         return schema_to_pyarrow(self.schema)
@@ -121,7 +121,7 @@ class Layout:
         Parameters
         ----------
         uuid:
-            The table's uuid; if it is none, a random one is taken.
+            The table's uuid; if it is not a uuid, a random one is used.
         now:
             Seconds since the Unix epoch.
         """
@@ -144,12 +144,12 @@ class Layout:
 
 
 def check_format(metadata: TableMetadata) -> None:
-    """Raise :class:`~distop.errors.PreconditionFailed` unless the table has the format that is written."""
+    """Raise :class:`~distop.errors.PreconditionFailed` unless distop writes the table's format version."""
     if metadata.format_version != FORMAT_VERSION:
         raise PreconditionFailed(
             f"the table at {metadata.location} has Iceberg format {metadata.format_version}, "
             f"distop writes format {FORMAT_VERSION}",
-            hint="upgrade the table, or make it anew",
+            hint="upgrade the table, or create it again",
         )
 
 
@@ -169,21 +169,21 @@ def file_io(
 ) -> FileIO:
     """Access to the files at and below a location.
 
-    Properties of the table have no say: anybody who may write to a table sets them, and ``py-io-impl`` names
-    any function of Python.
+    The table's properties are ignored: any writer of the table sets them, and ``py-io-impl`` names arbitrary
+    Python code.
 
     Parameters
     ----------
     storage:
         The table's storage options.
     own:
-        Properties of the catalog that this process was given; they come first. What neither says comes from
-        the environment.
+        Catalog properties that this process was given; they take precedence. The environment supplies the
+        rest.
 
     Raises
     ------
     NotAllowed
-        Tables may have no files there; also when one is opened that lies elsewhere.
+        Tables may not have files there; also raised when a file elsewhere is opened.
     """
     from distop.commit.files.checked_io import checked
 
@@ -193,7 +193,7 @@ def file_io(
 def load_metadata(metadata_location: str, storage: StorageOptions | None = None) -> TableMetadata:
     """Read a table's metadata file.
 
-    Raises :class:`~distop.errors.CorruptRecord` if it is missing or is no table metadata.
+    Raises :class:`~distop.errors.CorruptRecord` if it is missing or is not table metadata.
     """
     try:
         return read_metadata(file_io(metadata_location, storage), metadata_location)

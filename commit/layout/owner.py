@@ -1,10 +1,10 @@
-"""The owner file of a table's folder: it says that everything in the folder is this table's (checklist S2).
+"""The owner file of a table's folder: it proves that everything in the folder is this table's (checklist S2).
 
-``<location>/_distop/table-<uuid>`` is put there before the first file of the table is, if the folder is empty
-then. A program of pyiceberg writes a file first, and may die before it has put this one there: so the table's
-record says whether the folder was found empty, and whoever needs the owner file next puts it there. Folders
-are removed, and searched for orphans, only where it stands: that a table's record names a folder proves
-nothing, since links, mounts and other installations lead to the same files under other names. A file that
+``<location>/_distop/table-<uuid>`` is created before the first file of the table, if the folder is then
+empty. A pyiceberg program writes a file first, and may die before it creates this one: so the table's record
+says whether the folder was found empty, and the next process that needs the owner file creates it. Only
+folders with this file are removed or searched for orphans: a folder's name in a table's record proves
+nothing, since links, mounts and other installations reach the same files under other names. A file that
 exists or not cannot be half written, and a copy of a folder carries the uuid of the original.
 """
 
@@ -24,7 +24,7 @@ _STEM = "table-"
 
 
 def owners(location: str, storage: StorageOptions | None = None) -> list[str]:
-    """The uuids of the tables that have taken a folder: one, unless somebody has copied files."""
+    """The uuids of the tables that own a folder: at most one, unless files were copied."""
     found = entries(f"{location}/{PRIVATE}", storage)
     return [entry.name[len(_STEM) :] for entry in found if entry.name.startswith(_STEM)]
 
@@ -32,8 +32,8 @@ def owners(location: str, storage: StorageOptions | None = None) -> list[str]:
 def take_folder(
     location: str, uuid: str, storage: StorageOptions | None = None, *, found_empty: bool = False
 ) -> bool:
-    """Make a folder a table's own, if nothing is in it, or nothing was when the table was made
-    (``found_empty``); whether it is. Safe to repeat.
+    """Make a folder a table's own, if it is empty, or was empty when the table was created (``found_empty``).
+    Returns whether the table owns it. Idempotent.
 
     Raises as :func:`is_free`.
     """
@@ -47,7 +47,7 @@ def take_folder(
 
 
 def is_free(location: str, uuid: str, storage: StorageOptions | None = None) -> bool:
-    """Whether a folder can be a table's own: it is already, or is empty.
+    """Whether a table can own a folder: it does already, or the folder is empty.
 
     Raises :class:`~distop.errors.LocationInUse` if it is another table's.
     """
@@ -55,13 +55,13 @@ def is_free(location: str, uuid: str, storage: StorageOptions | None = None) -> 
 
 
 def _is_taken(location: str, uuid: str, storage: StorageOptions | None) -> bool:
-    """Whether it is the table's own already. Raises as :func:`is_free`."""
+    """Whether the table owns the folder already. Raises as :func:`is_free`."""
     found = owners(location, storage)
     if found and uuid not in found:
         raise in_use(location, "leads to", owner_file(location, found[0]))
     if not found:
         for above in _folders_above(location, storage):
-            # Who may see his own folder only can lie in no other one.
+            # A process that may only read its own folder cannot be inside another table's.
             with suppress(PermissionError, NotAllowed):
                 if others := owners(above, storage):
                     raise in_use(location, "lies in", owner_file(above, others[0]))
@@ -69,7 +69,7 @@ def _is_taken(location: str, uuid: str, storage: StorageOptions | None) -> bool:
 
 
 def _folders_above(location: str, storage: StorageOptions | None) -> list[str]:
-    """The folders that a folder lies in; on a disk, where links lead to."""
+    """The parent folders of a folder; on a disk, with links resolved."""
     if protocol_of(location) != "file":
         return places_above(location)
     real = PurePath(os.path.realpath(file_system(location, storage)[1]))
@@ -77,16 +77,16 @@ def _folders_above(location: str, storage: StorageOptions | None) -> list[str]:
 
 
 def in_use(location: str, how: str, found: str) -> LocationInUse:
-    """The refusal of a folder because of the owner file of another table; ``how`` it is related to that."""
+    """The error for another table's owner file; ``how`` the two folders are related."""
     return LocationInUse(
         f"location {location} {how} the folder of another table, or of another installation",
-        hint=f"use another folder; if no table is there, remove {found}",
+        hint=f"use another folder; if no table uses it, remove {found}",
         details={"field": "location", "uuid": found.rpartition(_STEM)[2]},
     )
 
 
 def mark_folder(location: str, uuid: str, storage: StorageOptions | None = None) -> None:
-    """Put the owner file there."""
+    """Create the owner file."""
     filesystem, path = file_system(owner_file(location, uuid), storage)
     if protocol_of(location) == "file":
         filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -94,12 +94,12 @@ def mark_folder(location: str, uuid: str, storage: StorageOptions | None = None)
 
 
 def is_empty(location: str, storage: StorageOptions | None = None) -> bool:
-    """Whether nothing is in a folder, or only what distop keeps there for itself."""
+    """Whether a folder is empty, except for distop's own files."""
     return all(entry.name == PRIVATE for entry in entries(location, storage))
 
 
 def give_folder_up(location: str, uuid: str, storage: StorageOptions | None = None) -> None:
-    """Take the owner file of a table away, and what has no other file in it. Safe to repeat."""
+    """Remove the owner file of a table, and its folders if they are empty. Idempotent."""
     remove_file(owner_file(location, uuid), storage)
     remove_if_empty(f"{location}/{PRIVATE}")
     remove_if_empty(location)
@@ -111,5 +111,5 @@ def is_owner_file(path: str) -> bool:
 
 
 def owner_file(location: str, uuid: str) -> str:
-    """Where it stands."""
+    """The path of the owner file."""
     return f"{location}/{PRIVATE}/{_STEM}{uuid}"

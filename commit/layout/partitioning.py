@@ -51,7 +51,7 @@ _TIME_UNITS: dict[type[Transform[Any, Any]], str] = {
     DayTransform: "D",
     HourTransform: "h",
 }
-# Hashed as 64-bit integers, whatever their own width (specification, appendix B).
+# Hashed as 64-bit integers, for any integer type (specification, appendix B).
 _HASHED_AS_LONG = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
 _NAN = float("nan")
 
@@ -59,7 +59,7 @@ _NAN = float("nan")
 class Partitioner:
     """Splits batches of one schema by the values of one partition spec.
 
-    Raises :class:`~distop.errors.InvalidArgument` for a transform that this version does not know.
+    Raises :class:`~distop.errors.InvalidArgument` for an unknown transform.
     """
 
     def __init__(self, schema: Schema, spec: PartitionSpec) -> None:
@@ -70,7 +70,7 @@ class Partitioner:
             self._columns.append((accessor, transform_function(field.transform, kind)))
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
-        """The batch's rows by partition, in their order; each part owns its memory, or is the whole batch."""
+        """The batch's rows by partition, in order; each part owns its memory, or is the whole batch."""
         if batch.num_rows == 0:
             return
         if not self._columns:
@@ -97,7 +97,7 @@ def _reach(batch: pa.RecordBatch, accessor: Accessor) -> Any:
 
 
 def _group_codes(values: list[Any]) -> tuple[Ints, int]:
-    """For each row the number of its group, and how many groups there are."""
+    """The group number of each row, and the number of groups."""
     codes: Ints | None = None
     groups = 1
     for array in values:
@@ -106,7 +106,7 @@ def _group_codes(values: list[Any]) -> tuple[Ints, int]:
         if codes is None:
             codes, groups = column, len(encoded.dictionary)
         else:
-            # Dense again after every column, so that the product cannot overflow.
+            # Dense again after every column, so the product cannot overflow.
             distinct, codes = np.unique(codes * len(encoded.dictionary) + column, return_inverse=True)
             groups = len(distinct)
     if codes is None:
@@ -153,7 +153,7 @@ def transform_function(transform: Transform[Any, Any], kind: IcebergType) -> Cal
 
 
 def _ints(array: Any) -> Ints:
-    """The integers that stand for a date, time, timestamp or integer column; 0 where it is null."""
+    """The integers of a date, time, timestamp or integer column; 0 for NULL."""
     if pa.types.is_date32(array.type):
         array = array.cast(pa.int32())
     ints: Ints = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
@@ -176,7 +176,7 @@ def _stored(array: Any, kind: IcebergType) -> Any:
 
 def _since_epoch(array: Any, kind: IcebergType, unit: str) -> Any:
     ticks = "datetime64[D]" if isinstance(kind, DateType) else "datetime64[us]"
-    # numpy rounds down, also before 1970, as the specification wants.
+    # numpy rounds down, also before 1970, as the specification requires.
     return _mapped(
         array, lambda ints: ints.view(ticks).astype(f"datetime64[{unit}]").view(np.int64), pa.int32()
     )

@@ -1,4 +1,4 @@
-"""Properties of a table that may be kept, and those that libraries would act on."""
+"""Which table properties are stored, and which are refused because libraries act on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from distop.errors import InvalidArgument
 from distop.metastore.records.locations import canonical, place_of
 
 MAX_PROPERTIES, MAX_PROPERTY_NAME, MAX_PROPERTY, MAX_MAPPING = 256, 256, 16 << 10, 1 << 20
-"""Of one table; characters of a name, of a value, and of the one that maps columns to names."""
+"""Limits: properties of a table; characters of a name, of a value, and of the name mapping."""
 
 _ACTS = re.compile(
     r"(.*[.-])?impl|py-.*|(s3|gcs|adls|hdfs|oss|abfs|wasb|client|rest|hive|glue|dynamodb|sql|fs|http|ssl|auth"
@@ -25,7 +25,7 @@ _KINDS = frozenset(
     version write
     """.split()  # noqa: SIM905
 )
-"""What a name with dots begins with: how files are written and read, what engines note, what users note."""
+"""Allowed prefixes of dotted names: reading and writing files, notes of engines, notes of users."""
 
 _NAMES_FOLDERS = (
     "write.data.path",
@@ -33,26 +33,26 @@ _NAMES_FOLDERS = (
     "write.object-storage.path",
     "write.folder-storage.path",
 )
-"""Where programs of Iceberg write, in place of the table's location."""
+"""Folders that Iceberg programs write to instead of the table's location."""
 
 ON_CONFLICT = "distop.on-conflict"
-"""What becomes of an append of another program that has lost to other commits: ``refuse`` or ``rebase``."""
+"""What happens to another program's append that lost to other commits: ``refuse`` or ``rebase``."""
 
 
 def check_properties(
     properties: Mapping[str, Any], location: str = "", standing: Mapping[str, Any] | None = None
 ) -> None:
-    """Refuse properties that somebody's library would act on, and more of others than a table has use for.
+    """Refuse properties that a library would act on, and more or larger ones than allowed.
 
-    Of names with dots those are kept whose kind is known: libraries configure access to files and services
-    by such names, and learn new ones. A single word is a note, unless libraries act on it; pyiceberg would
-    call what ``py-io-impl`` names wherever a process opens the table. A folder to write to must be in that
-    of the table, where its ``location`` is known: any other is another table's, or claimed by nobody.
+    Dotted names need a known prefix: libraries configure access to files and services by such names, and add
+    new ones. A single word is a note, unless libraries act on it: pyiceberg would run the code that
+    ``py-io-impl`` names in any process that opens the table. A folder to write to must be below the table's
+    ``location``, if that is known: any other may be another table's.
 
     Parameters
     ----------
     standing:
-        Those that the table has already: of them the kind is not asked for.
+        Existing properties of the table: their prefix is not checked.
 
     Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``properties``.
     """
@@ -66,8 +66,8 @@ def check_properties(
             )
         if not _is_of_a_kind(name) and name not in (standing or {}):
             raise _bad_property(
-                f"property {name[:100]!r} is of no kind that is kept",
-                f"a note of your own begins with user. or has no dot; known: {', '.join(sorted(_KINDS))}",
+                f"property {name[:100]!r} has no known prefix",
+                f"for your own notes use the prefix user. or no dot; known: {', '.join(sorted(_KINDS))}",
             )
         most = MAX_MAPPING if name == "schema.name-mapping.default" else MAX_PROPERTY
         if len(name) > MAX_PROPERTY_NAME or len(str(value)) > most:
@@ -89,7 +89,7 @@ def check_properties(
 
 
 def check_on_conflict(properties: Mapping[str, Any]) -> None:
-    """Of a table, or of a snapshot. Raises :class:`~distop.errors.InvalidArgument` for another value."""
+    """The setting of a table, or of a snapshot. Raises :class:`~distop.errors.InvalidArgument`."""
     if (wanted := properties.get(ON_CONFLICT, "refuse")) not in ("refuse", "rebase"):
         raise InvalidArgument(
             f"{ON_CONFLICT} is refuse or rebase, not {str(wanted)[:50]!r}", details={"field": ON_CONFLICT}
@@ -97,7 +97,7 @@ def check_on_conflict(properties: Mapping[str, Any]) -> None:
 
 
 def inert(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties that another program wrote, without those that :func:`check_properties` may refuse."""
+    """Another program's properties, without those that :func:`check_properties` may refuse."""
     return {
         name: value
         for name, value in properties.items()

@@ -1,4 +1,4 @@
-"""Schemas of new tables: as a user writes them down, or as Arrow has them, made ones of Iceberg."""
+"""Iceberg schemas of new tables, from a user's text or an Arrow schema."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ _NOT_NULL = re.compile(r"\s+not\s+null$", re.IGNORECASE)
 
 
 def parse_schema(fields: Iterable[str] | Mapping[str, str]) -> Schema:
-    """A schema that a user wrote down: ``["id: long not null", "price: decimal(9,2)"]``, or names to types.
+    """A schema from text: ``["id: long not null", "price: decimal(9,2)"]``, or names to types.
 
     Types are Iceberg's primitive ones. Raises :class:`~distop.errors.InvalidArgument` naming the column.
     """
@@ -78,7 +78,7 @@ def parse_schema(fields: Iterable[str] | Mapping[str, str]) -> Schema:
 def _split_field(text: object) -> tuple[str, str]:
     name, colon, type_text = str(text).rpartition(":")
     if not colon:
-        raise _bad_schema(f"{text!r} is no column: write 'name: type'", str(text))
+        raise _bad_schema(f"{text!r} is not a column: write 'name: type'", str(text))
     return name.strip(), type_text
 
 
@@ -94,12 +94,12 @@ def _parse_type(name: str, text: str) -> PrimitiveType:
     if (match := _FIXED.fullmatch(lowered)) and int(match[1]) > 0:
         return FixedType(int(match[1]))
     known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
-    raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known are: {known}", name)
+    raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known: {known}", name)
 
 
 def check_schema(schema: Schema) -> None:
-    """Refuse a schema of another program that has more columns, nested ones among them, longer names or
-    deeper values than a table may have.
+    """Refuse another program's schema with more columns (nested ones included), longer names or deeper
+    nesting than a table may have.
 
     Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``schema``.
     """
@@ -114,7 +114,7 @@ def check_schema(schema: Schema) -> None:
             if len(text) > most:
                 raise _bad_schema(
                     f"column {field.name[:50]!r} has a text of {len(text):,} characters, at most {most:,} "
-                    "are taken",
+                    "are allowed",
                     field.name[:50],
                 )
         inner: Iterable[NestedField] = ()
@@ -134,10 +134,11 @@ def check_schema(schema: Schema) -> None:
 
 
 def check_fields(fields: Sequence[object]) -> None:
-    """Refuse to partition or sort by more than a table may have. Raises as :func:`check_schema`."""
+    """Refuse more partition or sort fields than a table may have. Raises as :func:`check_schema`."""
     if len(fields) > MAX_FIELDS:
         raise _bad_schema(
-            f"there are {len(fields):,} fields to partition or sort by, at most {MAX_FIELDS:,}", ""
+            f"there are {len(fields):,} fields to partition or sort by, at most {MAX_FIELDS:,} are allowed",
+            "",
         )
 
 
@@ -149,7 +150,7 @@ def check_names(names: Iterable[str]) -> None:
         if len(name) > MAX_COLUMN_NAME:
             raise _bad_schema(
                 f"column {name[:50]!r}... has a name of {len(name):,} characters, at most "
-                f"{MAX_COLUMN_NAME:,} are taken",
+                f"{MAX_COLUMN_NAME:,} are allowed",
                 name[:50],
             )
         if len(seen) >= MAX_COLUMNS:
@@ -178,11 +179,11 @@ def from_arrow(schema: Any) -> Schema:
             f"column {column.name!r}: Iceberg has no type {column.type}", column.name
         ) from error
     except (TypeError, ValueError) as error:
-        raise _bad_schema(f"the schema cannot be one of Iceberg: {error}", "") from error
+        raise _bad_schema(f"this cannot be an Iceberg schema: {error}", "") from error
 
 
 def _widened(kind: Any) -> Any:
-    """The Arrow type that Iceberg has and that holds all values of ``kind``."""
+    """The Iceberg-compatible Arrow type that holds all values of ``kind``."""
     import pyarrow as pa
 
     if pa.types.is_uint32(kind):

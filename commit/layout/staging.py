@@ -1,8 +1,8 @@
-"""Where an operation writes, by the format of its table.
+"""Where an operation writes, by table format.
 
-Files of Iceberg and Delta tables are written where they will stay; what makes them part of the table is the
-commit. A plain directory tree has nothing but its files, so they are written to a folder that no reader looks
-into (names that begin with ``_`` are passed over by all of them), and moved.
+Files of Iceberg and Delta tables are written at their final place; the commit makes them part of the table. A
+plain directory tree consists of its files only, so they are written to a folder that readers ignore (all of
+them skip names that begin with ``_``), and moved.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ ICEBERG, FILES, DELTA = "iceberg", "files", "delta"
 FORMATS = (ICEBERG, FILES, DELTA)
 
 OUTPUT = "output"
-"""Field of an operation's argument: the format of its table. Without it: Iceberg."""
+"""Field of an operation's argument: the format of its table. Default: Iceberg."""
 
 RULES = "rules"
-"""Field of an operation's argument: the rules that its jobs check. They leave their findings in the private
+"""Field of an operation's argument: the rules that its jobs check. Jobs write their findings to the private
 folder."""
 
 BRANCH = "branch"
@@ -35,7 +35,7 @@ def format_of(operation: OperationArg) -> str:
 
 
 def branch_of(operation: OperationArg) -> str:
-    """The branch that an operation writes to; empty of one that writes to the table itself."""
+    """The branch that an operation writes to; empty: the table itself."""
     return str(operation.argument.get(BRANCH) or "")
 
 
@@ -45,7 +45,7 @@ def data_folder(table_format: str) -> str:
 
 
 def kept_folders(table_format: str) -> tuple[str, ...]:
-    """Folders in which the files of published attempts stay for good."""
+    """Folders in which the files of published attempts stay."""
     match table_format:
         case "files":
             return (HIDDEN_QUARANTINE,)
@@ -55,17 +55,17 @@ def kept_folders(table_format: str) -> tuple[str, ...]:
 
 
 def passing_folders(table_format: str) -> tuple[str, ...]:
-    """Folders that are not needed once the operation has ended."""
+    """Folders that can be removed once the operation has ended."""
     return () if table_format == ICEBERG else (PRIVATE,)
 
 
 def passing_folders_of(operation: OperationArg) -> tuple[str, ...]:
-    """Folders of an operation that are not needed once it has ended."""
+    """Folders of an operation that can be removed once it has ended."""
     if operation.argument.get(RULES):
         return (PRIVATE,)
     return passing_folders(format_of(operation))
 
 
 def quarantine_folder(table_format: str) -> str:
-    """The folder that bad rows are kept in; one that readers of the table's own folder pass over."""
+    """The folder for bad rows; readers of the table's own folder skip it."""
     return QUARANTINE if table_format == ICEBERG else HIDDEN_QUARANTINE

@@ -1,4 +1,4 @@
-"""How a table is partitioned, as a user writes it down: ``month(time)``, ``bucket[16](id)``, a column."""
+"""A table's partitioning as users write it: ``month(time)``, ``bucket[16](id)``, or a column."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _WITH_WIDTH = ("bucket", "truncate")
 
 
 def parse_partitioning(terms: Sequence[str], schema: Schema) -> PartitionSpec:
-    """The partition spec that some terms mean; see :meth:`distop.commit.layout.model.Layout.create`.
+    """The partition spec of some terms; see :meth:`distop.commit.layout.model.Layout.create`.
 
     Raises :class:`~distop.errors.InvalidArgument` (``field`` is ``partition_by``).
     """
@@ -43,15 +43,15 @@ def parse_partitioning(terms: Sequence[str], schema: Schema) -> PartitionSpec:
     for position, term in enumerate(terms):
         transform, source, name = _parse_term(str(term).strip(), schema)
         if any(other.source_id == source.field_id for other in fields):
-            raise _bad_term(f"{term!r} uses column {source.name!r} a second time", schema)
+            raise _bad_term(f"{term!r} uses column {source.name!r} twice", schema)
         if not isinstance(transform, IdentityTransform) and name in schema.column_names:
-            raise _bad_term(f"{term!r} would be called {name!r}, as a column is", schema)
+            raise _bad_term(f"{term!r} would be called {name!r}, which is the name of a column", schema)
         fields.append(PartitionField(source.field_id, PARTITION_FIELD_ID_START + position, transform, name))
     return PartitionSpec(*fields)
 
 
 def check_terms(terms: Sequence[str]) -> None:
-    """Refuse what is no term whatever the columns are. Raises as :func:`parse_partitioning`."""
+    """Refuse terms that are invalid for any columns. Raises as :func:`parse_partitioning`."""
     for term in terms:
         match = _TERM.fullmatch(str(term).strip())
         if match is None:
@@ -66,7 +66,7 @@ def _parse_term(term: str, schema: Schema) -> tuple[Transform[Any, Any], NestedF
         return _checked(IdentityTransform(), term, term, term, schema)
     match = _TERM.fullmatch(term)
     if match is None:
-        raise _bad_term(f"{term!r} is neither a column nor a transform of one", schema)
+        raise _bad_term(f"{term!r} is neither a column nor a transform of a column", schema)
     # Spark writes years(x), months(x) and so on.
     word, width, column = match["name"].lower(), match["width"], match["inside"]
     word = word.removesuffix("s")

@@ -1,4 +1,4 @@
-"""Lists of plain Parquet files, for the commit of a ``files`` table, which looks at them one by one."""
+"""Lists of plain Parquet files, for the commit of a ``files`` table, which checks each file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ListedFile(msgspec.Struct, array_like=True, omit_defaults=True):
     """``md5:<hex>``."""
     rows: int = 0
     folder: str = ""
-    """Hive's, for the values of its partition."""
+    """Hive's folder of its partition."""
 
 
 class PlainFileList(PrivateFileList):
@@ -55,7 +55,7 @@ class PlainFileList(PrivateFileList):
 
 @dataclass(frozen=True)
 class Written:
-    """What the jobs of an operation have written."""
+    """The output of an operation's jobs."""
 
     files: list[ListedFile]
     rows: int
@@ -68,9 +68,9 @@ class Written:
 
 
 def written(view: OperationView) -> Written:
-    """All files of the jobs that have succeeded, in the order of the jobs. Reads the lists that lie apart.
+    """All files of the successful jobs, in job order. Reads the lists that are stored in files.
 
-    Raises :class:`~distop.errors.CorruptRecord` if one is missing, or is not what its job has written.
+    Raises :class:`~distop.errors.CorruptRecord` if one is missing or damaged.
     """
     io = file_io(view.arg.location, view.arg.storage)
     folder = staging_folder(view.arg, PRIVATE)
@@ -83,7 +83,7 @@ def written(view: OperationView) -> Written:
             raise CorruptRecord(f"the list of files of job {partition} of {view.arg.id} is gone") from error
         except (KeyError, TypeError, ValueError, msgspec.MsgspecError) as error:
             raise CorruptRecord(
-                f"job {partition} of {view.arg.id} reports something that is no list of files: {error!r}"
+                f"job {partition} of {view.arg.id} reports something that is not a list of files: {error!r}"
             ) from error
 
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="lists") as pool:

@@ -1,9 +1,8 @@
-"""Publishing into a plain directory tree: folders, then renames, then deletions, then ``_SUCCESS``.
+"""Publishes into a plain directory tree: folders, then renames, then deletions, then ``_SUCCESS``.
 
-A tree has no pointer that could move at once, so a reader may see some files of an operation before the
-others. ``_SUCCESS`` tells: that of the operation before is removed first, the new one is written last. What
-holds is the end: every file is there once, under a name that no other operation uses, and those that were to
-be replaced are gone.
+A tree has no pointer that moves atomically, so a reader may see some files of an operation before the others.
+``_SUCCESS`` tells: the old one is removed first, the new one is written last. The guarantee is the final
+state: every file exists once, under a name that no other operation uses, and replaced files are gone.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ MARKER = "_SUCCESS"
 FIRST, FOLDERS, RENAMES, DELETIONS, LAST = range(5)
 """Stages."""
 LOOKERS = 16
-"""Files looked at a time."""
+"""Files examined concurrently."""
 
 EMPTY_ONLY = ("error_if_exists", "ignore")
-"""Modes that write to an empty tree only."""
+"""Modes that require an empty tree."""
 
 
 class FilesPublish(StepPlan):
-    """Moves what the jobs have written to its place. Argument: ``mode``, as of ingest, and
-    ``ignored``: it was decided at the start that nothing is to be done."""
+    """Moves the output of the jobs to its place. Argument: ``mode``, as of ingest, and
+    ``ignored``: the start decided that nothing is to be done."""
 
     def expand(self, context: FinishContext) -> Sequence[StepRecord]:
         """See :class:`StepPlan`.
@@ -56,7 +55,7 @@ class FilesPublish(StepPlan):
         Raises
         ------
         TableNotEmpty
-            The mode allows an empty tree only, and files have turned up since the operation began.
+            The mode requires an empty tree, and files have appeared since the operation began.
         CorruptRecord
             A job's list of files is missing or damaged.
         """
@@ -89,7 +88,7 @@ class FilesPublish(StepPlan):
 
 
 class FilesHead(TransactionalStep):
-    """Records the columns of the table with its first operation, so that the next ones keep to them."""
+    """Records the columns of the table with its first operation; later ones keep them."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`TransactionalStep`."""
@@ -97,7 +96,7 @@ class FilesHead(TransactionalStep):
         layout = arg.argument.get("layout") or {}
         standing = decode(context.head.value, Head, context.head.key) if context.head.exists else None
         if standing is not None and standing.layout:
-            # The columns may have been altered meanwhile; what the operation adds comes on top.
+            # The columns may have been altered meanwhile; the operation's new columns are added on top.
             present, planned = Layout.from_json(standing.layout), Layout.from_json(layout)
             schema = put_on(present.schema, planned.schema, evolution_of(arg))
             layout = replace(present, schema=schema).to_json()
@@ -106,7 +105,7 @@ class FilesHead(TransactionalStep):
 
 
 def target_name(arg: OperationArg, file: ListedFile) -> str:
-    """The name of a file in the tree: of this operation and of this attempt alone."""
+    """The name of a file in the tree, unique to this operation and attempt."""
     return f"part-{arg.uuid[:12]}-{file.name}"
 
 
@@ -121,9 +120,9 @@ def _rename(root: str, staged: str, arg: OperationArg, file: ListedFile) -> Rena
 
 
 def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list[DeleteArgument]:
-    """What is to be deleted: the files that are there now, as they are now (C7, C14).
+    """The files to delete: those that exist now, in their present version (C7, C14).
 
-    Raises :class:`~distop.errors.LocationInUse` if some of them are another table's.
+    Raises :class:`~distop.errors.LocationInUse` if some of them belong to another table.
     """
     if mode not in ("overwrite", "overwrite_partitions"):
         return []
@@ -141,7 +140,7 @@ def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list
 
 
 def visible_files(location: str, storage: StorageOptions | None = None) -> Iterator[str]:
-    """Paths, below a location, of the files that readers of the tree see: nothing in them begins with ``_``
+    """Paths, below a location, of the files visible to readers of the tree: no component begins with ``_``
     or ``.``; sorted."""
     return filter(_is_visible, _files(location, storage))
 
@@ -158,11 +157,11 @@ def _is_visible(name: str) -> bool:
 
 
 def refuse_files(table: str, location: str, storage: StorageOptions | None = None) -> None:
-    """Raise :class:`~distop.errors.TableNotEmpty` if readers of the tree see any file."""
+    """Raise :class:`~distop.errors.TableNotEmpty` if the tree contains a visible file."""
     found = next(visible_files(location, storage), None)
     if found is not None:
         raise TableNotEmpty(
-            f"table {table!r} holds data already: {found}",
+            f"table {table!r} already holds data: {found}",
             hint="append to it, or overwrite what is there",
             details={"table": table, "file": found},
         )

@@ -1,11 +1,11 @@
 """The contracts of commit steps, and how steps are found.
 
-A *transactional* step writes nothing that anybody sees. It contributes compares and puts to the transaction
-that finishes an operation, and so happens exactly once, together with everything else in it. What it prepares
-beside (metadata files nobody refers to yet) it can take back once that transaction has certainly failed.
+A *transactional* step writes nothing visible. It contributes compares and puts to the transaction that
+finishes an operation, so it happens exactly once, together with everything else in it. Other things that it
+prepares (metadata files without references) it can remove once that transaction has certainly failed.
 
-An *external* step acts on something that etcd's transaction cannot reach. It is logged before it is executed,
-and executed again after a crash unless it can see that it is done.
+An *external* step acts on something outside of etcd. It is logged before it is executed, and executed again
+after a crash unless it can verify that it is done.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class FinishContext:
-    """What a step builds on, all read at one revision."""
+    """The state that a step builds on, all read at one revision."""
 
     table: TableRecord
     keys: TableKeys
     head: KeyValue
-    """The raw head; missing before anything was published."""
+    """The raw head; missing before the first publication."""
     watermarks: KeyValue
-    """Those that were written lately, raw; missing before any was set. Its revision is that of all."""
+    """Recently written watermarks, raw; missing before the first. Its revision is that of all."""
     view: OperationView
     index: KeyValue = KeyValue.missing(b"")  # noqa: RUF009 - a frozen value
-    """The raw pointer of the operation's object; missing before anything of it was published."""
+    """The raw pointer of the operation's object; missing before its first publication."""
     now: Callable[[], float] = time.time
     """Seconds since the Unix epoch."""
     chunks: Fetch | None = None
@@ -66,40 +66,40 @@ class FinishContext:
 
     @cached_property
     def marks(self) -> Marks:
-        """All watermarks, read as they are asked for."""
+        """All watermarks, read on demand."""
         return Marks(decode_recent(self.watermarks.value), Chunks(self.chunks))
 
     def head_moved(self, head: Head) -> Txn:
-        """The share of a step that moves the head: only if it is still the one that the step builds on."""
+        """The contribution of a step that moves the head: only if the head is still the step's base."""
         return Txn((unchanged(self.head),), (Put(self.keys.head, encode(head)),))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contribution:
-    """A step's share of the finishing transaction."""
+    """A step's part of the finishing transaction."""
 
     txn: Txn = Txn()
-    """Compares that must hold, and what happens then."""
+    """Compares that must hold, and the writes."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """For the history: JSON. Numbers beyond 2**53 are better strings, for readers in JavaScript."""
+    """For the history: JSON. Write numbers beyond 2**53 as strings, for readers in JavaScript."""
     discard: Callable[[], None] = _nothing
-    """Takes back what was prepared, once the transaction has *certainly* failed; never called in doubt.
-    Never raises."""
+    """Removes what was prepared, once the transaction has *certainly* failed; never called in doubt. Never
+    raises."""
 
 
 class TransactionalStep(ABC):
-    """One step, made from the argument of its record."""
+    """One step, built from the argument of its record."""
 
     def __init__(self, argument: dict[str, Any] | None = None) -> None:
         self.argument = dict(argument or {})
 
     @abstractmethod
     def prepare(self, context: FinishContext) -> Contribution:
-        """Work out this step's share on the given base.
+        """Compute this step's contribution on the given base.
 
-        Runs in a thread, reads nothing of etcd but the watermarks that it asks for, and is called again on a
-        fresh base when the transaction lost to another writer. Raising :class:`~distop.errors.Conflict`,
-        ``InvalidArgument`` or ``PreconditionFailed`` ends the operation; anything else is tried again.
+        Runs in a thread, reads only watermarks from etcd, and is called again with a fresh base when the
+        transaction lost to another writer. Raising :class:`~distop.errors.Conflict`,
+        ``InvalidArgument`` or ``PreconditionFailed`` ends the operation; other errors are retried.
         """
 
 
@@ -108,81 +108,81 @@ class TransactionalStep(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class StepContext:
-    """What an external step knows besides its argument. The same on every host that may execute it (C13)."""
+    """The context of an external step. The same on every host that may execute it (C13)."""
 
     table: TableRecord
     arg: OperationArg
     token: str
-    """Of the operation, the same in every attempt: what a step leaves behind to recognise itself by."""
+    """Token of the operation, the same in every attempt: a step uses it to recognise its own traces."""
     check: Callable[[], None] = _nothing
-    """Raises when this process may not act any more. To be called right before what cannot be taken back."""
+    """Raises when this process may not act any more. Call it right before irreversible actions."""
 
 
 class StepState(Enum):
-    """What a look at the world says of a step."""
+    """The result of verifying a step."""
 
     DONE = "done"
-    """It has been executed, completely: it need not be again (C3)."""
+    """It has been executed completely and is not executed again (C3)."""
     NOT_DONE = "not done"
-    """It has not, or not completely."""
+    """It has not been executed, or not completely."""
     UNKNOWN = "unknown"
-    """Nobody can tell. It is executed (again), and so must bear that."""
+    """It cannot be verified. It is executed (again), so it must be idempotent."""
 
 
 class ExternalStep(ABC):
-    """One step, made from the argument of its record. All methods block and run in threads.
+    """One step, built from the argument of its record. All methods block and run in threads.
 
-    A step may be executed several times, by several hosts, after any part of an earlier execution; in the end
-    the world must look as if it had been executed once.
+    A step may be executed several times, by several hosts, after any part of an earlier execution; the final
+    state must be the same as after one execution.
     """
 
     skippable: ClassVar[bool] = False
-    """Whether a person may leave it out, when it cannot be done, without losing rows."""
+    """Whether an operator may skip it, when it cannot be done, without losing rows."""
     looks_itself: ClassVar[bool] = False
-    """Whether :meth:`execute` ends with a look as good as :meth:`verify`, which then need not follow it."""
+    """Whether :meth:`execute` verifies its result, so that no :meth:`verify` needs to follow."""
 
     def __init__(self, argument: dict[str, Any] | None = None) -> None:
         self.argument = dict(argument or {})
 
     @abstractmethod
     def verify(self, context: StepContext) -> StepState:
-        """Whether it is done: decided by content, never by mere existence (C5).
+        """Whether it is done: decided by content, never by existence (C5).
 
         Raises
         ------
         PermanentStepError
-            It is not done and never can be. Everything else that is raised is tried again.
+            It is not done and never can be. Other errors are retried.
         """
 
     @abstractmethod
     def execute(self, context: StepContext) -> None:
-        """Do it. Raises as :meth:`verify`."""
+        """Execute it. Raises as :meth:`verify`."""
 
     def undo(self, context: StepContext) -> bool:
-        """Take back what was executed, as far as it was; whether nothing of it is left.
+        """Undo what was executed; return whether nothing of it is left.
 
-        For operations that are aborted after some of their steps were executed. May be called of a step that
-        never was, and again.
+        For operations that are aborted after some of their steps were executed. May be called for a step that
+        was never executed, and repeatedly.
         """
         return False
 
 
 class StepPlan(ABC):
-    """A step that stands for many external ones, which are only known once the jobs are done."""
+    """A step that expands to external steps, which are known only once the jobs are done."""
 
     def __init__(self, argument: dict[str, Any] | None = None) -> None:
         self.argument = dict(argument or {})
 
     @abstractmethod
     def expand(self, context: FinishContext) -> Sequence[StepRecord]:
-        """The external steps, worked out from the results of the jobs.
+        """Compute the external steps from the results of the jobs.
 
-        Runs in a thread and changes nothing. What it returns is logged and never worked out again, unless
-        this process dies before it is logged. Raises as :meth:`TransactionalStep.prepare`.
+        Runs in a thread and changes nothing. The result is logged and not computed again, unless this process
+        dies before it is logged. Raises as :meth:`TransactionalStep.prepare`.
         """
 
     def facts(self, context: FinishContext) -> dict[str, Any]:
-        """For the history, once all its steps are done: JSON. Numbers beyond 2**53 are better strings."""
+        """For the history, once all its steps are done: JSON. Write numbers beyond 2**53 as strings."""
         return {}
 
 
@@ -192,13 +192,13 @@ AnyStep: TypeAlias = TransactionalStep | ExternalStep | StepPlan
 class StepArgument(
     msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
 ):
-    """The argument of a step, typed. Unknown fields are refused: those of a newer version may matter."""
+    """The typed argument of a step. Unknown fields are refused: those of a newer version may matter."""
 
     STEP: ClassVar[str]
-    """The name its steps are registered under."""
+    """The name under which the steps are registered."""
 
     def record(self, stage: int = 0) -> StepRecord:
-        """The step, to be logged."""
+        """The step as a record for the log."""
         return StepRecord(step=self.STEP, argument=msgspec.to_builtins(self), stage=stage)
 
 
@@ -206,12 +206,12 @@ A = TypeVar("A", bound=StepArgument)
 
 
 def argument_of(step: ExternalStep | StepPlan, kind: type[A]) -> A:
-    """The argument of a step; raises :class:`~distop.errors.PermanentStepError` if it makes no sense."""
+    """The argument of a step; raises :class:`~distop.errors.PermanentStepError` if it is invalid."""
     try:
         return convert(step.argument, kind)
     except msgspec.ValidationError as error:
         raise PermanentStepError(
-            f"the argument of commit step {kind.STEP!r} makes no sense: {error}",
+            f"the argument of commit step {kind.STEP!r} is invalid: {error}",
             hint="was it written by a newer version?",
         ) from error
 
@@ -220,7 +220,7 @@ def argument_of(step: ExternalStep | StepPlan, kind: type[A]) -> A:
 
 
 class StepRegistry:
-    """The steps this process knows: entry points, and steps named by hand. Loaded when first asked for."""
+    """The steps that this process knows: entry points, and steps given by name. Loaded on first use."""
 
     def __init__(self, extra: Iterable[str] | None = None) -> None:
         named = os.environ.get(VARIABLE, "").split(",") if extra is None else extra
@@ -231,17 +231,17 @@ class StepRegistry:
         return {entry.name: entry for entry in entry_points(group=GROUP)}
 
     def names(self) -> list[str]:
-        """All steps, sorted, without loading them."""
+        """All names, sorted, without loading the steps."""
         return sorted({*self._entries, *self._extra})
 
     def kind(self, name: str) -> type[AnyStep]:
-        """The class of the steps of this name.
+        """The class of the steps with this name.
 
         Raises
         ------
         UnknownCommitStep
-            No step of this name is registered here; says which are. Nothing is wrong with the operation
-            (C11).
+            No step with this name is registered here; the error lists the known ones. The operation itself is
+            fine (C11).
         """
         kind: Any = None
         if name in self._extra:
@@ -251,7 +251,7 @@ class StepRegistry:
             kind = self._entries[name].load()
         if not (isinstance(kind, type) and issubclass(kind, TransactionalStep | ExternalStep | StepPlan)):
             raise UnknownCommitStep(
-                f"no commit step {name!r} is registered here, known are: {', '.join(self.names())}",
+                f"no commit step {name!r} is registered here, known: {', '.join(self.names())}",
                 details={"step": name},
             )
         return kind
@@ -274,7 +274,7 @@ class StepRegistry:
 def _not_a(record: StepRecord, kind: str) -> UnknownCommitStep:
     return UnknownCommitStep(
         f"commit step {record.step!r} is not {kind}",
-        hint="another version of it made this record: use that version here too",
+        hint="another version of the step made this record: use that version here, too",
         details={"step": record.step},
     )
 
@@ -282,11 +282,11 @@ def _not_a(record: StepRecord, kind: str) -> UnknownCommitStep:
 def _named(item: str) -> tuple[str, str]:
     name, equals, target = item.partition("=")
     if not equals or ":" not in target:
-        raise InvalidArgument(f"{item!r} names no commit step", hint="write name=module:Class")
+        raise InvalidArgument(f"{item!r} does not name a commit step", hint="write name=module:Class")
     return name, target
 
 
 @cache
 def default_registry() -> StepRegistry:
-    """The steps of this process's environment."""
+    """The steps configured in this process's environment."""
     return StepRegistry()

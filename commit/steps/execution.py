@@ -1,7 +1,7 @@
-"""Executing a commit sequence: verify, execute, verify; stage after stage, in bounded parallel.
+"""Executes a commit sequence: verify, execute, verify; stage after stage, with bounded parallelism.
 
-Nothing is remembered between two executions. What is done is seen in the world itself, so any host can take
-over after any crash, and a sequence that was executed twice looks as if it had been once (C3, C4, C13).
+Nothing is remembered between two executions. Verification finds what is done, so any host can take over after
+any crash, and executing a sequence twice has the same result as once (C3, C4, C13).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from distop.metastore.records.sequence import CommitSequence
 log = logging.getLogger(__name__)
 
 WORKERS = 16
-"""Steps executed at a time: they wait for storage far more than they compute."""
+"""Steps executed concurrently: they mostly wait for storage."""
 
 MAX_DESCRIBED = 300
-"""Characters of a step's argument that stand in an error."""
+"""Characters of a step's argument shown in an error."""
 
 
 class StepFailed(DistopError):
@@ -47,12 +47,12 @@ class StepFailed(DistopError):
     kind = Kind.PRECONDITION
 
     index: int = -1
-    """Which step of the sequence, from 0 on."""
+    """The number of the step in the sequence, from 0."""
     record: StepRecord = StepRecord(step="")
     cause: Exception | None = None
-    """What it raised."""
+    """The error that it raised."""
     permanent: bool = False
-    """Whether another attempt would meet the same."""
+    """Whether another attempt would fail the same way."""
 
     @classmethod
     def of(cls, index: int, record: StepRecord, cause: Exception) -> StepFailed:
@@ -76,23 +76,23 @@ def describe(record: StepRecord) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Executed:
-    """What an execution came to."""
+    """The result of an execution."""
 
     executed: int = 0
     found_done: int = 0
-    """Steps that were true already."""
+    """Steps that were already done."""
     skipped: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Undone:
-    """What taking back came to."""
+    """The result of undoing."""
 
     undone: int
-    """Steps that stood and do no more; those that were never executed, or taken back before, are none."""
+    """Steps that were undone; those never executed, or undone before, do not count."""
     left: list[int]
-    """Indexes of the steps that could not be taken back, in order: a step that raises, one that is not known
-    here, and one whose kind cannot."""
+    """Indexes of the steps that could not be undone, in order: a step that raises, an unknown one, and one of
+    a kind that cannot be undone."""
 
 
 def execute(
@@ -104,10 +104,10 @@ def execute(
     skip: Collection[int] = (),
     registry: StepRegistry | None = None,
 ) -> Executed:
-    """Make every step of a sequence true. Blocking.
+    """Make sure that every step of a sequence is done. Blocking.
 
-    Steps of a stage run side by side; a stage begins when all steps of the ones before are done. When one
-    fails no further one is begun, and those under way are waited for.
+    Steps of a stage run concurrently; a stage begins when all earlier stages are done. After a failure no
+    further step begins, and the call waits for the running ones.
 
     Parameters
     ----------
@@ -116,18 +116,18 @@ def execute(
     workers:
         Steps executed at a time.
     skip:
-        Indexes of steps that are left out, because a person said so.
+        Indexes of steps that an operator decided to skip.
 
     Raises
     ------
     StepFailed
-        Names the step; a permanent failure comes before one that may pass.
+        Names the step; a permanent failure takes precedence over a transient one.
     LeadershipLost, LeaseLost
-        As ``check`` raised it; says nothing about the steps.
+        Raised by ``check``; says nothing about the steps.
     CorruptRecord
         The sequence belongs to another operation.
     PreconditionFailed
-        ``skip`` names a step that does not exist, or may not be left out.
+        ``skip`` names a step that does not exist, or may not be skipped.
     """
     registry = registry or default_registry()
     _check_owner(sequence, context)
@@ -145,7 +145,7 @@ def execute(
         step.execute(context)
         reached("step.middle")
         if not step.looks_itself and step.verify(context) is StepState.NOT_DONE:
-            raise RuntimeError("it was executed, and is not done")
+            raise RuntimeError("it was executed, but is not done")
         reached("step.after")
         return True
 
@@ -168,9 +168,9 @@ def undo(
     workers: int = WORKERS,
     registry: StepRegistry | None = None,
 ) -> Undone:
-    """Take back what was executed of a sequence, the last stage first. Blocking.
+    """Undo the executed steps of a sequence, the last stage first. Blocking.
 
-    Raises as :func:`execute`, but no :class:`StepFailed`.
+    Raises as :func:`execute`, except :class:`StepFailed`.
     """
     registry = registry or default_registry()
     _check_owner(sequence, context)
@@ -200,7 +200,7 @@ def undo(
 
 
 def _stands(step: ExternalStep, context: StepContext) -> bool:
-    """Whether a step has been executed, as far as it can tell."""
+    """Whether a step has been executed, as far as it can be verified."""
     try:
         return step.verify(context) is not StepState.NOT_DONE
     except (LeadershipLost, LeaseLost):
@@ -218,7 +218,7 @@ def _check_owner(sequence: CommitSequence, context: StepContext) -> None:
 
 
 def is_skippable(record: StepRecord, registry: StepRegistry | None = None) -> bool:
-    """Whether a person may leave this step out. One that is not known here may not be."""
+    """Whether an operator may skip this step. An unknown one may not be skipped."""
     try:
         kind = (registry or default_registry()).kind(record.step)
     except UnknownCommitStep:
@@ -227,13 +227,13 @@ def is_skippable(record: StepRecord, registry: StepRegistry | None = None) -> bo
 
 
 def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry | None = None) -> None:
-    """Raise :class:`~distop.errors.PreconditionFailed` unless a person may leave this step out."""
+    """Raise :class:`~distop.errors.PreconditionFailed` unless an operator may skip this step."""
     if not 0 <= index < len(sequence):
         raise PreconditionFailed(f"{sequence.operation} has no commit step {index}")
     record = sequence.steps[index]
     if not is_skippable(record, registry):
         raise PreconditionFailed(
-            f"commit step {index} of {sequence.operation} ({describe(record)}) cannot be left out: "
+            f"commit step {index} of {sequence.operation} ({describe(record)}) cannot be skipped: "
             "rows would be lost"
         )
 
@@ -241,14 +241,14 @@ def check_skippable(sequence: CommitSequence, index: int, registry: StepRegistry
 def _run(
     one: Callable[[int, StepRecord], bool], numbered: Sequence[tuple[int, StepRecord]], workers: int
 ) -> list[bool]:
-    """What ``one`` says of each step, in order. At most ``workers`` at a time; none after a failure."""
+    """The results of ``one`` for each step, in order. At most ``workers`` at a time; none after a failure."""
     waiting: Iterator[tuple[int, tuple[int, StepRecord]]] = enumerate(numbered)
     answers: dict[int, bool] = {}
     failures: list[tuple[int, StepRecord, Exception]] = []
     lock, stop = threading.Lock(), threading.Event()
 
     def work() -> None:
-        # Each worker takes the next step by itself: 10,000 steps are no 10,000 futures.
+        # Each worker takes the next step itself: 10,000 steps do not need 10,000 futures.
         while not stop.is_set():
             with lock:
                 taken = next(waiting, None)
@@ -271,7 +271,8 @@ def _run(
 
 
 def _worst(failures: list[tuple[int, StepRecord, Exception]]) -> Exception:
-    """What to raise: who lost its leadership knows nothing else; a permanent failure outlives the others."""
+    """The error to raise: a lost leadership first, since it says nothing about steps; then a permanent
+    failure."""
     for _, _, error in failures:
         if isinstance(error, LeadershipLost | LeaseLost):
             return error

@@ -1,7 +1,7 @@
-"""Commit steps on files: rename, delete, make a folder, take a marker away, write one.
+"""Commit steps on files: rename, delete, make a folder, remove a marker, write a marker.
 
-Each looks before it acts, at sizes and checksums, and can be repeated after any part of it. Names are taken
-as they are, whatever they are made of (C12).
+Each checks sizes and checksums before it acts, and can be repeated after any part of it. Names are literal,
+whatever characters they contain (C12).
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from distop.errors import PermanentStepError, StepConflict, StepSourceMissing
 from distop.metastore.crashpoints import reached
 
 MAX_MARKER_BYTES = 4096
-"""Much more than a token takes."""
+"""Much more than the size of a token."""
 
 
 class RenameArgument(StepArgument):
-    """What a :class:`Rename` works on."""
+    """The argument of a :class:`Rename`."""
 
     STEP: ClassVar[str] = "files.rename"
 
     source: str
-    """URL of a file that belongs to the operation alone; it is gone afterwards."""
+    """URL of a file of this operation; the step removes it."""
     target: str
-    """URL of where it is to be; may be on another file system."""
+    """URL of the target; may be on another file system."""
     size: int
     checksum: str
     """``md5:<hex>`` of the content, or ``etag:<etag>``."""
     overwrite: bool = False
-    """Whether a file of other content at the target is replaced; else it is a conflict."""
+    """Whether a file with other content at the target is replaced; otherwise it is a conflict."""
 
 
 class DeleteArgument(StepArgument):
-    """What a :class:`Delete` works on."""
+    """The argument of a :class:`Delete`."""
 
     STEP: ClassVar[str] = "files.delete"
 
@@ -49,7 +49,7 @@ class DeleteArgument(StepArgument):
 
     @classmethod
     def of(cls, place: Place) -> DeleteArgument | None:
-        """The file as it is now; ``None`` if there is none."""
+        """The present file; ``None`` if there is none."""
         seen = place.seen()
         if seen is None or seen.folder:
             return None
@@ -57,28 +57,28 @@ class DeleteArgument(StepArgument):
 
 
 class FolderArgument(StepArgument):
-    """What a :class:`MakeFolder` works on."""
+    """The argument of a :class:`MakeFolder`."""
 
     STEP: ClassVar[str] = "files.mkdir"
 
     path: str
     mode: str = ""
-    """Permissions in octal digits, such as ``0750``; empty: as the system makes it."""
+    """Permissions in octal digits, such as ``0750``; empty: the system's default."""
 
 
 class SuccessArgument(StepArgument):
-    """What a :class:`SuccessMarker` works on."""
+    """The argument of a :class:`SuccessMarker`."""
 
     STEP: ClassVar[str] = "files.success"
 
     path: str
     """URL of the marker, its name included."""
     overwrite: bool = False
-    """Whether the marker of another operation is replaced; else it is a conflict."""
+    """Whether the marker of another operation is replaced; otherwise it is a conflict."""
 
 
 class UnmarkArgument(StepArgument):
-    """What an :class:`Unmark` works on."""
+    """The argument of an :class:`Unmark`."""
 
     STEP: ClassVar[str] = "files.unmark"
 
@@ -87,7 +87,7 @@ class UnmarkArgument(StepArgument):
 
 
 class Rename(ExternalStep):
-    """Moves a file to its final place, by a copy where there is no rename."""
+    """Moves a file to its final place, by a copy where rename is impossible."""
 
     looks_itself: ClassVar[bool] = True
 
@@ -99,7 +99,7 @@ class Rename(ExternalStep):
         Raises
         ------
         StepConflict
-            Something else stands at the target, and the step may not replace it (C5).
+            Another file exists at the target, and the step may not replace it (C5).
         """
         argument, source, target, content = self._parts(context)
         seen = target.seen()
@@ -116,31 +116,32 @@ class Rename(ExternalStep):
         Raises
         ------
         StepSourceMissing
-            The source is gone and the target is not what it should be (C6).
+            The source is gone and the target is not the expected file (C6).
         StepConflict
-            The source is not what was planned; or as :meth:`verify`.
+            The source is not the planned file; or as :meth:`verify`.
         """
         argument, source, target, content = self._parts(context)
         mover = Mover(context.arg.uuid, context.check)
         mover.clean(target)
         reached("step.rename.before")
-        # What verify() saw a moment ago is not asked for again: on object stores each look costs a request.
+        # The result of verify() a moment ago is reused: on object stores each look costs a request.
         looked, self._looked = self._looked, None
         seen = looked[0] if looked else target.seen()
         origin = source.seen()
         if target.holds(content, seen):
-            # An earlier execution came this far.
+            # An earlier execution got this far.
             context.check()
             source.remove()
         elif origin is None:
             raise StepSourceMissing(
-                f"{source.url} is gone, and {target.url} is {seen or 'not there'} instead of {content}",
+                f"{source.url} is gone, and {target.url} is {seen or 'missing'} instead of {content}",
                 details={"source": source.url, "target": target.url},
             )
         elif origin.size != content.size or (source.is_object_store and not source.holds(content, origin)):
-            # On a disk the size must do: reading all files again would cost as much as writing them.
+            # On a disk comparing the size is enough: reading all files again would cost as much as writing
+            # them.
             raise StepConflict(
-                f"{source.url} is not what was to be published: it was to be {content}, and is {origin}",
+                f"{source.url} is not the file to publish: expected {content}, found {origin}",
                 details={"path": source.url, "planned": str(content), "found": str(origin)},
             )
         elif seen is not None and not (argument.overwrite and not seen.folder):
@@ -150,7 +151,7 @@ class Rename(ExternalStep):
         reached("step.rename.after")
 
     def undo(self, context: StepContext) -> bool:
-        """Bring the file back. What it has replaced is lost: then nothing is undone."""
+        """Move the file back. If it replaced a file, that one is lost, and nothing is undone."""
         argument, source, target, content = self._parts(context)
         mover = Mover(context.arg.uuid, context.check)
         mover.clean(target)
@@ -174,7 +175,7 @@ class Rename(ExternalStep):
 
 
 class Delete(ExternalStep):
-    """Deletes a file, if it is still the one that was planned to go (C14)."""
+    """Deletes a file, if it is still the planned one (C14)."""
 
     skippable: ClassVar[bool] = True
 
@@ -187,14 +188,14 @@ class Delete(ExternalStep):
         """See :class:`ExternalStep`. Raises as :meth:`verify`."""
         place, planned = self._parts(context)
         reached("step.delete.before")
-        # After the check, so that as little time as possible lies between the look and the act.
+        # After the check, to keep the time between look and deletion short.
         context.check()
         if place.check_planned(planned, "its deletion") is not None:
             place.remove()
         reached("step.delete.after")
 
     def undo(self, context: StepContext) -> bool:
-        """What is deleted is gone."""
+        """A deleted file cannot be restored."""
         place, _ = self._parts(context)
         return place.seen() is not None
 
@@ -204,7 +205,7 @@ class Delete(ExternalStep):
 
 
 class MakeFolder(ExternalStep):
-    """Makes a folder, and those above it, with the given permissions. Object stores have no folders."""
+    """Makes a folder, and its parents, with the given permissions. Object stores have no folders."""
 
     skippable: ClassVar[bool] = True
 
@@ -217,7 +218,7 @@ class MakeFolder(ExternalStep):
         if seen is None:
             return StepState.NOT_DONE
         if not seen.folder:
-            raise StepConflict(f"{place.url} was to be a folder, and is a file", details={"path": place.url})
+            raise StepConflict(f"{place.url} must be a folder, but is a file", details={"path": place.url})
         if argument.mode and place.is_local and os.stat(place.path).st_mode & 0o7777 != _octal(argument.mode):
             return StepState.NOT_DONE
         return StepState.DONE
@@ -250,12 +251,12 @@ class MakeFolder(ExternalStep):
 
 
 class Unmark(ExternalStep):
-    """Takes ``_SUCCESS`` of an earlier operation away: what it stands for is about to change."""
+    """Removes ``_SUCCESS`` of an earlier operation: the files that it confirms are about to change."""
 
     skippable: ClassVar[bool] = True
 
     def verify(self, context: StepContext) -> StepState:
-        """See :class:`ExternalStep`. The operation's own marker says that it has come further already."""
+        """See :class:`ExternalStep`. The operation's own marker proves that it is beyond this step."""
         stands = _text_of(self._place(context)) not in (None, context.token)
         return StepState.NOT_DONE if stands else StepState.DONE
 
@@ -268,7 +269,7 @@ class Unmark(ExternalStep):
         reached("step.unmark.after")
 
     def undo(self, context: StepContext) -> bool:
-        """What is removed is gone: nobody knows whether the files are again those that it stood for."""
+        """A removed marker is not restored: the files may differ from those that it confirmed."""
         return self.verify(context) is StepState.NOT_DONE
 
     def _place(self, context: StepContext) -> Place:
@@ -276,14 +277,14 @@ class Unmark(ExternalStep):
 
 
 class SuccessMarker(ExternalStep):
-    """Writes ``_SUCCESS``: a file that holds the operation's token, by which it recognises its own."""
+    """Writes ``_SUCCESS`` with the operation's token, by which the operation recognises its own marker."""
 
     skippable: ClassVar[bool] = True
 
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`.
 
-        Raises :class:`~distop.errors.StepConflict` if the marker of another operation stands, and may not be
+        Raises :class:`~distop.errors.StepConflict` if the marker of another operation exists and may not be
         replaced.
         """
         argument, place = self._parts(context)
@@ -292,7 +293,8 @@ class SuccessMarker(ExternalStep):
             return StepState.DONE
         if found is not None and not argument.overwrite:
             raise StepConflict(
-                f"{place.url} is of {found[:200]!r}, not of {context.token!r}", details={"path": place.url}
+                f"{place.url} belongs to {found[:200]!r}, not to {context.token!r}",
+                details={"path": place.url},
             )
         return StepState.NOT_DONE
 
@@ -306,7 +308,7 @@ class SuccessMarker(ExternalStep):
         reached("step.success.after")
 
     def undo(self, context: StepContext) -> bool:
-        """Remove it. Which marker it has replaced nobody knows."""
+        """Remove it. A marker that it replaced is lost."""
         argument, place = self._parts(context)
         if _text_of(place) != context.token:
             return True
@@ -321,7 +323,7 @@ class SuccessMarker(ExternalStep):
 
 def _in_the_way(target: Place, seen: Seen, content: Content) -> StepConflict:
     return StepConflict(
-        f"{target.url} is to be {content}, and something else stands there: {seen}",
+        f"{target.url} must be {content}, but another file is there: {seen}",
         details={"path": target.url, "planned": str(content), "found": str(seen)},
     )
 
@@ -330,11 +332,11 @@ def _octal(mode: str) -> int:
     try:
         return int(mode, 8)
     except ValueError:
-        raise PermanentStepError(f"{mode!r} is no mode of a folder: write octal digits") from None
+        raise PermanentStepError(f"{mode!r} is not a folder mode: write octal digits") from None
 
 
 def _text_of(place: Place) -> str | None:
-    """What a small file holds; ``None`` if it is not there."""
+    """The content of a small file; ``None`` if it does not exist."""
     try:
         with place.open_to_read() as stream:
             held: bytes = stream.read(MAX_MARKER_BYTES)

@@ -1,7 +1,7 @@
-"""The commit step that calls code of yours.
+"""The commit step that calls user code.
 
-Nobody can see from outside what it has done, so it is called again whenever that is in doubt: after a crash,
-a lost reply, a change of leaders. It gets a token, the same each time, to recognise a repeat by.
+Its effect cannot be verified, so it is called again whenever that is in doubt: after a crash, a lost reply, a
+change of leaders. It gets a token, the same each time, to detect repetitions.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from distop.errors import UnknownCommitStep
 from distop.metastore.crashpoints import reached
 
 GROUP = "distop.commit_hooks"
-"""The group of entry points that hooks are named in."""
+"""The entry point group of hooks."""
 
 
 class HookArgument(StepArgument):
-    """What a :class:`Hook` calls."""
+    """The argument of a :class:`Hook`."""
 
     STEP: ClassVar[str] = "hook"
 
     call: str
     """Name of an entry point, or ``module:function``."""
     argument: dict[str, Any] = msgspec.field(default_factory=dict)
-    """Passed on."""
+    """Passed to the function."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HookCall:
-    """What a hook gets."""
+    """The context of a hook."""
 
     token: str
     """The same in every call for this operation."""
@@ -43,11 +43,11 @@ class HookCall:
     operation: str
     argument: Mapping[str, Any]
     check: Callable[[], None]
-    """Raises when this process may not act any more; to be called before what cannot be taken back."""
+    """Raises when this process may not act any more; call it before irreversible actions."""
 
 
 HookFunction: TypeAlias = Callable[[HookCall], object]
-"""May raise :class:`~distop.errors.PermanentStepError`; anything else that it raises is tried again."""
+"""May raise :class:`~distop.errors.PermanentStepError`; other errors are retried."""
 
 
 class Hook(ExternalStep):
@@ -56,7 +56,7 @@ class Hook(ExternalStep):
     skippable: ClassVar[bool] = True
 
     def verify(self, context: StepContext) -> StepState:
-        """See :class:`ExternalStep`: nobody can tell."""
+        """See :class:`ExternalStep`: it cannot be verified."""
         argument_of(self, HookArgument)
         return StepState.UNKNOWN
 
@@ -83,7 +83,7 @@ class Hook(ExternalStep):
 def hook_named(name: str) -> HookFunction:
     """The function of a hook.
 
-    Raises :class:`~distop.errors.UnknownCommitStep` if it is not installed here; it may be elsewhere.
+    Raises :class:`~distop.errors.UnknownCommitStep` if it is not installed here; another host may have it.
     """
     found: Any = None
     for entry in entry_points(group=GROUP, name=name):

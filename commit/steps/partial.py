@@ -1,9 +1,8 @@
-"""What of an operation is published when some of its jobs have failed, and were allowed to.
+"""What an operation publishes when some of its jobs have failed within the allowed number.
 
-Rows and watermarks stay together: if a job that a watermark depends on has failed, the watermark does not
-move, and then none of the rows that it stands for may be published either, or ingesting them again would
-double them. So jobs that share a watermark with a failed one are *withheld*, and so are those that share one
-with them.
+Rows and watermarks stay together: if a job of a watermark has failed, the watermark does not move, and then
+no row that it covers may be published, or ingesting the rows again would duplicate them. So jobs that share a
+watermark with a failed one are *withheld*, and so are those that share one with them.
 """
 
 from __future__ import annotations
@@ -21,21 +20,21 @@ Moves = dict[str, dict[str, WatermarkMove]]
 
 @dataclass(frozen=True, kw_only=True)
 class Selection:
-    """Which part of an operation counts."""
+    """The part of an operation that is published."""
 
     moves: Moves
     """The watermarks that move."""
     withheld: frozenset[str] = field(default_factory=frozenset)
-    """Jobs that succeeded, and whose output is not published all the same."""
+    """Successful jobs whose output is not published."""
 
 
 def selection(arg: OperationArg, jobs: Mapping[str, JobRecord]) -> Selection:
-    """What counts of a sealed operation.
+    """What is published of a sealed operation.
 
     Parameters
     ----------
     jobs:
-        The records of all its jobs; if there are none, all have succeeded.
+        The records of all its jobs; if empty, all have succeeded.
 
     Raises
     ------

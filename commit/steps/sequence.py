@@ -1,7 +1,7 @@
-"""From the commit steps that an operation asks for to those that are logged.
+"""From the commit steps that an operation requests to those that are logged.
 
 An operation's ``commit_steps`` may name steps of all three kinds. The transactional ones go into the
-finishing transaction; the external ones, with those that plans expand to, make up its commit sequence.
+finishing transaction; the external ones, and those that plans expand to, form its commit sequence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from distop.metastore.records.sequence import CommitSequence
 
 @dataclass(frozen=True, kw_only=True)
 class SortedSteps:
-    """The steps an operation asks for, by kind, each kind in the order they were named."""
+    """The requested steps, by kind, each kind in the requested order."""
 
     transactional: tuple[StepRecord, ...] = ()
     external: tuple[StepRecord, ...] = ()
@@ -32,12 +32,12 @@ class SortedSteps:
 
 
 def sort_steps(records: Sequence[StepRecord], registry: StepRegistry | None = None) -> SortedSteps:
-    """Tell transactional steps from external ones.
+    """Separate transactional steps from external ones.
 
     Raises
     ------
     UnknownCommitStep
-        A step is not known here; another coordinator may know it (C11).
+        A step is unknown here; another coordinator may know it (C11).
     """
     registry = registry or default_registry()
     kinds = [(record, issubclass(registry.kind(record.step), TransactionalStep)) for record in records]
@@ -52,8 +52,8 @@ def plan_sequence(
 ) -> CommitSequence:
     """The commit sequence of an operation whose jobs are done; empty if there is nothing to do.
 
-    Blocking; changes nothing. To be called only while no sequence of the operation is logged: files may have
-    moved since.
+    Blocking; changes nothing. Call it only while no sequence of the operation is logged: files may have moved
+    since.
 
     Parameters
     ----------
@@ -63,9 +63,9 @@ def plan_sequence(
     Raises
     ------
     UnknownCommitStep
-        A step is not known here.
+        A step is unknown here.
     InvalidArgument
-        A plan expands to something else than external steps, or to what is not JSON.
+        A plan expands to other steps than external ones, or to something that is not JSON.
     """
     registry = registry or default_registry()
     steps: list[StepRecord] = []
@@ -76,7 +76,7 @@ def plan_sequence(
             known = {name: registry.kind(name) for name in {step.step for step in expanded}}
             if odd := sorted(name for name, kind in known.items() if not issubclass(kind, ExternalStep)):
                 raise InvalidArgument(f"{record.step!r} expands to steps that are not external: {odd}")
-            # The stage of a plan is where its own stages begin.
+            # A plan's own stages begin at the stage of the plan.
             steps += [
                 StepRecord(step=s.step, argument=s.argument, stage=record.stage + s.stage) for s in expanded
             ]

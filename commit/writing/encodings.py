@@ -1,7 +1,7 @@
-"""Which columns of a Parquet file get a dictionary, found by trying it on the file's first rows.
+"""Which columns of a Parquet file get a dictionary, decided by a trial with the file's first rows.
 
-A dictionary of values that hardly repeat costs more than it saves: it holds all of them, and each row an
-index besides, which does not compress. Parquet's writers notice only when the dictionary outgrows its limit.
+A dictionary of values that rarely repeat costs more than it saves: it holds all of them, and each row has an
+index as well, which does not compress. Parquet's writers notice only when the dictionary exceeds its limit.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 MIN_ROWS = 1_000
-"""Of fewer rows every column gets a dictionary."""
+"""With fewer rows every column gets a dictionary."""
 SAMPLE_ROWS = 1 << 16
 """How many of a file's first rows are tried."""
 TOLERANCE = 1.05
-"""A dictionary may take so much more: readers that look for a value can tell from it where not to look."""
+"""A dictionary may be larger by this factor: readers that look for a value can skip row groups by it."""
 
 
 def encodings_for(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Further arguments of ``pyarrow``'s Parquet writer for a file that begins with these rows.
+    """Further arguments for pyarrow's Parquet writer for a file that begins with these rows.
 
-    Integers and times without a dictionary are written as differences.
+    Integers and times without a dictionary are delta-encoded.
     """
     if rows.num_rows < MIN_ROWS:
         return {}
@@ -44,7 +44,7 @@ def _differences(schema: pa.Schema) -> Iterator[tuple[str, str]]:
 
 
 def _leaf_sizes(rows: pa.Table, options: Mapping[str, Any]) -> dict[str, int]:
-    """Bytes that each column takes; of a nested one, each of its leaves."""
+    """Size of each column in bytes; of a nested one, of each leaf."""
     file = io.BytesIO()
     with pq.ParquetWriter(file, rows.schema, store_decimal_as_integer=True, **options) as writer:
         writer.write_table(rows, row_group_size=rows.num_rows)

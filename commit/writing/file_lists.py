@@ -1,8 +1,8 @@
-"""How a job tells the commit which files it has written.
+"""How a job reports its files to the commit.
 
-Each format of tables has its own kind of list. A list that is short enough travels in the job's record: the
-commit then reads nothing but etcd, and a job of one file writes one object. A longer one is a file of its
-own, the job's *manifest*, and the record says where it lies.
+Each table format has its own kind of list. A short list is stored in the job's record: the commit then reads
+only etcd, and a job with one file writes one object. A longer one is a separate file, the job's *manifest*,
+and the record names it.
 """
 
 from __future__ import annotations
@@ -31,30 +31,30 @@ from distop.commit.writing.manifests import ManifestBuilder
 from distop.commit.writing.summaries import summaries_to_json
 
 MAX_RESULT_BYTES = 600
-"""A job's result stays under this whatever was written: its record, of 1 KiB, also holds what jobs add."""
+"""Limit of a job's result: its record, of 1 KiB, also holds what jobs add."""
 MAX_INLINE_BYTES = 560
-"""A result that holds its list. Unlike other parts of it, a list cannot be left out to make room."""
+"""Limit of a result with its list. Unlike other parts, a list cannot be omitted to make room."""
 
 
 class FileList(ABC):
-    """The files of one attempt, in the order in which they were completed."""
+    """The files of one attempt, in order of completion."""
 
     folder: ClassVar[str]
-    """The folder that the manifest lies in, below the table's location."""
+    """The folder of the manifest, below the table's location."""
     suffix: ClassVar[str]
-    """How its name ends."""
+    """Suffix of its name."""
     checksums: ClassVar[bool] = False
-    """Whether the commit wants to know the checksum of each file."""
+    """Whether the commit needs the checksum of each file."""
 
     @property
     @abstractmethod
     def schema(self) -> pa.Schema:
-        """The columns that the files have."""
+        """The columns of the files."""
 
     @property
     @abstractmethod
     def empty(self) -> bool:
-        """Whether nothing is listed."""
+        """Whether the list is empty."""
 
     @abstractmethod
     def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
@@ -76,12 +76,12 @@ class FileList(ABC):
 
     @abstractmethod
     def write(self, io: FileIO, path: str) -> dict[str, Any]:
-        """Write the list as a file; what the result says of it. ``partitions`` may be left out of that."""
+        """Write the list as a file; return its part of the result. ``partitions`` may be omitted."""
 
 
 class PrivateFileList(FileList):
-    """Files of a table whose partitions are folders, each described by a struct of its format. The list lies
-    where no reader of the table looks."""
+    """Files of a table whose partitions are folders, each described by a struct of its format. Readers of the
+    table ignore the list."""
 
     folder: ClassVar[str] = PRIVATE
 
@@ -107,12 +107,12 @@ class PrivateFileList(FileList):
 def result_of(
     files: FileList, counts: dict[str, Any], io: FileIO, path: str, *, inline: bool
 ) -> dict[str, Any]:
-    """A job's result: its counts, and its list or where that is written.
+    """A job's result: its counts, and its list or the path of it.
 
     Parameters
     ----------
     path:
-        Where the list is written if it does not fit, or may not be ``inline``.
+        Path of the list if it does not fit, or may not be ``inline``.
     """
     held = files.inline() if inline else None
     if held is not None:
@@ -132,7 +132,7 @@ class IcebergFileList(FileList):
     Parameters
     ----------
     sort_order_id:
-        Of the order that their rows have.
+        Sort order of their rows.
     """
 
     folder = "metadata"
@@ -171,8 +171,8 @@ class IcebergFileList(FileList):
         self._manifest.add(described)
 
     def inline(self) -> dict[str, Any] | None:
-        """``entries`` (as Avro has them, compressed, in base 85), ``header`` (a digest of the manifest's
-        header, by which the commit knows that it reads them rightly) and ``partitions``."""
+        """``entries`` (Avro, compressed, in base 85), ``header`` (a digest of the manifest's header, to
+        verify that the commit reads them correctly) and ``partitions``."""
         packed = self._manifest.packed_entries(MAX_INLINE_BYTES)
         if packed is None:
             return None

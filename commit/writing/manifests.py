@@ -1,12 +1,12 @@
-"""Iceberg manifests as jobs write them, and as a commit takes them over.
+"""Iceberg manifests: how jobs write them, and how a commit adopts them.
 
-A job lists its data files in one manifest of its own. Its entries leave the snapshot id and the sequence
-numbers empty, so whatever snapshot lists the manifest lends them its own (Iceberg specification, "Manifest
-Entry Inheritance"): a commit adopts manifests without rewriting an entry.
+A job lists its data files in one manifest. Its entries omit the snapshot id and the sequence numbers, so they
+inherit those of the snapshot that lists the manifest (Iceberg specification, "Manifest Entry Inheritance"): a
+commit adopts manifests without rewriting an entry.
 
-Many small manifests are joined into few without decoding an entry either: an Avro file is a header and
-blocks that end in the file's sync marker (Avro specification, "Object Container Files"), so blocks of files
-with the same schema and codec can be put behind one header.
+Many small manifests are merged into few without decoding an entry either: an Avro file is a header and blocks
+that end in the file's sync marker (Avro specification, "Object Container Files"), so blocks of files with the
+same schema and codec can follow one header.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from distop.commit.writing.summaries import PartitionSummaries, summaries_from_j
 from distop.errors import CorruptRecord
 
 BLOCK_BYTES = 64 * 1024
-"""Entries are compressed together until they reach this size."""
+"""Entries are compressed together up to this size."""
 
 _SUMMARIES = "distop.partitions"
-"""Key of the header under which a job's manifest keeps its partition summaries."""
+"""Header key of the partition summaries in a job's manifest."""
 
 _header_writer = construct_writer(META_SCHEMA)
 _header_reader = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
@@ -59,12 +59,12 @@ _header_reader = construct_reader(META_SCHEMA, {-1: AvroFileHeader})
 
 
 class ManifestBuilder:
-    """Gathers manifest entries, encoded and compressed as they come, and writes them as one manifest.
+    """Collects encoded and compressed manifest entries, and writes them as one manifest.
 
     Parameters
     ----------
     snapshot_id:
-        Of the snapshot that writes it; ``None`` for a job's manifest, which inherits it.
+        Snapshot that writes it; ``None`` for a job's manifest, which inherits it.
     """
 
     def __init__(self, schema: Schema, spec: PartitionSpec, *, snapshot_id: int | None = None) -> None:
@@ -94,7 +94,7 @@ class ManifestBuilder:
         self._put(ManifestEntryStatus.ADDED, data_file, self._snapshot_id, None, None)
 
     def remove(self, entry: ManifestEntry) -> None:
-        """List a file, known from an earlier snapshot, that this one removes."""
+        """List a file of an earlier snapshot that this one removes."""
         self._put(
             ManifestEntryStatus.DELETED,
             entry.data_file,
@@ -104,7 +104,7 @@ class ManifestBuilder:
         )
 
     def keep(self, entry: ManifestEntry) -> None:
-        """List a file, known from an earlier snapshot, that stays in the table."""
+        """List a file of an earlier snapshot that stays in the table."""
         if entry.sequence_number is not None:
             known = self._oldest
             self._oldest = entry.sequence_number if known is None else min(known, entry.sequence_number)
@@ -139,7 +139,7 @@ class ManifestBuilder:
             self._pending, self._pending_entries = BytesIO(), 0
 
     def write(self, io: FileIO, path: str) -> ManifestFile:
-        """Write the manifest; what a manifest list says of it."""
+        """Write the manifest; return its entry for a manifest list."""
         self._close_block()
         summaries = self.summaries()
         meta = {
@@ -164,7 +164,7 @@ class ManifestBuilder:
         )
 
     def _header(self) -> dict[str, str]:
-        """The header of the file, but for what is particular to its content."""
+        """The header of the file, without the parts that depend on its content."""
         return {
             "schema": self._schema.model_dump_json(),
             "schema-id": str(self._schema.schema_id),
@@ -179,18 +179,18 @@ class ManifestBuilder:
         }
 
     def header_digest(self) -> str:
-        """Equal for manifests whose entries are encoded alike: 8 hexadecimal digits."""
+        """Equal for manifests with the same entry encoding: 8 hexadecimal digits."""
         return f"{zlib.crc32(msgspec.json.encode(self._header(), order='deterministic')):08x}"
 
     def packed_entries(self, limit: int) -> bytes | None:
-        """All entries, encoded and compressed, in at most so many bytes; ``None`` if there is more."""
+        """All entries, encoded and compressed, up to this many bytes; ``None`` if there are more."""
         if self._blocks:
             return None
         packed = _deflate(self._pending.getvalue())
         return packed if len(packed) <= limit else None
 
     def take(self, inline: InlineManifest) -> None:
-        """Take over the entries that another builder, with the same header, has packed."""
+        """Adopt packed entries of another builder with the same header."""
         self._pending.write(_inflate(inline.entries))
         self._pending_entries += inline.files
         self._summaries.merge(inline.summaries)
@@ -210,7 +210,7 @@ def _inflate(content: bytes) -> bytes:
 
 
 def _write_container(io: FileIO, path: str, meta: dict[str, str], blocks: Iterable[tuple[int, bytes]]) -> int:
-    """Write an Avro file of ready blocks; its length in bytes."""
+    """Write an Avro file of finished blocks; return its length in bytes."""
     buffer = BytesIO()
     encoder = BinaryEncoder(buffer)
     sync = os.urandom(SYNC_SIZE)
@@ -267,12 +267,12 @@ class TaskManifest:
     files: int
     rows: int
     summaries: list[PartitionFieldSummary] | None = None
-    """``None`` when the result had no room for them; the manifest's header has them."""
+    """``None`` if the result had no room for them; the manifest's header has them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class InlineManifest:
-    """What a job's manifest would hold, as the job's result holds it itself."""
+    """The entries of a job, stored in the job's result instead of a manifest."""
 
     entries: bytes
     """See :meth:`ManifestBuilder.packed_entries`."""
@@ -285,20 +285,20 @@ class InlineManifest:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenManifest:
-    """A job's manifest, read and checked: header and blocks, no entry decoded."""
+    """A job's manifest, read and verified: header and blocks, no entry decoded."""
 
     manifest: TaskManifest
     meta: dict[str, str]
-    """The header, without what is particular to this file."""
+    """The header, without the parts that depend on this file."""
     summaries: list[PartitionFieldSummary]
     blocks: list[tuple[int, bytes]]
-    """Number of entries and compressed content of each."""
+    """Number of entries and compressed content of each block."""
 
 
 def open_manifest(io: FileIO, manifest: TaskManifest) -> OpenManifest:
     """Read a job's manifest.
 
-    Raises :class:`~distop.errors.CorruptRecord` if it is missing, cut short, or not what its job reported.
+    Raises :class:`~distop.errors.CorruptRecord` if it is missing, truncated, or not what its job reported.
     """
     try:
         with io.new_input(manifest.path).open() as stream:
@@ -307,7 +307,7 @@ def open_manifest(io: FileIO, manifest: TaskManifest) -> OpenManifest:
     except FileNotFoundError as error:
         raise CorruptRecord(f"the manifest {manifest.path} of a finished job is missing") from error
     except (EOFError, IndexError, KeyError, ValueError, msgspec.MsgspecError) as error:
-        raise CorruptRecord(f"{manifest.path} is not the manifest its job has written: {error}") from error
+        raise CorruptRecord(f"{manifest.path} is not the manifest that its job wrote: {error}") from error
 
 
 def _parse(manifest: TaskManifest, content: bytes) -> OpenManifest:
@@ -328,7 +328,7 @@ def _parse(manifest: TaskManifest, content: bytes) -> OpenManifest:
 
 
 def adopt(io: FileIO, manifest: TaskManifest, spec_id: int, snapshot_id: int) -> ManifestFile:
-    """A job's manifest as a manifest of a snapshot, where it lies."""
+    """A job's manifest as a manifest of a snapshot, at its present place."""
     summaries = manifest.summaries
     if summaries is None:
         summaries = open_manifest(io, manifest).summaries
@@ -345,7 +345,7 @@ def join(
     snapshot_id: int,
     new_path: Callable[[], str],
 ) -> list[ManifestFile]:
-    """Write jobs' manifests as one; as one per header, should different versions of distop have made them."""
+    """Write jobs' manifests as one; or one per header, if different versions of distop wrote them."""
     groups: dict[bytes, list[OpenManifest]] = {}
     for one in opened:
         groups.setdefault(msgspec.json.encode(one.meta, order="deterministic"), []).append(one)

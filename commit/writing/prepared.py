@@ -1,13 +1,13 @@
-"""Files that were written before the operation that publishes them began.
+"""Files that were written before the operation that publishes them started.
 
-The tasks of a write through Spark's own interface know of no operation: whether there will be one is decided
-by Spark, at the end. So they write into folders named by the *write*, a name that is made when it begins, and
-in the end one list of what counts is written beside them, and an operation without jobs publishes that. Its
-``uuid`` is the name of the write, and so the folders are those of the operation: whatever tells or removes
-the files of operations works with them as well.
+The tasks of a write through Spark's own interface know of no operation: Spark decides at the end whether
+there will be one. So they write into folders named after the *write*, a name made when it begins. At the end
+one list of the valid output is written there, and an operation without jobs publishes that. Its ``uuid`` is
+the name of the write, so the folders are those of the operation: code that reports or removes the files of
+operations works with them as well.
 
-Before that operation starts nobody in etcd knows of the files. They are told by the age that stands in the
-name: folders of young writes are passed over where orphans are looked for, and old writes are not published.
+Before that operation starts, etcd does not know the files. The age in the name identifies them: the search
+for orphans skips folders of recent writes, and old writes are not published.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ LIST = "prepared"
 MAX_AGE_S = 3 * 86_400.0
 """A write that began longer ago is not published."""
 SPARED_S = MAX_AGE_S + 2 * 3600.0
-"""The folders of younger writes are left alone. The difference is for clocks that do not agree."""
+"""The folders of more recent writes are kept. The difference allows for clock skew."""
 
 _NAME = re.compile(r"w(\d{8}T\d{6})-[0-9a-f]{12}")
 _TIME = "%Y%m%dT%H%M%S"
 
 
 class PreparedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What one task has written."""
+    """The output of one task."""
 
     stem: str
-    """What the names of its files begin with, as those of an attempt at a job."""
+    """Prefix of its files' names, as of an attempt at a job."""
     result: dict[str, Any]
-    """Of its :class:`~distop.commit.writing.writer.StagedWriter`."""
+    """Result of its :class:`~distop.commit.writing.writer.StagedWriter`."""
 
 
 # -- names -------------------------------------------------------------------------------------------
@@ -75,7 +75,7 @@ def folder_of(write: str) -> str:
 
 
 def is_spared(folder: str, now: float) -> bool:
-    """Whether a folder is one that a write may still be using, although no operation is known for it."""
+    """Whether a write may still use this folder, although no operation is known for it."""
     prefix, _, write = folder.partition("-")
     age = age_of(write, now) if prefix == TYPE else None
     return age is not None and age < SPARED_S
@@ -84,16 +84,16 @@ def is_spared(folder: str, now: float) -> bool:
 # -- the list ----------------------------------------------------------------------------------------
 
 
-# A folder that an earlier try has published from may be swept away between its making and the file's.
+# A sweep may remove a folder that an earlier attempt published, between its creation and the file's.
 @retry(retry=retry_if_exception_type(FileNotFoundError), stop=stop_after_attempt(5), reraise=True)
 def write_list(io: FileIO, path: str, tasks: Sequence[PreparedTask]) -> None:
-    """Write the list of the tasks that count. Its name must not have been used before."""
+    """Write the list of the valid tasks. Its name must not have been used before."""
     with io.new_output(path).create(overwrite=True) as stream:
         stream.write(msgspec.json.encode(tasks))
 
 
 def read_list(arg: OperationArg) -> list[PreparedTask]:
-    """The list that an operation publishes; empty for one that publishes none.
+    """The list that an operation publishes; empty if it publishes none.
 
     Raises :class:`~distop.errors.CorruptRecord` if it is missing or damaged.
     """
@@ -108,4 +108,4 @@ def read_list(arg: OperationArg) -> list[PreparedTask]:
     except FileNotFoundError as error:
         raise CorruptRecord(f"the list {path} of what {arg.id} publishes is missing") from error
     except msgspec.MsgspecError as error:
-        raise CorruptRecord(f"{path} is no list of what {arg.id} publishes: {error}") from error
+        raise CorruptRecord(f"{path} is not the list of what {arg.id} publishes: {error}") from error

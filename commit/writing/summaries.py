@@ -1,4 +1,4 @@
-"""The ranges of partition values in a manifest, as manifest lists and the results of jobs state them."""
+"""The ranges of partition values in a manifest, for manifest lists and results of jobs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class PartitionSummaries:
         self._stats = [PartitionFieldStats(kind) for kind in self._kinds]
 
     def add(self, values: Iterable[Any]) -> None:
-        """Count in one file's partition values."""
+        """Include one file's partition values."""
         for stats, value in zip(self._stats, values, strict=True):
             stats.update(value)
 
     def merge(self, others: Sequence[PartitionFieldSummary]) -> None:
-        """Count in another manifest's summaries."""
+        """Include another manifest's summaries."""
         for kind, stats, other in zip(self._kinds, self._stats, others, strict=True):
             for bound in (other.lower_bound, other.upper_bound):
                 if bound is not None:
@@ -56,7 +56,7 @@ def summaries_from_json(value: Sequence[Sequence[Any]]) -> list[PartitionFieldSu
 
 
 def _bytes(bound: str | None) -> bytes | None:
-    # An empty string is a bound: that of empty text.
+    # An empty string is a bound: the empty text.
     return None if bound is None else b64decode(bound)
 
 

@@ -1,8 +1,8 @@
-"""Writing a job's rows: Parquet files in their final place, and one manifest that lists them.
+"""Writes a job's rows: Parquet files in their final place, and one manifest that lists them.
 
-Nothing of it is visible before a snapshot adopts the manifest, so publishing moves no byte. Memory and open
-files are bounded whatever the rows look like: rows wait in a buffer per partition until there are enough for
-a row group, and the fullest buffers and files are closed first when there are too many.
+Nothing is visible before a snapshot adopts the manifest, so publishing copies nothing. Memory and open files
+are bounded for any rows: rows are buffered per partition until there are enough for a row group, and the
+fullest buffers and files are closed first when there are too many.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from distop.metastore.crashpoints import reached
 log = logging.getLogger(__name__)
 
 ROW_GROUP_BYTES = 64 << 20
-"""Rows of a partition are written once they take so much memory."""
+"""Rows of a partition are written once they take this much memory."""
 BUFFER_BYTES = 128 << 20
-"""Memory that all waiting rows of a writer may take."""
+"""Most memory for all buffered rows of a writer."""
 MAX_OPEN_FILES = 64
 
 
@@ -52,7 +52,7 @@ class _File:
 
 @dataclass
 class _Partition:
-    """Rows of one partition that wait to be written."""
+    """Buffered rows of one partition."""
 
     key: PartitionKey
     waiting: list[pa.RecordBatch] = field(default_factory=list)
@@ -62,24 +62,24 @@ class _Partition:
 class StagedWriter:
     """Writes the rows of one job.
 
-    Used as a context manager it aborts when its block raises. ``finish`` ends it; ``abort`` may follow even
-    then, when the job turns out to have lost.
+    As a context manager it aborts when its block raises. ``finish`` ends it; ``abort`` may follow even then,
+    when the job turns out to have lost.
 
     Parameters
     ----------
     layout:
-        The recorded layout of the table; rows must fit its schema.
+        The recorded layout of the table; rows must match its schema.
     path_for:
         ``path_for(suffix, folder)`` names a file of this attempt, as ``JobContext.staging_path`` does:
         suffixes are like ``-0.parquet`` and ``.avro``, folders ``data`` and ``metadata``.
     storage:
         The table's storage options.
     files:
-        The list that the files are put into; default: that of Iceberg tables.
+        The list that receives the files; default: that of Iceberg tables.
     data_folder:
-        The folder that files are written in.
+        The folder for the files.
     inline:
-        Whether the result may hold the list itself.
+        Whether the result may contain the list itself.
     target_file_bytes:
         A file is closed once it is this large on disk; default: the table's
         ``write.target-file-size-bytes``.
@@ -137,12 +137,12 @@ class StagedWriter:
     # -- rows ------------------------------------------------------------------------------------------
 
     def write(self, data: pa.RecordBatch | pa.Table) -> None:
-        """Take rows.
+        """Write rows.
 
         Raises
         ------
         InvalidArgument
-            The columns are not those of the table.
+            The columns do not match the table's.
         BadRow
             A required column holds a null, or a value that its type cannot hold.
         """
@@ -164,7 +164,7 @@ class StagedWriter:
             batch = batch.select(wanted.names)
         for name in self._required:
             if nulls := batch.column(name).null_count:
-                raise BadRow(f"column {name!r} is required, {nulls} rows have no value for it")
+                raise BadRow(f"column {name!r} is required, but {nulls} rows have no value for it")
         if batch.schema.equals(wanted):
             return batch
         try:
@@ -195,7 +195,7 @@ class StagedWriter:
     # -- files -----------------------------------------------------------------------------------------
 
     def _flush(self, partition: _Partition) -> None:
-        """Write the waiting rows of a partition as one row group."""
+        """Write the buffered rows of a partition as one row group."""
         table = pa.Table.from_batches(partition.waiting, self._arrow_schema)
         if self._list.schema is not self._arrow_schema:
             table = table.select(self._list.schema.names)
@@ -226,7 +226,7 @@ class StagedWriter:
         return _File(path, stream, parquet)
 
     def _close(self, key: PartitionKey) -> None:
-        """Complete a partition's file and list it, described by the footer that was just written."""
+        """Complete a partition's file and list it, described by the footer just written."""
         file = self._open[key]
         file.parquet.close()
         size = file.size()
@@ -242,8 +242,9 @@ class StagedWriter:
     def finish(self) -> dict[str, Any]:
         """Complete all files, list them, and return the job's result.
 
-        The result is JSON of less than 600 bytes: ``rows``, ``files``, ``bytes``, and if there are files what
-        their :class:`~distop.commit.writing.file_lists.FileList` says. No rows: no file and no list.
+        The result is JSON of less than 600 bytes: ``rows``, ``files``, ``bytes``, and for any files the
+        result of their :class:`~distop.commit.writing.file_lists.FileList`. Without rows: no file and no
+        list.
         """
         if self._ended:
             raise RuntimeError("this writer has ended")
@@ -263,7 +264,7 @@ class StagedWriter:
         return result
 
     def abort(self) -> None:
-        """Remove everything this writer has written; best effort, never raises, may be called again."""
+        """Remove everything that this writer wrote; best effort, never raises, may be called again."""
         self._ended = True
         for file in self._open.values():
             for close in (file.parquet.close, file.stream.close):
@@ -271,7 +272,7 @@ class StagedWriter:
                     close()
                 except Exception as error:
                     log.warning("staged_file_not_closed", extra={"path": file.path, "error": str(error)})
-            # Its finalizer would try once more, on a closed stream.
+            # Its finalizer would try again, on a closed stream.
             file.parquet.is_open = False
         self._open.clear()
         self._partitions.clear()
@@ -289,7 +290,7 @@ class StagedWriter:
 
 
 def table_file_bytes(layout: Layout) -> int:
-    """Size of a data file, as the table's properties have it."""
+    """Target size of a data file, from the table's properties."""
     size = property_as_int(
         layout.properties,
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,

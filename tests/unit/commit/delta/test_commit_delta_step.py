@@ -249,7 +249,7 @@ def test_many_files_stand_in_lists(world: World) -> None:
     with pytest.raises(StepSourceMissing, match="is gone"):
         commit_of(world, **lists).execute(operation(world, 2))
     world.write("lists/1 🦆.jsonl", b'{"path": 1}')
-    with pytest.raises(PermanentStepError, match="no list of files"):
+    with pytest.raises(PermanentStepError, match="not a list of files"):
         commit_of(world, **lists).execute(operation(world, 2))
 
 

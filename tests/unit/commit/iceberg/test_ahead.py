@@ -100,7 +100,7 @@ def test_of_two_last_ones_a_person_says_which_was_published(tmp_path: Path) -> N
     backup = table.head
     IcebergAppend().prepare(table.context(operation(table, 1000, "1", "lost")))
     table.publish(operation(table, 10, "1", "2"))
-    with pytest.raises(Unclear, match="which cannot be told"):
+    with pytest.raises(Unclear, match="it is unclear which of these was published last"):
         ahead_of(table, backup)
     named = head_of(table.head).metadata_location.rpartition("/")[2]
     ahead = ahead_of(table, backup, choose=[named])

@@ -340,7 +340,7 @@ def test_two_first_operations_that_disagree_conflict(tmp_path: Path) -> None:
         other = Table("flights", table.location, layout)
         other.head = table.head
         operation = other.start(0)
-        with pytest.raises(Conflict, match=r"with a (schema|partition spec) 0 that table 'flights'"):
+        with pytest.raises(Conflict, match=r"with (schema|partition spec) 0, which table 'flights'"):
             IcebergAppend().prepare(other.context(operation))
 
 

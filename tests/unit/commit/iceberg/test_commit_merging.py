@@ -148,7 +148,7 @@ def test_a_file_that_is_no_metadata_is_reported(tmp_path: Path) -> None:
     """U3"""
     for name, content in {"a": b"no json", "b": b'{"snapshots": 3}', "c": b"{}", "d": b"\xff"}.items():
         (tmp_path / f"{name}.metadata.json").write_bytes(content)
-        with pytest.raises(CorruptRecord, match=f"{name}.metadata.json is no table metadata"):
+        with pytest.raises(CorruptRecord, match=f"{name}.metadata.json is not table metadata"):
             TableFile.read(f"{tmp_path}/{name}.metadata.json")
     with pytest.raises(CorruptRecord, match="is missing"):
         TableFile.read(f"{tmp_path}/gone.metadata.json")

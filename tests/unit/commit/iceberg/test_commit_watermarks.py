@@ -64,7 +64,7 @@ def test_moves_change_only_what_they_name() -> None:
         (
             {"s": {"0": "6"}},
             WatermarkMove(before="5", after="12"),
-            "stands at '6', the operation began at '5'",
+            "stands at '6', but stood at '5' when the operation began",
         ),
         ({}, WatermarkMove(before="5", after="12"), "stands at None"),
         ({"s": {"0": "6"}}, WatermarkMove(after="12"), "began at None"),

@@ -64,7 +64,7 @@ def test_partition_terms_are_understood(term: str, transform: str, name: str) ->
         (["bucket(id)"], "lacks its width"),
         (["bucket[0](id)"], "lacks its width"),
         (["where"], "cannot be taken of 'where'"),
-        (["day(time)", "hour(time)"], "a second time"),
+        (["day(time)", "hour(time)"], "twice"),
         (["month[3](time)"], "there is no transform"),
     ],
 )
@@ -170,7 +170,7 @@ def test_metadata_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
     with pytest.raises(CorruptRecord, match=r"gone\.metadata\.json is missing"):
         load_metadata(f"{tmp_path}/gone.metadata.json")
     (tmp_path / "bad.metadata.json").write_text('{"format-version": 2}')
-    with pytest.raises(CorruptRecord, match="no table metadata"):
+    with pytest.raises(CorruptRecord, match="not table metadata"):
         load_metadata(f"{tmp_path}/bad.metadata.json")
 
 

@@ -41,7 +41,7 @@ def test_what_is_packed_badly_is_no_metadata(read: Callable[[str], object], tmp_
     whole = gzip.compress(b'{"format-version": 2}' * 1000)
     for at, broken in enumerate((whole[:-20], whole[:10] + b"x" * 50, whole[:20])):
         (path := tmp_path / f"{at}.gz.metadata.json").write_bytes(broken)
-        with pytest.raises(CorruptRecord, match="no table metadata"):
+        with pytest.raises(CorruptRecord, match="not table metadata"):
             read(str(path))
 
 
@@ -62,7 +62,7 @@ def test_what_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
     good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
     text = content if isinstance(content, str) else json.dumps({**good, **content})
     (path := tmp_path / "t.metadata.json").write_text(text)
-    with pytest.raises(CorruptRecord, match="no table metadata") as refused:
+    with pytest.raises(CorruptRecord, match="not table metadata") as refused:
         load_metadata(str(path))
     assert CANARY not in str(refused.value)
 

@@ -210,7 +210,7 @@ def test_a_source_that_is_not_what_was_written_is_not_published(world: World, no
     source = world.place(record.argument["source"])
     world.write(source.url, now)
     before = world.contents()
-    with pytest.raises(StepConflict, match="is not what was to be published"):
+    with pytest.raises(StepConflict, match="is not the file to publish"):
         step_of(record).execute(world.context)
     assert world.contents() == before
 
@@ -221,7 +221,7 @@ def test_a_source_of_the_same_size_and_other_content_is_not_published(world: Wor
     record = made(world, "rename")
     source = world.place(record.argument["source"])
     world.write(source.url, b"R" * record.argument["size"])
-    with pytest.raises(StepConflict, match="is not what was to be published"):
+    with pytest.raises(StepConflict, match="is not the file to publish"):
         step_of(record).execute(world.context)
     assert world.read(record.argument["target"]) is None
 

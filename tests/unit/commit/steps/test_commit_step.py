@@ -25,7 +25,7 @@ def test_a_step_is_made_from_its_record() -> None:
 @pytest.mark.parametrize("name", ["iceberg.unheard_of", "odd"])
 def test_an_unknown_step_is_reported_by_name(name: str) -> None:
     """C11: a newer version wrote it; says what to do."""
-    with pytest.raises(UnknownCommitStep, match=f"'{name}'.*known are: .*iceberg.append") as caught:
+    with pytest.raises(UnknownCommitStep, match=f"'{name}'.*known: .*iceberg.append") as caught:
         StepRegistry(NAMED).load(StepRecord(step=name))
     assert caught.value.details == {"step": name}
     assert "upgrade" in caught.value.hint
@@ -34,7 +34,7 @@ def test_an_unknown_step_is_reported_by_name(name: str) -> None:
 def test_steps_named_by_hand_are_checked() -> None:
     """U3"""
     for item in ("IcebergAppend", "x=IcebergAppend"):
-        with pytest.raises(InvalidArgument, match="names no commit step"):
+        with pytest.raises(InvalidArgument, match="does not name a commit step"):
             StepRegistry([item])
 
 
