@@ -1,7 +1,7 @@
-"""Places for what may hang: so many at a time, in turns between tables, and none kept by who takes long.
+"""Slots for calls that may hang: a limited number, in turns between tables; slow calls release theirs.
 
-A call that has run for a while gives its place to the next one and goes on beside it, so that calls that hang
-delay others by moments. How many of a table run, and how many there are in all, is bounded all the same.
+A call that has run for a while gives its slot to the next one and continues without one, so hanging calls
+delay others only for moments. The number of running calls, per table and in all, is still bounded.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import suppress
 from distop.errors import Busy
 
 
-class Place:
+class Slot:
     """What one call holds from :meth:`Places.enter` until it has really ended."""
 
     def __init__(self, places: Places, key: str) -> None:
         self._places, self.key = places, key
         self.counted = True
-        """Whether it is one of those at a time; not any more once it has run for long."""
+        """Whether it counts as running at a time; a slow call no longer does."""
         self._aside = asyncio.get_running_loop().call_later(places.patience_s, self._step_aside)
         self._left = False
 
@@ -29,7 +29,7 @@ class Place:
         self._places.admit()
 
     def leave(self) -> None:
-        """The call has ended; safe to call twice."""
+        """The call has ended; idempotent."""
         if self._left:
             return
         self._left = True
@@ -40,18 +40,18 @@ class Place:
 
 
 class Places:
-    """Of one event loop.
+    """The slots of one event loop.
 
     Parameters
     ----------
     at_a_time:
-        Calls that run side by side, without those that have run for ``patience_s`` seconds.
+        Concurrent calls, without those that have run for ``patience_s`` seconds.
     most:
-        Calls that run, with those.
+        All running calls.
     each:
-        Calls of one table that run, with those.
+        All running calls of one table.
     waiting, waiting_in_all:
-        Calls that wait for a place, of one table and of all; more are refused.
+        Calls that wait for a slot, of one table and of all; more are refused.
     """
 
     def __init__(
@@ -69,57 +69,57 @@ class Places:
         self._most, self._each = most, each
         self._max_waiting, self._max_waiting_in_all = waiting, waiting_in_all
         self._held: Counter[str] = Counter()
-        self._queues: OrderedDict[str, deque[asyncio.Future[Place]]] = OrderedDict()
+        self._queues: OrderedDict[str, deque[asyncio.Future[Slot]]] = OrderedDict()
 
     @property
     def waiting(self) -> int:
-        """Calls that wait."""
+        """Waiting calls."""
         return sum(map(len, self._queues.values()))
 
     @property
     def queues(self) -> int:
-        """Tables whose calls wait."""
+        """Tables with waiting calls."""
         return len(self._queues)
 
-    async def enter(self, key: str, *, waiting: int | None = None) -> Place:
-        """A place for a call of this table, when it is its turn.
+    async def enter(self, key: str, *, waiting: int | None = None) -> Slot:
+        """A slot for a call of this table, when it is its turn.
 
-        Raises :class:`~distop.errors.Busy` when so many of the table wait already, by default those of any,
-        or too many of all tables.
+        Raises :class:`~distop.errors.Busy` when too many calls of the table wait already, or too many of all
+        tables.
         """
         if self.waiting >= self._max_waiting_in_all:
             raise Busy(f"{self.waiting:,} calls wait already")
         queue = self._queues.setdefault(key, deque())
         if len(queue) >= (self._max_waiting if waiting is None else waiting):
             raise Busy(f"{len(queue)} calls of table {key!r} wait already")
-        turn: asyncio.Future[Place] = asyncio.get_running_loop().create_future()
+        turn: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         queue.append(turn)
         self.admit()
         try:
             return await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                turn.result().leave()  # its turn came along with the cancellation
+                turn.result().leave()  # its turn came together with the cancellation
             with suppress(ValueError):
                 queue.remove(turn)
             raise
 
-    def left(self, place: Place) -> None:
-        """A place is free again."""
-        self._held[place.key] -= 1
-        if not self._held[place.key]:
-            del self._held[place.key]
+    def left(self, slot: Slot) -> None:
+        """A slot is free again."""
+        self._held[slot.key] -= 1
+        if not self._held[slot.key]:
+            del self._held[slot.key]
         self.admit()
 
     def admit(self) -> None:
-        """Give free places to those whose turn it is: one of each table, and again."""
+        """Give free slots to waiting calls: one of each table, and again."""
         passed_over = 0
         while self._queues and passed_over < len(self._queues):
             if self.active >= self.at_a_time or self._held.total() >= self._most:
                 return
             key, queue = next(iter(self._queues.items()))
             while queue and queue[0].done():
-                del queue[0]  # nobody waits for it any more
+                del queue[0]  # its caller no longer waits
             if not queue:
                 del self._queues[key]
                 continue
@@ -130,4 +130,4 @@ class Places:
             passed_over = 0
             self._held[key] += 1
             self.active += 1
-            queue.popleft().set_result(Place(self, key))
+            queue.popleft().set_result(Slot(self, key))

@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from distop.coordinator.work.places import Place, Places
+from distop.coordinator.work.places import Places, Slot
 from distop.errors import Busy
 from support.waiting import eventually
 
 
-async def entered(places: Places, *keys: str) -> list[asyncio.Task[Place]]:
+async def entered(places: Places, *keys: str) -> list[asyncio.Task[Slot]]:
     """Calls of these tables, which have asked for their places in this order."""
     asking = []
     for key in keys:
