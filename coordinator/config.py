@@ -1,4 +1,4 @@
-"""How a coordinator runs: what its command and its tests may set, and within which limits."""
+"""The settings of a coordinator, and their limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distop.proto.listening import check_address
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinatorConfig:
-    """How a coordinator runs."""
+    """The settings of a coordinator."""
 
     etcd: EtcdConfig = field(default_factory=EtcdConfig)
     listen: str = "127.0.0.1:7070"
@@ -25,27 +25,27 @@ class CoordinatorConfig:
     web: str | None = None
     """``host:port`` of the page and of ``/metrics``; port 0 picks a free one, ``None`` leaves them out."""
     identity: IdentityConfig = field(default_factory=IdentityConfig)
-    """By what it knows who calls."""
+    """How it identifies callers."""
     catalog: str | None = None
-    """``host:port`` of the catalog for engines that speak Iceberg's REST protocol; as ``web``."""
+    """``host:port`` of the catalog for engines that use Iceberg's REST protocol; as ``web``."""
     warehouse: str | None = None
-    """URL of the folder in which tables lie that are made there without a location."""
+    """URL of the folder for tables that are created there without a location."""
     tls: TlsConfig = field(default_factory=TlsConfig)
     """How its connections are protected."""
     lease_ttl_s: int = 5
-    """Seconds after which a dead coordinator loses its tables; etcd's floor is 2."""
+    """Time to live of its lease in seconds; a dead coordinator then loses its tables. etcd's minimum is 2."""
     linger_s: float = 5.0
     """Seconds a leader keeps a table that has no work."""
     max_commit_attempts: int = MAX_COMMIT_ATTEMPTS
-    """Failed attempts at completing an operation after which it is parked."""
+    """Failed attempts at completing an operation before it is parked."""
     call_timeout_s: float = LIMIT_S
-    """Seconds that hooks, commit steps and the preparation of a commit may take without a sign of life."""
+    """Seconds that hooks, commit steps and the preparation of a commit may take without a heartbeat."""
     remember_requests_s: float = REMEMBER_S
-    """Seconds for which request ids are remembered, from the start of their operation on."""
+    """Seconds for which request ids are remembered, from the start of their operation."""
     operations: tuple[str, ...] | None = None
-    """Operation types besides the installed ones, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
+    """Further operation types, ``module:Class``; ``None``: from DISTOP_OPERATIONS."""
     limits: Limits = field(default_factory=Limits)
-    """What callers may have under way."""
+    """Limits for callers."""
 
     def __post_init__(self) -> None:
         for name, address in (("listen", self.listen), ("web", self.web), ("catalog", self.catalog)):
@@ -63,11 +63,11 @@ class CoordinatorConfig:
             )
         if not self.remember_requests_s >= BRIEFLY_S:
             raise InvalidArgument(
-                f"request ids are remembered for {BRIEFLY_S:.0f} s at least",
+                f"request ids must be remembered for at least {BRIEFLY_S:.0f} s",
                 details={"field": "remember_requests_s"},
             )
         if self.lease_ttl_s < 2:
             raise InvalidArgument(
-                f"a lease of {self.lease_ttl_s} s is under etcd's floor of 2 s",
+                f"a lease of {self.lease_ttl_s} s is below etcd's minimum of 2 s",
                 details={"field": "lease_ttl_s"},
             )

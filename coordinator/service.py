@@ -1,7 +1,7 @@
-"""A coordinator process: gRPC on one side, leadership of tables on the other.
+"""A coordinator process: it serves gRPC, and leads tables.
 
-A process lives through one *incarnation* per lease. When its lease is lost (a long pause, an etcd that was
-away) it stops leading, and begins again under a new identity; its gRPC side needs no lease and goes on.
+A process has one *incarnation* per lease. When its lease is lost (a long pause, an unreachable etcd) it stops
+leading, and begins again with a new identity; its gRPC side needs no lease and continues.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 ANSWERING_THREADS, WORKING_THREADS = 64, 128
-"""Threads for calls that look into storage, as many as there are places; and for planning and publishing,
-each with places for half."""
+"""Threads for calls that read storage, as many as slots; and for planning and publishing, each with slots for
+half."""
 
 ANSWERING, WORKING, CATALOG = "distop-answering", "distop-working", "distop-catalog"
-"""What these threads are called, and those of the catalog."""
+"""The names of these threads, and of the catalog's."""
 
 LAST_S = 0.5
-"""Seconds that blocking work has to end once the process has stopped everything else."""
+"""Seconds that blocking work has to end after everything else has stopped."""
 
 RETRY_S = 0.5
 """Pause before a new incarnation when etcd does not answer."""
 
 LOAD_S = 30.0
-"""Seconds that loading an operation type may take."""
+"""Longest load of an operation type, in seconds."""
 
 TELL_EVERY_S, MAX_TOLD = 1.0, 50
-"""How often it is looked which calls take long, and how many of them are told of."""
+"""How often slow calls are reported, and how many of them."""
 
 GRACE_S = 2.0
-"""Seconds that calls under way have to end when the process is asked to stop."""
+"""Seconds that calls in progress have to end when the process is asked to stop."""
 
 
 class Coordinator:
@@ -94,7 +94,7 @@ class Coordinator:
         self.catalog_address = ""
         self.ready = asyncio.Event()
         self.member = ""
-        """Of the present incarnation; empty between two of them."""
+        """Member id of the present incarnation; empty between two of them."""
         self._stop = asyncio.Event()
         self._following: Following | None = None
 
@@ -110,13 +110,13 @@ class Coordinator:
         metrics, web_of = self._web()
         client = metrics.etcd_client(self.config.etcd)
         try:
-            await enter(client)  # before anybody can call
+            await enter(client)  # before the first call
         except (EtcdDenied, OtherLayout, Restored):
             await client.close()
             raise
-        except DistopError as error:  # an etcd that is away: callers hear of it
+        except DistopError as error:  # etcd is unreachable: callers get the error
             log.warning("installation_not_read", extra={"code": error.code, "error": str(error)})
-        # What looks into storage to answer a call may hang there: starts and commits must not wait for it.
+        # Reads of storage for calls may hang: starts and commits must not wait for them.
         answering = ThreadPoolExecutor(ANSWERING_THREADS, thread_name_prefix=ANSWERING)
         working = ThreadPoolExecutor(WORKING_THREADS, thread_name_prefix=WORKING)
         try:
@@ -176,10 +176,10 @@ class Coordinator:
                     await self._incarnation(client, completion, planner, metrics, processes.lease)
                 except (EtcdDenied, OtherLayout, Restored):
                     if not self.ready.is_set():
-                        raise  # it will not pass by itself
+                        raise  # it is permanent
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
                 except DistopError as error:
-                    # An etcd that is away or full, a lease lost before it was used: all of it passes.
+                    # etcd unreachable or full, a lease lost before its first use: all of it is transient.
                     log.warning("incarnation_failed", extra={"code": error.code, "error": str(error)})
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
         finally:
@@ -198,7 +198,7 @@ class Coordinator:
             log.info("coordinator_stopped", extra={"address": self.address})
 
     def _web(self) -> tuple[Metrics, Callable[[Following, Gate, Tls | None], WebServer] | None]:
-        """What makes the page, unless it is left out, and what counts for it. Only then is either loaded."""
+        """The web page, unless it is disabled, and its metrics. Only then is either loaded."""
         if (listen := self.config.web) is None:
             return Metrics(), None
         from distop.coordinator.metrics.prometheus import PrometheusMetrics
@@ -265,7 +265,7 @@ class Coordinator:
                 await _either(self._stop.wait(), session.lost.wait(), _finished(leading))
             finally:
                 self.member = ""
-                # First stop acting, then let go: nothing of this epoch runs once another one can begin.
+                # First stop acting, then release: nothing of this epoch runs once another one can begin.
                 leading.cancel()
                 telling.cancel()
                 await asyncio.gather(leading, telling, return_exceptions=True)
@@ -276,9 +276,9 @@ class Coordinator:
 
 
 async def _load_types(registry: Registry, threads: Executor) -> None:
-    """Load the types of users before anybody asks for one: what hangs then hangs nobody, and is refused.
+    """Load user-defined types at the start: a type that hangs here is refused, and blocks no call later.
 
-    Raises :class:`~distop.errors.InvalidArgument` for a wrong setting.
+    Raises :class:`~distop.errors.InvalidArgument` for an invalid setting.
     """
     loop = asyncio.get_running_loop()
     try:
@@ -294,14 +294,14 @@ async def _load_types(registry: Registry, threads: Executor) -> None:
         except TimeoutError:
             registry.refuse(name, f"loading it takes longer than {LOAD_S:g} s")
             log.error("type_not_loaded", extra={"type": name, "seconds": LOAD_S})
-        except Exception as error:  # whoever asks for it hears of it
+        except Exception as error:  # the error is returned to callers who use it
             log.warning("type_not_loaded", extra={"type": name, "error": str(error)})
 
     await asyncio.gather(*map(load, names))
 
 
 async def _tell(client: EtcdClient, member: str, planner: Planner) -> None:
-    """Keep it in the member's record which plans take long. Calls of completions stand with their
+    """Keep slow plans in the member's record. Slow calls of completions are recorded with their
     operations."""
     told: list[LongCall] = []
     while True:
@@ -360,7 +360,7 @@ def run(config: CoordinatorConfig) -> int:
         log.error("coordinator_failed", extra={"code": error.code, "error": str(error)})
         code = error.kind.exit_code
     if hanging := _hanging_threads():
-        # Python would wait for them without end. What they do is repeated elsewhere or not wanted any more.
+        # Python would wait for them without end. Their work is repeated elsewhere or no longer needed.
         log.warning("threads_abandoned", extra={"threads": hanging})
         logging.shutdown()
         sys.stdout.flush()
@@ -370,7 +370,7 @@ def run(config: CoordinatorConfig) -> int:
 
 
 def _hanging_threads() -> list[str]:
-    """Planning or publishing that has not ended, a moment after everything else has."""
+    """Planning or publishing that has not ended shortly after everything else."""
     deadline = time.monotonic() + LAST_S
     ours = [
         thread for thread in threading.enumerate() if thread.name.startswith((ANSWERING, WORKING, CATALOG))

@@ -1,4 +1,4 @@
-"""From what comes with a call to who makes it."""
+"""Identifies the caller from a call's credentials."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from distop.proto.secret import MAX_TOKEN_BYTES, NONE, Secret
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityConfig:
-    """By what a coordinator knows who calls."""
+    """How a coordinator identifies callers."""
 
     token_file: str = ""
-    """Of hashes of tokens, see :mod:`distop.coordinator.access.static`."""
+    """File of token hashes, see :mod:`distop.coordinator.access.static`."""
     issuers: tuple[IssuerConfig, ...] = ()
-    """Whose signed tokens count."""
+    """Issuers of accepted signed tokens."""
     certificates: bool = False
-    """Whether callers show certificates that have been verified."""
+    """Whether callers present verified certificates."""
     admins: tuple[str, ...] = ()
-    """Who begin a policy where there is none."""
+    """The admins of a new policy."""
 
     @property
     def is_set(self) -> bool:
-        """Whether there is any way to know it."""
+        """Whether any method is configured."""
         return bool(self.token_file or self.issuers or self.certificates)
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What comes with a call."""
+    """The credentials of a call."""
 
     token: Secret = NONE
-    """Counts before the certificate: programs that share one may have tokens of their own."""
+    """Takes precedence over the certificate: programs that share one may have tokens of their own."""
     address: str = ""
-    """Where the call comes from, without a port."""
+    """Address of the caller, without a port."""
     names: Mapping[str, Iterable[bytes]] = field(default_factory=dict)
-    """Those of the certificate that the connection has shown, as gRPC calls them."""
+    """Names in the client certificate of the connection, as gRPC calls them."""
 
 
 class Authentication:
-    """Raises :class:`~distop.errors.InvalidArgument` for settings that make no sense."""
+    """Raises :class:`~distop.errors.InvalidArgument` for invalid settings."""
 
     def __init__(self, config: IdentityConfig) -> None:
         self.is_set = config.is_set
@@ -53,9 +53,9 @@ class Authentication:
         self._issued = IssuedTokens(config.issuers) if config.issuers else None
 
     async def identity(self, proof: Proof) -> Identity | None:
-        """Who it is; ``None``: nothing says so.
+        """The caller's identity; ``None``: no credentials.
 
-        Raises :class:`~distop.errors.Unauthenticated` for a proof that does not hold.
+        Raises :class:`~distop.errors.Unauthenticated` for invalid credentials.
         """
         if not (token := proof.token.reveal()):
             return identity_of(proof.names)
@@ -66,14 +66,14 @@ class Authentication:
         if self._issued is not None:
             return await self._issued.identity(token)
         if not self.is_set:
-            return None  # sent to a coordinator that tells nobody apart
-        raise Unauthenticated("the token is not known here")
+            return None  # sent to a coordinator without authentication
+        raise Unauthenticated("the token is unknown")
 
 
 def bearer(headers: list[str]) -> Secret:
     """The token of the ``authorization`` headers of a call; empty without one."""
     if len(headers) > 1:
-        raise Unauthenticated("a call has at most one authorization")
+        raise Unauthenticated("a call may have only one authorization")
     scheme, _, token = headers[0].partition(" ") if headers else ("bearer", "", "")
     if scheme.lower() != "bearer":
         raise Unauthenticated(f"authorization is by Bearer token, not by {scheme[:20]!r}")

@@ -1,4 +1,4 @@
-"""Who makes the call that is being answered. Whoever shows or records something asks :func:`caller`."""
+"""The caller of the call that is being answered. Code that shows or records it uses :func:`caller`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distop.proto.rights import Role
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who somebody is, as a token or a certificate proves."""
+    """An identity proved by a token or a certificate."""
 
     subject: str
     groups: frozenset[str] = frozenset()
@@ -23,30 +23,30 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """One who calls. The one without a name is this process itself, or anybody where nobody is told apart."""
+    """A caller. One without a name is this process itself, or any caller without authentication."""
 
     identity: Identity | None = None
     claimed: str = ""
-    """Who the request says that it is from; whoever is verified may say what he likes."""
+    """The name that the request states; a verified caller may state any."""
     address: str = ""
-    """Where the call comes from, without a port."""
+    """Address of the caller, without a port."""
     held: Held = EVERYTHING
 
     @property
     def subject(self) -> str:
-        """Who was verified; empty if nobody was."""
+        """The verified subject; empty if none was verified."""
         return self.identity.subject if self.identity is not None else ""
 
     def may(self, role: Role, table: str) -> bool:
-        """Whether it has the role on a table."""
+        """Whether the caller has the role on a table."""
         return self.held.on(table) >= role
 
     def sees(self, table: str) -> bool:
-        """Whether the table exists for it."""
+        """Whether the caller may see the table."""
         return self.may(Role.READER, table)
 
     def sees_below(self, prefix: str) -> bool:
-        """Whether tables whose names begin so may exist for it."""
+        """Whether the caller may see tables whose names begin so."""
         return self.held.may_be_below(prefix)
 
 
@@ -56,18 +56,18 @@ _CALLER: ContextVar[Caller] = ContextVar("caller", default=_ITSELF)
 
 
 def caller() -> Caller:
-    """Who makes the call that this task answers."""
+    """The caller of the call that this task answers."""
     return _CALLER.get()
 
 
 def answer_to(who: Caller) -> None:
-    """What this task does from now on, it does for this caller."""
+    """From now on this task acts for this caller."""
     _CALLER.set(who)
 
 
 @contextmanager
 def answering(who: Caller) -> Iterator[None]:
-    """What is done inside is done for this caller."""
+    """Code inside acts for this caller."""
     token = _CALLER.set(who)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Who a client certificate says that somebody is. Its chain has been verified when these names are read."""
+"""The identity in a client certificate. TLS has verified its chain before these names are read."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _KINDS: dict[str, Any] = {
     "peer_ip": x509.IPAddress,
     "peer_uri": x509.UniformResourceIdentifier,
 }
-"""Kinds of names that a certificate may have beside its common name, the one that counts first."""
+"""Kinds of names in a certificate, apart from the common name, by precedence."""
 
 _SPIFFE_ID = re.compile(rb"spiffe://[^/]{1,255}/[^/].*")
 
 
 def identity_of(context: Mapping[str, Iterable[bytes]]) -> Identity | None:
-    """The identity in gRPC's description of a peer; ``None``: it has shown no certificate.
+    """The identity in gRPC's description of a peer; ``None``: it has no certificate.
 
-    A SPIFFE id is the subject as it is. Else it is ``cert:`` and the first alternative name, of a certificate
-    without any the common name: that one counts only where it is all there is, as for servers (RFC 9525).
+    A SPIFFE id is the subject as it is. Otherwise it is ``cert:`` and the first alternative name, or, for a
+    certificate without any, the common name: it counts only then, as for servers (RFC 9525).
 
-    Raises :class:`~distop.errors.Unauthenticated` for a name that nobody could read, or too long a one.
+    Raises :class:`~distop.errors.Unauthenticated` for an unreadable or too long name.
     """
     subject = _subject(context)
     return Identity(check_name(subject), how="certificate") if subject else None
@@ -48,8 +48,8 @@ def _subject(context: Mapping[str, Iterable[bytes]]) -> str:
 
 
 def names_of(certificate: bytes) -> dict[str, list[bytes]]:
-    """What gRPC would say of a peer that has shown this certificate (DER, verified). Nothing of one that it
-    cannot read."""
+    """gRPC's description of a peer with this certificate (DER, verified). Empty if the certificate cannot be
+    parsed."""
     try:
         parsed = x509.load_der_x509_certificate(certificate)
         common = parsed.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
@@ -62,7 +62,7 @@ def names_of(certificate: bytes) -> dict[str, list[bytes]]:
     for label, kind in _KINDS.items():
         names[label] = [str(value).encode() for value in others.get_values_for_type(kind)]
     names["x509_subject_alternative_name"] = [name for label in _KINDS for name in names[label]]
-    # As the SPIFFE standard has it: an id counts only where it is the one URI.
+    # SPIFFE standard: an id counts only if it is the only URI.
     if len(uris := names["peer_uri"]) == 1 and _SPIFFE_ID.fullmatch(uris[0]):
         names["peer_spiffe_id"] = uris
     return names

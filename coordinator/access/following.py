@@ -1,4 +1,4 @@
-"""The policy as this coordinator knows it: it follows the record, and reads it again now and then."""
+"""The policy as this coordinator knows it: it watches the record, and re-reads it periodically."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from distop.metastore.tables.audit import audit_put
 log = logging.getLogger(__name__)
 
 REREAD_S = 1.0
-"""Between two reads, should the watch be silent for whatever reason."""
+"""Interval between reads, in case the watch is silent."""
 
 STALE_S = 5.0
-"""A policy that was read longer ago than that, as by a process that was stopped, is read again before use."""
+"""A policy that was read longer ago, as by a suspended process, is read again before use."""
 
 
 BRIEFLY_S = 0.5
@@ -32,12 +32,12 @@ BRIEFLY_S = 0.5
 
 
 class Policies:
-    """The policy that stands; of one event loop.
+    """The current policy; belongs to one event loop.
 
     Parameters
     ----------
     admins:
-        Who may do everything, should there be no policy: then one begins with them.
+        Subjects that may do everything, if there is no policy: a new one begins with them.
     """
 
     def __init__(self, client: EtcdClient, admins: Sequence[str] = ()) -> None:
@@ -50,19 +50,19 @@ class Policies:
 
     @property
     def standing(self) -> PolicyRecord | None:
-        """The policy as it was last read; another object once it has changed."""
+        """The policy that was read last; another object once it has changed."""
         return self._policy
 
     async def present(self) -> PolicyRecord | None:
-        """The policy; ``None``: there is none, and everybody may do everything.
+        """The policy; ``None``: there is none, and every caller may do everything.
 
-        Raises :class:`~distop.errors.DistopError` when it is not known: then nobody may do anything.
+        Raises :class:`~distop.errors.DistopError` when it is unknown: then no caller may do anything.
         """
         now = time.monotonic()
         if not self._known:
             await self.read()
         elif now - max(self._read_at + STALE_S, self._tried_at + REREAD_S) > 0:
-            # Without etcd the one that was read last holds: then nothing can be done or seen anyhow.
+            # Without etcd the last one read applies: then nothing can be done or seen anyway.
             self._tried_at = now
             with contextlib.suppress(TimeoutError, Unavailable):
                 async with asyncio.timeout(BRIEFLY_S):
@@ -72,7 +72,7 @@ class Policies:
         return self._policy
 
     async def read(self) -> None:
-        """Read it, and begin one if there is none and somebody is to be its admin."""
+        """Read it; create one if there is none and admins are configured."""
         began = time.monotonic()
         try:
             policy = await read_policy(self._client)
@@ -81,13 +81,13 @@ class Policies:
             raise
         if policy is None and self._admins:
             policy = await self._begin()
-        if began >= self._read_at:  # of two reads under way, the one that began later counts
+        if began >= self._read_at:  # of two concurrent reads the later one counts
             self._read_at, self._known, self._broken = began, True, None
             if policy != self._policy:
                 self._policy = policy
 
     async def run(self) -> None:
-        """Follow it, until cancelled."""
+        """Watch it, until cancelled."""
         woken = asyncio.Event()
         hearing = asyncio.create_task(self._hear(woken), name="policy")
         try:

@@ -1,4 +1,4 @@
-"""The gate that every call passes, on every door: who makes it, and whether he may."""
+"""The gate that every call passes, in every protocol: authentication and authorisation."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from distop.proto.rights import RIGHTS, Role, Scope, claims, required
 log = logging.getLogger(__name__)
 
 REFUSALS = (PermissionDenied, TableNotFound, OperationNotFound)
-"""What a caller is told who may not do something. Of what is not there it is the same."""
+"""The message for a caller who may not do something. It is the same for things that do not exist."""
 
 
 class Gate:
-    """Lets calls in, or raises why not."""
+    """Lets calls pass, or raises the reason."""
 
     def __init__(
         self, policies: Policies, config: IdentityConfig | None = None, denials: Denials | None = None
@@ -41,20 +41,21 @@ class Gate:
 
     @property
     def tells_apart(self) -> bool:
-        """Whether this coordinator has a way to know who calls."""
+        """Whether this coordinator can identify callers."""
         return self._authentication.is_set
 
     async def enter(self, method: str, request: Any, proof: Proof) -> Caller:
-        """The caller, who may make this call. Where it says who makes it, the verified name is put.
+        """The caller, if it may make this call. Replaces the caller's name in the request by the verified
+        one.
 
         Raises
         ------
         Unauthenticated
-            Nobody knows who calls, and somebody must.
+            The caller is unknown, and a policy requires one.
         PermissionDenied
             The caller may not do it, and may know that.
         NotFound
-            The caller may not even see what it is done to.
+            The caller may not even see the object of the call.
         """
         who = _named(await self.caller(proof), request)
         acting.set(Acting(who.subject, who.claimed, who.address))
@@ -67,7 +68,7 @@ class Gate:
         return who
 
     async def denied(self, action: str, refusal: DistopError, *, target: str = "") -> None:
-        """Enter into the log and the audit trail that the caller was refused."""
+        """Log the denial and write it to the audit trail."""
         who = acting.get()
         told = {"action": action, "subject": who.subject, "address": who.address, "code": refusal.code}
         log.info("call_denied", extra=told)
@@ -75,9 +76,9 @@ class Gate:
             await self._denials.record(action, by=who.claimed, target=target, reason=refusal.message)
 
     async def caller(self, proof: Proof) -> Caller:
-        """Who it is, and what he may: what this task does from now on is recorded as his.
+        """Identify the caller and its rights: from now on this task records its actions as the caller's.
 
-        Raises :class:`~distop.errors.Unauthenticated`; a proof that does not hold stands in the audit trail.
+        Raises :class:`~distop.errors.Unauthenticated`; an invalid proof is written to the audit trail.
         """
         acting.set(Acting(address=proof.address))
         try:
@@ -88,10 +89,10 @@ class Gate:
         policy = await self.policies.present()
         if identity is None:
             if self.tells_apart:
-                raise Unauthenticated("this service wants to know who calls")
+                raise Unauthenticated("this service requires authentication")
             if policy is not None:
                 raise Unauthenticated(
-                    "a policy stands, and this coordinator has no way to know who calls",
+                    "a policy exists, but this coordinator cannot identify callers",
                     hint="start it with --token-file, --issuer or --tls-client-ca",
                 )
             return Caller(address=proof.address)
@@ -103,7 +104,7 @@ class Gate:
 def check(who: Caller, method: str, request: Any) -> None:
     """Raise an error unless the caller may make this call."""
     if method not in RIGHTS:
-        raise PermissionDenied(f"no right is known that {method} needs")
+        raise PermissionDenied(f"the right for {method} is not defined")
     needed = required(method, request)
     match needed.scope:
         case Scope.CALLER:
@@ -130,15 +131,15 @@ def check(who: Caller, method: str, request: Any) -> None:
 
 
 def denied(who: Caller, role: Role, what: str) -> PermissionDenied:
-    """That somebody lacks a role."""
+    """The error for a missing role."""
     return PermissionDenied(
-        f"{who.subject!r} is no {role.name.lower()} of {what}",
+        f"{who.subject!r} does not have the role {role.name.lower()} on {what}",
         details={"subject": who.subject, "role": role.name.lower()},
     )
 
 
 def seen_by(who: Caller, error: DistopError) -> DistopError:
-    """The error as a caller may read it: a folder that is taken does not name a table that it may not see."""
+    """The error as the caller may see it: without the names of tables that it may not see."""
     other = error.details.get("table") if isinstance(error, LocationInUse) else None
     if other and not who.sees(other):
         message = "the location is the folder of another table, lies in one, or has one in it"
@@ -154,7 +155,7 @@ def _check_table(who: Caller, role: Role, table: str, hidden: DistopError) -> No
 
 
 def _named(who: Caller, request: Any) -> Caller:
-    """The caller with the name that the request gives it, in whose place stands the verified one now."""
+    """The caller with the name from the request; the request then gets the verified name instead."""
     claimed = ""
     for field in claims(request):
         claimed = getattr(request, field)

@@ -1,4 +1,5 @@
-"""The public keys of an issuer of tokens: from a file, or fetched, and kept while the issuer is away."""
+"""The public keys of an issuer of tokens: from a file, or fetched, and cached while the issuer is
+unreachable."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from distop.proto.secret import token_in
 log = logging.getLogger(__name__)
 
 AGAIN_S = 60.0
-"""Between two fetches that a token with an unknown key asks for."""
+"""Interval between fetches for tokens with an unknown key."""
 
 FETCH_S = 5.0
 """Deadline of one fetch, and longest that a caller waits for it."""
@@ -33,23 +34,23 @@ MAX_BYTES = 256 << 10
 MAX_KEYS = 100
 
 Keys = dict[str, jwt.PyJWK]
-"""By their ids."""
+"""Keys by id."""
 
 
 class IssuerKeys:
-    """The keys of one issuer; of one event loop.
+    """The keys of one issuer; belongs to one event loop.
 
     Parameters
     ----------
     issuer:
-        Its URL; ``/.well-known/openid-configuration`` below it tells where its keys are.
+        Its URL; ``/.well-known/openid-configuration`` below it names the URL of its keys.
     source:
-        Where they are, if not there: the path of a file, or a URL.
+        Where the keys are instead: the path of a file, or a URL.
     ca:
-        The path of the CA (PEM) that its host is known by, if that is none of the system's.
+        The path of the CA (PEM) of its host, if it is not one of the system's.
     token_file:
-        The path of a token that its host wants to see, as the API server of Kubernetes does. It is shown to
-        the host of ``source`` (without one: of ``issuer``) and to no other, whatever the issuer tells.
+        The path of a token that its host requires, as the API server of Kubernetes does. It is sent only to
+        the host of ``source`` (without one: of ``issuer``), whatever URL the issuer publishes.
     """
 
     def __init__(
@@ -75,9 +76,9 @@ class IssuerKeys:
         self._fetching: asyncio.Task[None] | None = None
 
     async def key(self, name: str) -> jwt.PyJWK | None:
-        """The key of this id, or without an id the only one there is; ``None``: the issuer has none.
+        """The key with this id, or without an id the only one; ``None``: the issuer has none.
 
-        Raises :class:`~distop.errors.Unavailable` when no key at all has been fetched so far.
+        Raises :class:`~distop.errors.Unavailable` when no key has been fetched so far.
         """
         if self._file is not None:
             return _chosen(self._file.now(), name)
@@ -91,7 +92,7 @@ class IssuerKeys:
         return _chosen(self._keys, name)
 
     def _pause_s(self) -> float:
-        return AGAIN_S if self._keys else 1.0  # without any key nobody can come in
+        return AGAIN_S if self._keys else 1.0  # without a key no caller is accepted
 
     async def _fetch(self) -> None:
         try:
@@ -123,7 +124,7 @@ class IssuerKeys:
                 if len(content) > MAX_BYTES:
                     raise ValueError(f"{url} has more than {MAX_BYTES:,} bytes")
                 if time.monotonic() > end:
-                    raise TimeoutError(f"{url} has not told everything within {FETCH_S:g} s")
+                    raise TimeoutError(f"{url} has not sent everything within {FETCH_S:g} s")
         return content
 
 
@@ -133,12 +134,12 @@ def _chosen(keys: Keys, name: str) -> jwt.PyJWK | None:
 
 
 def parse(content: bytes) -> Keys:
-    """A set of keys (RFC 7517). Kinds that cannot be used are left out; a shared secret is none."""
+    """A set of keys (RFC 7517). Unusable kinds are ignored, shared secrets included."""
     try:
         listed: Any = json.loads(content)["keys"]
         chosen = [one for one in listed if one.get("kty") != "oct" and one.get("use", "sig") == "sig"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InvalidArgument(f"this is no set of keys: {error}", details={"field": "jwks"}) from None
+        raise InvalidArgument(f"this is not a set of keys: {error}", details={"field": "jwks"}) from None
     keys: Keys = {}
     for one in chosen[:MAX_KEYS]:
         try:
@@ -148,7 +149,7 @@ def parse(content: bytes) -> Keys:
                 "issuer_key_left_out", extra={"kid": str(one.get("kid", ""))[:100], "error": str(error)}
             )
     if not keys:
-        raise InvalidArgument("there is no usable key in it", details={"field": "jwks"})
+        raise InvalidArgument("it contains no usable key", details={"field": "jwks"})
     return keys
 
 
@@ -156,23 +157,25 @@ def _check_url(url: str) -> None:
     parts = urlsplit(url)
     if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
         raise InvalidArgument(
-            f"{url!r} is no https:// URL: who answered there could let anybody in",
+            f"{url!r} is not an https:// URL: an attacker could answer there",
             details={"field": "issuer"},
         )
 
 
 class _SamePlace(urllib.request.HTTPRedirectHandler):
-    """Follows no redirection: it could lead from https to anywhere."""
+    """Follows no redirect: it could leave https."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
 
 
 def _trusting(content: bytes) -> ssl.SSLContext:
-    # Not by `create_default_context`, for which an empty file means the CAs of the system.
+    # Not `create_default_context`, which reads an empty file as "the CAs of the system".
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=content.decode())
     except (ValueError, ssl.SSLError) as error:
-        raise InvalidArgument(f"this is no CA certificate: {error}", details={"field": "issuer_ca"}) from None
+        raise InvalidArgument(
+            f"this is not a CA certificate: {error}", details={"field": "issuer_ca"}
+        ) from None
     return context

@@ -1,4 +1,4 @@
-"""From grants to decisions: functions of values, without etcd."""
+"""From grants to decisions: pure functions, without etcd."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distop.metastore.records.record import encode
 from distop.proto.rights import Role
 
 GROUP = "group:"
-"""What stands before the name of a group in a grant."""
+"""Prefix of a group's name in a grant."""
 
 ALL = "*"
 
@@ -25,7 +25,7 @@ MAX_POLICY_BYTES = 500_000
 
 
 def matches(pattern: str, text: str) -> bool:
-    """Whether the pattern stands for the text; ``*`` for any part of it, nothing else is special."""
+    """Whether the pattern matches the text; ``*`` matches any part, nothing else is special."""
     first, *rest = pattern.split(ALL)
     if not rest:
         return pattern == text
@@ -43,7 +43,7 @@ def matches(pattern: str, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Held:
-    """The grants of one caller: what it may do on which tables. Equal ones see the same."""
+    """The rights of one caller: roles by table. Equal ones see the same."""
 
     grants: frozenset[tuple[Role, str]] = frozenset()
 
@@ -59,7 +59,7 @@ class Held:
         return max((role for role, pattern in self.grants if matches(pattern, table)), default=0)
 
     def may_be_below(self, prefix: str) -> bool:
-        """Whether a table whose name begins so could be one of those."""
+        """Whether a table whose name begins so could be visible."""
         starts = (pattern.partition(ALL) for _, pattern in self.grants)
         return any(
             first.startswith(prefix) or (bool(star) and prefix.startswith(first)) for first, star, _ in starts
@@ -70,7 +70,7 @@ EVERYTHING = Held(frozenset({(Role.ADMIN, ALL)}))
 
 
 def is_of(grant: GrantRecord, subject: str, groups: Iterable[str]) -> bool:
-    """Whether somebody has a grant. A subject never passes for a group."""
+    """Whether a grant applies to a caller. A subject never matches a group."""
     if grant.who.startswith(GROUP):
         pattern = grant.who.removeprefix(GROUP)
         return any(matches(pattern, group) for group in groups)
@@ -78,7 +78,7 @@ def is_of(grant: GrantRecord, subject: str, groups: Iterable[str]) -> bool:
 
 
 def held_by(policy: PolicyRecord | None, subject: str, groups: Iterable[str] = ()) -> Held:
-    """What somebody may do; everything without a policy."""
+    """The rights of a caller; all rights without a policy."""
     if policy is None:
         return EVERYTHING
     mine = [grant for grant in policy.grants if is_of(grant, subject, groups)]
@@ -86,10 +86,10 @@ def held_by(policy: PolicyRecord | None, subject: str, groups: Iterable[str] = (
 
 
 def checked(grant: GrantRecord) -> GrantRecord:
-    """A grant that can be part of a policy, or :class:`~distop.errors.InvalidArgument` by its field."""
+    """A valid grant, or :class:`~distop.errors.InvalidArgument` with the field."""
     if grant.role.upper() not in Role.__members__:
         roles = ", ".join(role.name.lower() for role in Role)
-        raise _wrong("role", f"{grant.role[:50]!r} is no role", f"choose one of {roles}")
+        raise _wrong("role", f"{grant.role[:50]!r} is not a role", f"choose one of {roles}")
     if not 0 < len(grant.tables) <= MAX_PATTERNS:
         raise _wrong("tables", f"a grant has 1 to {MAX_PATTERNS} patterns of tables, not {len(grant.tables)}")
     texts = [("who", grant.who), *(("tables", table) for table in grant.tables)]
@@ -110,16 +110,16 @@ def changed(
     remove: Iterable[GrantRecord] = (),
     replace: bool = False,
 ) -> PolicyRecord | None:
-    """The policy with some grants more and some fewer; the one that stands if that changes nothing.
+    """The policy after adding and removing grants; the same object if nothing changes.
 
-    Grants of one subject and role are kept as one.
+    Grants with the same subject and role are merged.
 
     Raises
     ------
     InvalidArgument
-        A grant makes no sense, or they are too many.
+        A grant is invalid, or there are too many.
     PreconditionFailed
-        Nobody would be left who may change the policy.
+        No caller could change the policy any more.
     """
     kept: dict[tuple[str, str], set[str]] = {}
     for grant in () if replace or standing is None else standing.grants:
@@ -141,8 +141,8 @@ def changed(
         return standing
     if not any(grant.role == "admin" and ALL in grant.tables for grant in grants):
         raise PreconditionFailed(
-            "no admin of all tables would be left: nobody could change the policy any more",
-            hint="let one grant be: admin on '*'",
+            "no admin of all tables would be left to change the policy",
+            hint="keep one grant: admin on '*'",
         )
     policy = PolicyRecord(grants=grants)
     if len(grants) > MAX_GRANTS or len(encode(policy)) > MAX_POLICY_BYTES:

@@ -1,7 +1,7 @@
-"""Tokens that are told from a file of their hashes: for CI and other callers without an issuer.
+"""Static tokens, verified against a file of their hashes: for CI and other callers without an issuer.
 
 A line is ``SUBJECT:SHA256[:GROUP,GROUP...]``, with the SHA-256 of the token in hexadecimal digits; ``#``
-begins a comment. The file is read again when it changes: a removed line ends its token at once.
+begins a comment. The file is read again when it changes: removing a line revokes its token at once.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class StaticTokens:
         self._known = Reread((path,), _parse)
 
     def identity(self, token: str) -> Identity | None:
-        """Whose token it is; ``None``: nobody's.
+        """The identity of a token; ``None``: unknown.
 
-        It is looked up by its hash, which nobody can steer: the time that takes tells nothing about tokens.
+        It is looked up by its hash, which an attacker cannot choose: the time it takes reveals nothing about
+        tokens.
         """
         return self._known.now().get(sha256(token.encode(errors="replace")).hexdigest())
 
@@ -39,7 +40,7 @@ def _parse(content: bytes) -> dict[str, Identity]:
             continue
         if (found := _LINE.fullmatch(text)) is None:
             raise InvalidArgument(
-                f"line {number} of the token file is no SUBJECT:SHA256[:GROUP,...]",
+                f"line {number} of the token file is not SUBJECT:SHA256[:GROUP,...]",
                 hint="the hash: printf %s TOKEN | sha256sum",
                 details={"field": "token_file"},
             )

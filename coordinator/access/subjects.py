@@ -1,4 +1,4 @@
-"""Names of those who call, and the beginnings that only some kinds of proof may give them."""
+"""Names of callers, and prefixes reserved for certain kinds of authentication."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ CERTIFICATE = "cert:"
 SPIFFE = "spiffe://"
 
 RESERVED = (GROUP, CERTIFICATE, SPIFFE)
-"""A token whose subject begins so would pass for somebody who has proved it in another way."""
+"""A token whose subject begins so could impersonate a caller with another kind of authentication."""
 
 
 def check_subject(subject: str) -> str:
-    """The subject of a token, or :class:`~distop.errors.Unauthenticated` if it can be none."""
+    """The subject of a token, or :class:`~distop.errors.Unauthenticated` if it is reserved."""
     if check_name(subject).startswith(RESERVED):
         raise Unauthenticated(f"a token's subject must not begin with {' or '.join(RESERVED)}")
     return subject
 
 
 def check_name(subject: str) -> str:
-    """What a grant can name, or :class:`~distop.errors.Unauthenticated`."""
+    """A name that a grant can contain, or :class:`~distop.errors.Unauthenticated`."""
     if not subject.strip() or len(subject.encode(errors="replace")) > MAX_TEXT_BYTES or unreadable(subject):
-        raise Unauthenticated("the subject is empty, too long, or has characters that cannot be seen")
+        raise Unauthenticated("the subject is empty, too long, or has invisible characters")
     return subject

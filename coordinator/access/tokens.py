@@ -1,4 +1,4 @@
-"""Tokens that issuers sign (JWT, RFC 7519): whose they are, if they hold."""
+"""Signed tokens of issuers (JWT, RFC 7519): verifies them and returns their subject."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from distop.coordinator.access.subjects import check_subject
 from distop.errors import InvalidArgument, Unauthenticated
 
 ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
-"""Signatures with a private key. With a shared secret (HS256) whoever verifies could sign, too."""
+"""Signatures with a private key. With a shared secret (HS256) every verifier could also sign."""
 
 LEEWAY_S = 30
-"""How far clocks may be apart."""
+"""Tolerated clock skew."""
 
 MAX_GROUPS = 200
 
 REMEMBER_S, MAX_REMEMBERED = 30.0, 2_000
-"""How long, and of how many, it is remembered that a token holds."""
+"""For how long, and for how many tokens, a successful verification is cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IssuerConfig:
-    """Who signs tokens, and what they must say."""
+    """An issuer of tokens, and what they must contain."""
 
     url: str
-    """As in ``iss`` of its tokens."""
+    """The ``iss`` of its tokens."""
     audience: str
-    """One that ``aud`` of its tokens must name."""
+    """An audience that ``aud`` of its tokens must contain."""
     name: str = ""
-    """Its subjects and groups are called ``NAME:sub``: needed where there are several issuers, so that none
-    can speak for another one's callers."""
+    """Prefix: its subjects and groups are called ``NAME:sub``. Needed with several issuers, so that none can
+    impersonate another one's callers."""
     jwks: str = ""
-    """Where its keys are, if it does not tell: the path of a file, or a URL."""
+    """The path of a file, or a URL, of its keys, if it does not publish one."""
     ca: str = ""
-    """The CA (path of a PEM) that the host of its keys is known by; empty: those of the system."""
+    """The CA (path of a PEM) of the host of its keys; empty: those of the system."""
     token_file: str = ""
-    """The path of a token that the host of its keys wants to see; empty: it tells everybody."""
+    """The path of a token for the host of its keys; empty: it needs none."""
 
 
 class IssuedTokens:
-    """The tokens of some issuers. Raises :class:`~distop.errors.InvalidArgument` for wrong settings."""
+    """The tokens of some issuers. Raises :class:`~distop.errors.InvalidArgument` for invalid settings."""
 
     def __init__(self, issuers: tuple[IssuerConfig, ...], *, wall: Callable[[], float] = time.time) -> None:
         names = [issuer.name for issuer in issuers]
@@ -65,7 +65,7 @@ class IssuedTokens:
         self._held: dict[bytes, tuple[float, Identity]] = {}
 
     async def identity(self, token: str) -> Identity:
-        """Whose token it is. Raises :class:`~distop.errors.Unauthenticated` if it does not hold."""
+        """The subject of a token. Raises :class:`~distop.errors.Unauthenticated` if it is invalid."""
         digest = sha256(token.encode(errors="replace")).digest()
         until, known = self._held.get(digest, (0.0, None))
         if known is not None and self._wall() < until:
@@ -74,14 +74,14 @@ class IssuedTokens:
             header = jwt.get_unverified_header(token)
             said = jwt.decode(token, options={"verify_signature": False})
         except (jwt.PyJWTError, ValueError, RecursionError):
-            raise Unauthenticated("the token is not known here, and is no JWT") from None
+            raise Unauthenticated("the token is unknown, and is not a JWT") from None
         issuer = said.get("iss")
         if not isinstance(issuer, str) or issuer not in self._issuers:
             raise Unauthenticated("the token is from an issuer that is not trusted here")
         config, keys = self._issuers[issuer]
         algorithm, kid = header.get("alg"), header.get("kid", "")
         if algorithm not in ALGORITHMS or not isinstance(kid, str):
-            raise Unauthenticated("the token is not signed in a way that counts here")
+            raise Unauthenticated("the token is not signed with an accepted algorithm")
         key = await keys.key(kid)
         if key is None:
             raise Unauthenticated(f"the token is signed with a key that {issuer} does not have")
@@ -95,7 +95,7 @@ class IssuedTokens:
         if key.algorithm_name != algorithm and not (
             key.key_type == "RSA" and algorithm.startswith(("RS", "PS"))
         ):
-            raise Unauthenticated("the token is signed in another way than its key is for")
+            raise Unauthenticated("the token is signed with another algorithm than its key's")
         try:
             claims: dict[str, Any] = jwt.decode(
                 token,
@@ -108,7 +108,7 @@ class IssuedTokens:
             )
             expires = float(claims["exp"])
         except (jwt.PyJWTError, ValueError, TypeError, OverflowError) as error:
-            raise Unauthenticated(f"the token does not hold: {error}") from None
+            raise Unauthenticated(f"the token is invalid: {error}") from None
         prefix = f"{config.name}:" if config.name else ""
         subject = check_subject(prefix + claims["sub"])
         groups = claims.get("groups", [])

@@ -1,4 +1,4 @@
-"""``AccessService``: who may do what."""
+"""``AccessService``: access control."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from distop.proto.rights import Role
 log = logging.getLogger(__name__)
 
 MAX_AUDITED = 2_000
-"""Letters of a change in the audit trail."""
+"""Characters of a change in the audit trail."""
 
 
 class AccessService(distop_pb2_grpc.AccessServiceServicer):
@@ -46,7 +46,7 @@ class AccessService(distop_pb2_grpc.AccessServiceServicer):
     ) -> pb.ListGrantsResponse:
         if not self._gate.tells_apart:
             raise PreconditionFailed(
-                "this coordinator has no way to know who calls: nobody could do anything any more",
+                "this coordinator cannot identify callers: a policy would lock everyone out",
                 hint="start it with --token-file, --issuer or --tls-client-ca",
             )
         add, remove = [[_record(grant) for grant in grants] for grants in (request.add, request.remove)]
@@ -75,7 +75,7 @@ class AccessService(distop_pb2_grpc.AccessServiceServicer):
 
 
 def _response(policy: PolicyRecord | None) -> pb.ListGrantsResponse:
-    """All grants for an admin, else the caller's own."""
+    """All grants for an admin, otherwise the caller's own."""
     who = caller()
     groups = who.identity.groups if who.identity is not None else frozenset()
     everything = who.held.everywhere >= Role.ADMIN

@@ -1,7 +1,7 @@
-"""Altering a table: one transaction over its record and its head, with its entry in the audit trail.
+"""Alters a table: one transaction over its record and its head, with an entry in the audit trail.
 
 The record changes with every alteration, and a start compares it: so an operation is planned either before,
-and then it runs and is looked at here, or after.
+and is then among the running ones checked here, or after.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 REMEMBERED = 16
 """Request ids of the last alterations, kept in the table's record."""
 MAX_TOLD = 1000
-"""Characters of what an entry of the audit trail tells of the changes."""
+"""Characters of the changes in an entry of the audit trail."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Altering:
     Parameters
     ----------
     in_thread:
-        Runs what reads and writes files, given the table and what it is called.
+        Runs code that reads and writes files, given the table and a description.
     """
 
     client: EtcdClient
@@ -56,14 +56,14 @@ class Altering:
     registry: Registry
 
     async def alter(self, keys: TableKeys, request: pb.AlterTableRequest) -> bool:
-        """Make the changes; whether it was this call that made them, and not an earlier copy of it.
+        """Make the changes; return whether this call made them, and not an earlier copy of it.
 
         Raises
         ------
         InvalidArgument, PreconditionFailed
-            A change makes no sense, or is not one for tables of this format.
+            A change is invalid, or not supported for tables of this format.
         IncompatibleOperation
-            An operation is running that would go wrong.
+            A running operation would fail because of it.
         """
         from distop.commit.layout.changes import parse_changes
 
@@ -81,7 +81,7 @@ class Altering:
                 raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
             record = decode(table.value, TableRecord, table.key)
             if request_id in record.altered:
-                return None, False  # what was written for it may be what the table consists of now
+                return None, False  # the table may now consist of what was written
             await discard()
             running = await self._running(keys, run_ops.value)
             standing = decode(head.value, Head, head.key) if head.exists else None

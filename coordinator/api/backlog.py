@@ -1,4 +1,4 @@
-"""``BacklogService``: queue batches, look at them, and decide about what a table waits for."""
+"""``BacklogService``: queue batches, list them, and decide what a table waits for."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
                 record = await take_back(self._client, keys, batch, **once)
             case other:
                 raise InvalidArgument(
-                    f"{other!r} is nothing that can be done about a backlog",
+                    f"{other!r} is not an action on a backlog",
                     hint="choose open, approve, retry, skip or remove",
                     details={"field": "action"},
                 )
@@ -163,13 +163,13 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
 
 
 def _range_of(keys: TableKeys, request: pb.ListBacklogRequest) -> tuple[bytes, bytes]:
-    """What the keys of the listed batches begin with, and the first of them."""
+    """The key prefix of the listed batches, and the first key."""
     if not request.unordered:
         prefix = keys.applied_prefix if request.applied else keys.backlog_prefix
         return prefix, prefix
     if request.applied:
         return keys.unordered(DONE), keys.unordered(DONE)
-    # In the order of the words: "done" comes first, and the others behind it.
+    # Alphabetically "done" comes first, the others after it.
     return keys.unordered_prefix, prefix_end(keys.unordered(DONE))
 
 

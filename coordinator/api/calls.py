@@ -1,4 +1,4 @@
-"""What all calls have in common: limits, requests that are checked, and errors that become statuses."""
+"""The common part of all calls: limits, checks of requests, and errors as statuses."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from distop.proto.rights import OPEN
 log = logging.getLogger(__name__)
 
 ANSWER_S = 0.2
-"""Longest time set aside for an answer to travel before the caller's deadline."""
+"""Longest time reserved for sending an answer before the caller's deadline."""
 
 _STARTS = frozenset({"StartOperation", "PreviewOperation", "EnqueueBatch", "CreateTable", "AddSchedule"})
-"""Calls that make something which stays, or plan it."""
+"""Calls that create something persistent, or plan it."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Every call of ours: within the limits, with a request that makes sense, its errors told in details.
+    """Applies limits, checks the request, and reports errors in details, for every call.
 
     A :class:`DistopError` of a handler becomes its status; another error is INTERNAL, and is logged.
     """
@@ -60,7 +60,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     def _guard(self, handler: Any, method: str) -> Any:
         if method.startswith(OPEN):
             return self._open(handler, method)
-        # Requests are decoded in the calls below, where an error is one of the caller's, not a crash of gRPC.
+        # Requests are decoded in the calls below, where an error is the caller's, not a crash of gRPC.
         decode = handler.request_deserializer
         if handler.unary_unary is not None:
             return grpc.unary_unary_rpc_method_handler(
@@ -72,14 +72,14 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 self._stream(handler.unary_stream, decode, method),
                 response_serializer=_unless_encoded(handler.response_serializer),
             )
-        raise NotImplementedError(f"{method} is a kind of method that nobody guards")
+        raise NotImplementedError(f"{method} has an unsupported kind of method")
 
     def _unary(self, behavior: Any, decode: Callable[[bytes], Message], method: str) -> Any:
         starts = method.rpartition("/")[2] in _STARTS
 
         async def call(data: bytes, context: Context) -> Any:
             left: Any = context.time_remaining()  # None without a deadline, which the stubs do not say
-            # What keeps us waiting is to reach the caller before his own deadline tells him nothing.
+            # The reason for the wait must reach the caller before its own deadline hides it.
             limit = within(left - min(left * 0.1, ANSWER_S)) if left is not None else nullcontext()
             address = caller_of(address_of(context))
             try:
@@ -106,7 +106,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                         await self._enter(method, request, context)
 
                     await enter()
-                    # Closed at once when the caller goes, not when it is garbage: it holds a watch open.
+                    # Closed when the caller goes, not at garbage collection: it holds a watch open.
                     async with aclosing(behavior(request, context)) as responses:
                         async for response in self._while_welcome(responses, enter):
                             yield response
@@ -120,7 +120,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     async def _while_welcome(
         self, responses: Any, enter: Callable[[], Awaitable[None]]
     ) -> AsyncGenerator[Any, None]:
-        """Responses until the stream has lasted long enough, or its caller would not be let in any more."""
+        """Responses until the stream reaches its longest duration, or its caller loses access."""
         loop, limits, policies = asyncio.get_running_loop(), self._callers.limits, self._gate.policies
         refused: list[DistopError] = []
 
@@ -145,7 +145,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                     return
                 except TimeoutError:
                     break
-                # What could be seen then may be hidden now.
+                # The caller may no longer see what it saw then.
                 if policies.standing is not policy:
                     policy = policies.standing
                     await enter()
@@ -154,15 +154,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 refused[0]
                 if refused
                 else Unavailable(
-                    f"the stream has lasted {limits.stream_s:g} s, which is the longest",
-                    hint="open another one, which goes on where this one was",
+                    f"the stream has lasted {limits.stream_s:g} s, the limit",
+                    hint="open a new one; it resumes where this one ended",
                 )
             )
         finally:
             looking.cancel()
 
     def _open(self, handler: Any, method: str) -> Any:
-        """What anybody may call: its streams count, too, and its requests have to make sense."""
+        """Calls without authentication: streams count, too, and requests are checked."""
         behavior = handler.unary_unary or handler.unary_stream or handler.stream_stream
         decode, encode = handler.request_deserializer, handler.response_serializer
 
@@ -197,8 +197,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         return grpc.stream_stream_rpc_method_handler(talk, response_serializer=encode)
 
     async def _enter(self, method: str, request: Any, context: Context) -> Caller:
-        """Let the caller in; raises :class:`DistopError` if he may not make the call. What this task does
-        from here on is done, and recorded, for him."""
+        """Authenticate and authorise the caller; raises :class:`DistopError` if it may not make the call.
+        From here on this task acts for, and records, this caller."""
         metadata = context.invocation_metadata() or ()
         token = bearer([str(value) for name, value in metadata if name == "authorization"])
         proof = Proof(token, address_of(context), context.auth_context())
@@ -212,14 +212,14 @@ def _request(decode: Callable[[bytes], Message], data: bytes) -> Message:
         request = decode(data)
     except DecodeError:
         raise InvalidArgument(
-            "the request is no message of this call's kind", hint="is the client of this version?"
+            "the request is not a message of this call's type", hint="is the client of this version?"
         ) from None
     check_texts(request)
     return request
 
 
 def _unless_encoded(serializer: Any) -> Callable[[Any], bytes]:
-    """What is sent to many is encoded once."""
+    """A message for many receivers is encoded once."""
     return lambda response: response if isinstance(response, bytes) else serializer(response)
 
 

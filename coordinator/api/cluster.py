@@ -1,4 +1,4 @@
-"""``ClusterService``: who is there, who leads what, who did what, what is wrong."""
+"""``ClusterService``: members, leaders, the audit trail, and diagnosis."""
 
 from __future__ import annotations
 

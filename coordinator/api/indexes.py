@@ -35,7 +35,7 @@ class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):
                 present = await self._from_storage(table, read)
         response = pb.ListIndexesResponse()
         for index in indexes:
-            # A table that was rolled back is at a snapshot before the one that is covered.
+            # A table that was rolled back may be at a snapshot before the indexed one.
             behind = None if present is None else max(0, present - index.sequence_number)
             response.indexes.append(
                 pb.Index(
@@ -58,15 +58,15 @@ class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):
 
 
 def _sequence_number(metadata_location: str, storage: StorageOptions) -> int | None:
-    """That of a table's present snapshot; ``None`` if the metadata cannot be read.
+    """The sequence number of a table's present snapshot; ``None`` if the metadata cannot be read.
 
-    Each commit adds one to it, so the difference to an index's own is the number of commits since.
+    Each commit increments it, so the difference to an index's number is the number of commits since.
     """
     from distop.commit.iceberg.metadata_files import TableFile
 
     try:
         snapshot = TableFile.read(metadata_location, storage=storage).metadata.current_snapshot()
-    except Exception as error:  # any error of a file system: the indexes are listed all the same
+    except Exception as error:  # any error of a file system: the indexes are listed anyway
         log.warning("metadata_unreadable", extra={"path": metadata_location, "error": str(error)})
         return None
     return None if snapshot is None else snapshot.sequence_number

@@ -1,4 +1,5 @@
-"""How much one caller may ask for at a time, and all callers together; more is sent away for a moment."""
+"""Limits on the concurrent calls of one caller, and of all callers; a call beyond them must be retried
+later."""
 
 from __future__ import annotations
 
@@ -31,41 +32,41 @@ OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_allowed_incoming_connections", CONNECTIONS),
     ("grpc.max_connection_idle_ms", IDLE_S * 1000),
     ("grpc.server_handshake_timeout_ms", 10_000),
-    # A peer that vanished without a word is noticed.
+    # Detects a peer that vanished.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
 ]
 
 _CALLERS = 4096
-"""Callers whose starts are remembered, the latest ones."""
+"""Most callers whose starts are remembered, the latest ones."""
 
 _SOON_S = 0.5
-"""When those are to come back who have too many calls under way."""
+"""Retry delay for callers with too many concurrent calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What callers of one coordinator may have. One connection carries 1,000 calls at a time in any case."""
+    """Limits for callers of one coordinator. One connection carries 1,000 concurrent calls in any case."""
 
     calls_each: int = 1000
-    """Calls of one caller under way."""
+    """Concurrent calls of one caller."""
     calls: int = 4000
-    """Calls of all callers under way."""
+    """Concurrent calls of all callers."""
     streams_each: int = 2000
-    """Streams of one caller: operations and audit trails that it follows, diagnoses."""
+    """Streams of one caller: followed operations and audit trails, and diagnoses."""
     streams: int = 8000
     """Streams of all callers."""
     starts_per_s: float = 500.0
-    """Operations, previews, batches and tables that one caller may begin each second on average; twice as
-    many at once."""
+    """Operations, previews, batches and tables that one caller may begin per second on average; twice as many
+    at once."""
     stream_s: float = 3600.0
-    """Seconds after which a stream is ended; clients then go on where they were."""
+    """Seconds after which a stream is ended; clients then resume it."""
     again_s: float = 30.0
-    """Seconds after which it is looked again whether the caller of a stream is known and may see it."""
+    """Seconds between checks whether the caller of a stream is still allowed to see it."""
 
 
 class Callers:
-    """What the callers of one coordinator have under way. Belongs to one event loop."""
+    """The calls in progress of one coordinator's callers. Belongs to one event loop."""
 
     def __init__(self, limits: Limits | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.limits = limits or Limits()
@@ -77,18 +78,19 @@ class Callers:
 
     @contextmanager
     def call(self, caller: str) -> Iterator[None]:
-        """While a call of this caller is under way. Raises :class:`~distop.errors.Busy`."""
+        """Count a call of this caller while it runs. Raises :class:`~distop.errors.Busy`."""
         with self._held("calls", caller, self.limits.calls_each, self.limits.calls):
             yield
 
     @contextmanager
     def stream(self, caller: str) -> Iterator[None]:
-        """While a stream of this caller is open. Raises :class:`~distop.errors.Busy`."""
+        """Count a stream of this caller while it is open. Raises :class:`~distop.errors.Busy`."""
         with self._held("streams", caller, self.limits.streams_each, self.limits.streams):
             yield
 
     def start(self, caller: str) -> None:
-        """Count a start. Raises :class:`~distop.errors.Busy` when the caller has started too many lately."""
+        """Count a start. Raises :class:`~distop.errors.Busy` when the caller has recently started too
+        many."""
         rate, now = self.limits.starts_per_s, self._clock()
         most = 2 * rate
         left, at = self._starts.pop(caller, (most, now))
@@ -98,15 +100,15 @@ class Callers:
         if len(self._starts) > _CALLERS:
             self._starts.popitem(last=False)
         if not allowed:
-            raise _busy(f"more than {rate:g} starts a second come from {caller}", (1.0 - left) / rate)
+            raise _busy(f"{caller} sends more than {rate:g} starts a second", (1.0 - left) / rate)
 
     @contextmanager
     def _held(self, what: str, caller: str, each: int, most: int) -> Iterator[None]:
         held = self._under_way[what]
         if held[caller] >= each:
-            raise _busy(f"{each:,} {what} of {caller} are under way, the most for one caller", _SOON_S)
+            raise _busy(f"{each:,} {what} of {caller} are in progress, the limit for one caller", _SOON_S)
         if self._all[what] >= most:
-            raise _busy(f"{most:,} {what} are under way here, which is the most", _SOON_S)
+            raise _busy(f"{most:,} {what} are in progress here, the limit", _SOON_S)
         held[caller] += 1
         self._all[what] += 1
         try:
@@ -123,7 +125,7 @@ def _busy(why: str, after_s: float) -> Busy:
 
 
 def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
-    """The address that a call comes from, without its port."""
+    """The address of a call, without its port."""
     kind, _, rest = context.peer().partition(":")
     if kind not in ("ipv4", "ipv6"):
         return kind
@@ -132,7 +134,7 @@ def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
 
 @functools.lru_cache(maxsize=_CALLERS)
 def _plain(host: str) -> str:
-    """An address as it is usually written, which IPv4 in IPv6 is not."""
+    """An address in its usual form; IPv4 mapped into IPv6 is converted."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -141,7 +143,7 @@ def _plain(host: str) -> str:
 
 
 def caller_of(address: str) -> str:
-    """Who is counted as one caller: an address; of IPv6 a network of 64 bits, which a host may have whole."""
+    """The unit that counts as one caller: an address; for IPv6 a /64 network, which one host may own."""
     if ":" not in address:
         return address
     return str(ipaddress.ip_network((address, 64), strict=False))

@@ -1,4 +1,4 @@
-"""The options of a table, checked before there is one: what could never work is refused, by field."""
+"""Checks the options of a new table: options that could never work are refused, by field."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OPTIONS = ("checks", "partitionBy", "properties", "schema", "storage")
 
 
 def check_options(record: TableRecord, registry: Registry) -> None:
-    """Check all options of a table. A schema is a list from here on: the keys of an object have no order
-    in etcd, and columns have one. Blocking.
+    """Check all options of a table, and turn a schema into a list: columns have an order, and the keys of an
+    object in etcd have none. Blocking.
 
     Raises
     ------
@@ -24,10 +24,10 @@ def check_options(record: TableRecord, registry: Registry) -> None:
     """
     options = record.options
     if unknown := sorted(set(options) - set(OPTIONS)):
-        raise _wrong(unknown[0], f"unknown option {unknown[0]!r}; known are {', '.join(OPTIONS)}")
+        raise _wrong(unknown[0], f"unknown option {unknown[0]!r}; known: {', '.join(OPTIONS)}")
     for name in ("storage", "properties", "checks"):
         if not isinstance(options.get(name, {}), dict):
-            raise _wrong(name, f"{name} is not an object of JSON")
+            raise _wrong(name, f"{name} is not a JSON object")
     for name, value in options.get("properties", {}).items():
         if not isinstance(value, str | bool | int | float):
             raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
@@ -87,7 +87,7 @@ def _checked_layout(record: TableRecord) -> Any:
 
 
 def _as_option(name: str, check: Callable[[], Any]) -> Any:
-    """Name the option in errors that name a field of what it holds."""
+    """Prefix the field of an error with the option's name."""
     try:
         return check()
     except InvalidArgument as error:

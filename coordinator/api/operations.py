@@ -74,13 +74,13 @@ from distop.proto.json_text import to_json
 log = logging.getLogger(__name__)
 
 DEFAULT_CALL_S = 60.0
-"""Deadline of a call whose caller set none."""
+"""Default deadline of a call."""
 
 DEFAULT_HEARTBEAT_S = 10.0
 
 SOON_S = 1.0
-"""Longest wait for the end of an operation that is led here, before who waits for it gets a watch or is told
-to open one: that costs more than most operations."""
+"""Longest wait here for the end of an operation that is led here, before the caller gets a watch or has to
+open one: that costs more than most operations."""
 
 
 class OperationService(distop_pb2_grpc.OperationServiceServicer):
@@ -113,7 +113,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, request: pb.StartOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
-        # First of all: those who are sent away are to cost as little as can be.
+        # First of all: a call that is sent away must cost as little as possible.
         async with self._admission.admitted(request.started_by, request.table, left_s):
             body = await StartBody.of(request, self._planner.work)
             request_id = request.request_id or uuid.uuid4().hex
@@ -135,20 +135,21 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             try:
                 await planning.on(state)
                 async with turn.sending:
-                    # What has been remembered while it was planned; and if the plan is good for it still.
+                    # Checks for an answer remembered meanwhile, and whether the plan is still valid.
                     state = self._guess(wanted)
                     if state is not None and planning.stands_on(state):
                         return await self._start(wanted, state, planning, started_by, planned=True)
             except (Unavailable, OutcomeUnknown, DeadlineExceeded):
                 raise
             except DistopError:
-                # What is wrong, if anything, can only be said of what was read.
+                # An error can be reported only from state that was read.
                 turn.guessed_wrong()
         state = await read_table_state(self._client, keys, wanted)
         return await self._start(wanted, state, planning, started_by)
 
     def _guess(self, wanted: StartRequest) -> TableState | None:
-        """What a start would read, if the table is led here and it is certain enough; spares the read."""
+        """The state that a start would read, if the table is led here and the state is certain enough; saves
+        the read."""
         turn = self._memory.turns.get(wanted.table)
         state = turn.guess(wanted.type, wanted.request_id) if turn is not None else None
         if state is None or wanted.sees_active or wanted.index:
@@ -168,15 +169,15 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         *,
         planned: bool = False,
     ) -> pb.Operation:
-        """Start it on a table as it stands, or show what this request has started before. ``planned``: with
-        the plan that there is, or not at all."""
+        """Start it on a table in the given state, or return what this request has started before.
+        ``planned``: with the existing plan, or not at all."""
         body = planning.body
         keys = self._client.keyspace.table(body.table)
         started_at = time.time()
 
         async def make_arg(now: TableState) -> OperationArg:
             if planned and not planning.stands_on(now):
-                raise Conflict(f"table {body.table!r} has moved")
+                raise Conflict(f"table {body.table!r} has changed")
             return operation_arg(
                 planning.kind,
                 await planning.on(now),
@@ -219,7 +220,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         )
 
     async def _found(self, wanted: StartRequest, started: Started) -> pb.Operation:
-        """What a request has started before; it may be remembered longer than its operation."""
+        """The operation that a request has started before; it may be remembered longer than the operation."""
         try:
             message = await self._get(started.operation)
         except OperationNotFound:
@@ -292,7 +293,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     ) -> pb.Operation:
         operation, table, who, audit = self._asked(request, "cancel")
         record = CancelRecord(**who)
-        with suppress(OperationNotFound):  # finished meanwhile, or never there: the answer below says which
+        with suppress(OperationNotFound):  # finished meanwhile, or unknown: the answer below says which
             first = await request_cancel(self._client, table.operation(operation), record, audit)
             log.info("cancel_requested", extra={"operation": str(operation), "first": first})
         return await self._get(operation)
@@ -336,7 +337,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         return await self._get(operation)
 
     async def _over(self, operation: OperationId) -> DistopError:
-        """Why nothing can be done about an operation that does not run: it has ended, or never was."""
+        """Why an operation that does not run cannot be changed: it has ended, or never existed."""
         ended = await self._get(operation)
         was = "was" if ended.state == pb.CANCELLED else "has"
         return PreconditionFailed(
@@ -345,7 +346,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         )
 
     def _asked(self, request: Any, action: str) -> tuple[OperationId, TableKeys, dict[str, Any], Put]:
-        """Which operation, the keys of its table, who asks for the action and why, and the audit entry."""
+        """The operation, the keys of its table, the caller and the reason, and the audit entry."""
         operation = OperationId.parse(request.name)
         table = self._client.keyspace.table(operation.table)
         who = {"by": request.requested_by, "reason": request.reason, "at": time.time()}

@@ -1,4 +1,4 @@
-"""What is published in a table: its content, its snapshots, and how far its sources have been ingested."""
+"""What is published in a table: its content, its snapshots, and the watermarks of its sources."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ from distop.proto.json_text import from_json
 log = logging.getLogger(__name__)
 
 RECENT = 50
-"""Finished operations that are looked through for the one that loaded the table last."""
+"""Finished operations that are searched for the one that loaded the table last."""
 
 _ADDED = {"rows", "files", "bytes"}
 """Facts of operations that add rows."""
 
 WATERMARKS = 5_000
-"""In one response."""
+"""Most snapshots or watermarks in one response."""
 
 MAX_WHY = 500
-"""Characters of why something is not known."""
+"""Most characters of the reason why something is unknown."""
 
 
 class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
@@ -61,7 +61,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         table, head = await self._published(request.name)
         try:
             content = await self._from_storage(table, lambda: content_of(table, head))
-        except Exception as error:  # of any storage: what etcd knows is told all the same
+        except Exception as error:  # of any storage: the data from etcd is returned anyway
             why = error.message if isinstance(error, DistopError) else f"{type(error).__name__}: {error}"
             content = pb.TableContent(
                 table=table.name, missing=f"columns, rows and size: {shortened(why, MAX_WHY)}"
@@ -91,7 +91,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         found = await self._from_storage(table, lambda: snapshots_of(table, head))
         first = 0
         if request.page_token:
-            # The last one of the page before: newer ones may have come meanwhile, older ones may have gone.
+            # The last one of the page before: newer ones may have appeared, older ones may be gone.
             last = PageToken.decode(request.page_token).after
             ids = [str(one.snapshot_id) for one in found]
             if last not in ids:
@@ -185,7 +185,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
 
 
 def _check(request: pb.ChangeWatermarksRequest) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` if the request is none that could be meant."""
+    """Raise :class:`~distop.errors.InvalidArgument` if the request is invalid."""
     needed = {
         "set": ("source", "partition", "value"),
         "forget": ("source",),
@@ -200,7 +200,7 @@ def _check(request: pb.ChangeWatermarksRequest) -> None:
     }
     if request.action not in needed:
         raise InvalidArgument(
-            f"{request.action!r} changes no watermarks",
+            f"{request.action!r} is not a change of watermarks",
             hint="choose set, forget, compact or rewind",
             details={"field": "action"},
         )
@@ -213,7 +213,7 @@ def _check(request: pb.ChangeWatermarksRequest) -> None:
 
 
 def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
-    """The one watermark of a folder that stands for those of its files: the newest of them."""
+    """The one watermark of a folder that replaces those of its files: the newest of them."""
     around, _, name = source.rpartition("/")
     values = (value for _, _, value in marks.of_source(source))
     newest = reduce(lambda one, other: other if is_after(other, one) else one, values)
@@ -223,8 +223,8 @@ def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
         newest = ""
     if not newest or "://" not in around:
         raise InvalidArgument(
-            f"{source!r} is no folder whose files have times for watermarks",
-            hint="only what new_only has ingested can be compacted",
+            f"{source!r} is not a folder whose files have times as watermarks",
+            hint="only sources ingested with new_only can be compacted",
             details={"field": "source"},
         )
     standing = marks.value(around, name)

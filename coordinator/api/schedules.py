@@ -1,4 +1,4 @@
-"""``ScheduleService``: what is done to a table by itself. Any coordinator answers, the leader starts."""
+"""``ScheduleService``: schedules of tables. Any coordinator answers, the leader starts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from distop.proto.json_text import to_json
 log = logging.getLogger(__name__)
 
 MAX_NAME_LENGTH = 100
-"""Of a schedule, in characters."""
+"""Limits of a schedule, in characters."""
 
 
 class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
@@ -53,7 +53,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         self, request: pb.AddScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Schedule:
         now, name = time.time(), _name(request.name)
-        # All that can be said of a start without planning it.
+        # All that can be checked about a start without planning it.
         start = pb.StartOperationRequest(
             table=request.table,
             type=request.type,
@@ -64,7 +64,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         body = await StartBody.of(start, self._planner.work)
         if self._planner.registry.get(body.type).hosted:
             raise InvalidArgument(
-                f"{body.type} is run by the program that starts it: nothing can start it by itself",
+                f"{body.type} is run by the program that starts it: a schedule cannot start it",
                 details={"field": "type"},
             )
         if bool(request.cron) == bool(request.when):
@@ -83,7 +83,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             above=above,
             added_by=acting.get().subject or request.requested_by,
             added_at=now,
-            # Another request under the same id is no repeat: nobody is told that it is done.
+            # Another request with the same id is not a repetition: it must not be reported as done.
             request=digest_of([call, "add", name, body.digest, request.cron, request.when]),
             tick=now,
         )
@@ -121,7 +121,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             return msgspec.structs.replace(record, pause=pause) if record.pause is None else None
 
         def resumed(record: ScheduleRecord) -> ScheduleRecord | None:
-            # From now on: also by a clock that was wrong, and has decided what is yet to come.
+            # From now on: also if a wrong clock has already decided future ticks.
             return msgspec.structs.replace(record, pause=None, tick=now) if record.pause is not None else None
 
         standing: ScheduleRecord | None
@@ -134,7 +134,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
                 standing = await remove_schedule(self._client, keys, name, **once)
             case other:
                 raise InvalidArgument(
-                    f"{other!r} is nothing that can be done about a schedule",
+                    f"{other!r} is not an action on a schedule",
                     hint="choose pause, resume or remove",
                     details={"field": "action"},
                 )
@@ -168,7 +168,7 @@ def _listed(table: str, name: str, record: ScheduleRecord | CorruptRecord) -> pb
 
 
 def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedule:
-    """A schedule as callers see it."""
+    """A schedule in the form of the API."""
     next_at = next_tick(record.cron, record.tick) if record.cron and record.pause is None else math.inf
     skip = record.skip
     return pb.Schedule(

@@ -53,13 +53,13 @@ async def start_server(
     tls: Tls | None = None,
     limits: Limits | None = None,
 ) -> tuple[grpc.aio.Server, int]:
-    """Bind and start the server; returns it and its port.
+    """Bind and start the server; return it and its port.
 
-    ``answers`` is where calls look into storage; ``stopping`` ends the streams of those who watch, so that a
-    stop need not wait for them; ``memory`` is that of the leaders of this coordinator; ``remember_s`` is how
-    long request ids are remembered; ``admission`` decides which starts are let in;
-    ``following`` are the operations that are followed for this server and others; ``gate`` lets calls in;
-    ``tls`` is the certificate to serve with, in plain text without it; ``limits`` are those of callers.
+    ``answers`` runs reads of storage for calls; ``stopping`` ends watch streams, so that a stop need not wait
+    for them; ``memory`` is shared with the leaders of this coordinator; ``remember_s`` is how long request
+    ids are remembered; ``admission`` decides which starts are accepted;
+    ``following`` are the operations followed for this server and others; ``gate`` authorises calls;
+    ``tls`` is the server certificate (plain text without one); ``limits`` are the callers' limits.
 
     Raises :class:`~distop.errors.Unavailable` when the address cannot be bound.
     """

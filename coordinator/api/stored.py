@@ -1,4 +1,4 @@
-"""What calls about a table's published state begin with: its record and head, and a look into its storage."""
+"""The first part of calls about a table's published state: its record and head, and a read of its storage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STORAGE_S = 5.0
 """Longest wait for a table's storage."""
 
 _PART = 0.7
-"""Of the time that the caller waits: the rest is for telling him."""
+"""Share of the caller's deadline: the rest is for the error."""
 
 
 class StoredCalls:
@@ -30,7 +30,7 @@ class StoredCalls:
     Parameters
     ----------
     work:
-        Where metadata of tables is read: what hangs in the storage of one keeps no others from being read.
+        Where metadata of tables is read: a hanging storage of one table does not block others.
     """
 
     def __init__(self, client: EtcdClient, work: Work) -> None:
@@ -48,10 +48,11 @@ class StoredCalls:
         return decode(table.value, TableRecord, table.key), published
 
     async def _from_storage(self, table: TableRecord, read: Callable[[], T]) -> T:
-        """What is read from a table's storage.
+        """Read from a table's storage.
 
-        Raises, while the caller still waits, :class:`~distop.errors.PreconditionFailed` if it does not
-        answer; the thread goes on. :class:`~distop.errors.Busy` if its turn has not come, since others hang.
+        Raises, before the caller's deadline, :class:`~distop.errors.PreconditionFailed` if it does not
+        answer; the thread continues. :class:`~distop.errors.Busy` if its turn has not come, since others
+        hang.
         """
         limit_s = min(STORAGE_S, _PART * _left_s())
         begun = False
@@ -66,13 +67,13 @@ class StoredCalls:
         except CallTimeout:
             if not begun:
                 raise Busy(
-                    f"looks into storage that have not ended kept this one, of table {table.name!r}, waiting "
+                    f"reads of storage that have not ended kept the one for table {table.name!r} waiting "
                     f"for {max(limit_s, 0):.1f} s",
                     details={"table": table.name},
                 ) from None
             raise PreconditionFailed(
                 f"the storage of table {table.name!r} has not answered for {max(limit_s, 0):.1f} s",
-                hint=f"see whether {table.location} can be reached from the coordinators",
+                hint=f"check that the coordinators can reach {table.location}",
                 details={"table": table.name},
             ) from None
         except OSError as error:
@@ -81,10 +82,10 @@ class StoredCalls:
             ) from error
 
     async def _in_thread(self, table: str, what: str, call: Callable[..., T], *args: object) -> T:
-        """Run what blocks for a table, as long as the caller waits."""
+        """Run blocking code for a table, until the caller's deadline."""
         return await self._work.blocking(table, what, call, *args, limit_s=min(LIMIT_S, _left_s()))
 
 
 def _left_s() -> float:
-    """Seconds that the caller still waits."""
+    """Seconds until the caller's deadline."""
     return deadline() - asyncio.get_running_loop().time()

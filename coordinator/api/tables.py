@@ -1,4 +1,4 @@
-"""``TableService``: create, get, list, pause, drop. What is published in a table is in ``published``."""
+"""``TableService``: create, get, list, pause, drop. Published content is in ``published``."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class TableService(PublishedCalls):
         )
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
-                f"the table's record takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
+                f"the table's record takes {txn.size():,} bytes, etcd allows {MAX_REQUEST_BYTES:,}",
                 hint="make the options smaller",
                 details={"field": "options"},
             )
@@ -80,9 +80,9 @@ class TableService(PublishedCalls):
             if read.one(2, keys.view).exists:
                 raise TableExists(f"{record.name!r} is the name of a view", details={"table": record.name})
             if standing.exists:
-                raise TableExists(f"table {record.name!r} exists already", details={"table": record.name})
+                raise TableExists(f"table {record.name!r} already exists", details={"table": record.name})
             if dropped.exists:
-                # What an interrupted drop has left is not to become this table's past.
+                # The leftovers of an interrupted drop must not become this table's past.
                 before = decode(dropped.value, DropRecord, tombstone)
                 await finish_drop(self._client, keys, before, self._leave)
             else:
@@ -98,9 +98,7 @@ class TableService(PublishedCalls):
 
         what, replied = f"table {record.name!r}", lambda: reached("table.create.after")
         reads = (Get(keys.table), Get(tombstone), Get(keys.view), *claim.reads())
-        free = TxnResult(
-            True, 0, ([],) * len(reads)
-        )  # a new name is the rule: nothing is read before it is taken
+        free = TxnResult(True, 0, ([],) * len(reads))  # the name is usually new: nothing is read first
         await update(self._client, reads, decide, is_ours, what=what, first=free, replied=replied)
         await prune_softly(self._client, keys.keyspace.audit_prefix)
         return await read_table_message(self._client, record.name)
@@ -177,10 +175,10 @@ class TableService(PublishedCalls):
         return pb.DropTableResponse(location=record.location, purged=record.purge)
 
     async def _check_purge(self, keys: TableKeys) -> None:
-        """Raises an error if the files of a table must not be removed: its folder is not its own."""
+        """Raises an error if the files of a table must not be removed: the folder is not its own."""
         kv = await self._client.get(keys.table)
         if not kv.exists:
-            return  # its drop has begun, and whoever finishes it looks again
+            return  # its drop has begun, and the process that finishes it checks again
         table = decode(kv.value, TableRecord, kv.key)
         claim = Claim.of(keys.keyspace, table)
         standing = await self._client.get(claim.key)
@@ -188,7 +186,7 @@ class TableService(PublishedCalls):
             claim.check([[standing]] if standing.exists else [])
             raise LocationNotOwned(
                 f"table {table.name!r} has no claim to its location {table.location}",
-                hint="see distop doctor, or drop it without purging",
+                hint="run distop doctor, or drop it without --purge",
                 details={"table": table.name},
             )
         await self._in_thread(table.name, "checking a purge", check_purge, table)

@@ -1,4 +1,4 @@
-"""Bounds for every text and list of a request: much of it is kept, and shown in lists."""
+"""Limits for every text and list of a request: many of them are stored, and shown in lists."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ MAX_BY_BYTES = 256
 MAX_REASON_BYTES = 2_000
 
 MAX_TEXT_BYTES = 4_096
-"""Of every field that is not named below."""
+"""Limit for every field that is not named below."""
 
 MAX_ITEMS = 1_000
-"""Of every list that is not named below."""
+"""Limit for every list that is not named below."""
 
 _WHO = frozenset({"created_by", "started_by", "requested_by"})
 
 _LONGEST = dict.fromkeys(_WHO, MAX_BY_BYTES) | {
     "reason": MAX_REASON_BYTES,
     "location": 2_048,
-    # Of tables and operations: bounded by what a name may be, with an error of its own.
+    # Tables and operations: the rules for names limit them, with an error of their own.
     "name": 2 * MAX_TEXT_BYTES,
-    # Bounded by what holds them, with an error of its own.
+    # Their containers limit them, with an error of their own.
     "argument_json": 8 << 20,
     "options_json": 8 << 20,
     "changes_json": 8 << 20,
-    # Of a watermark.
+    # Watermarks.
     "source": MAX_ENTRY_BYTES,
     "partition": MAX_ENTRY_BYTES,
     "value": MAX_ENTRY_BYTES,
-    # Tells a name, or a source and a partition, with escapes and in base64.
+    # An encoded name, or a source and a partition, with escapes and in base64.
     "page_token": 5 * MAX_ENTRY_BYTES,
 }
 
@@ -46,17 +46,17 @@ _MOST = {"partitions": 500_000}
 
 def check_texts(request: Message) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` for a field of a request that is too long, and for a
-    caller's name that holds what cannot be seen; the error names the field."""
+    caller's name with invisible characters; the error names the field."""
     for path, why in _problems(request, ""):
         raise InvalidArgument(f"{path} {why}", details={"field": path})
 
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """What is allowed in a field."""
+    """The limits of a field."""
 
     path: str
-    """Objects of JSON are named as they are in the arguments and options of clients."""
+    """JSON objects have the names that clients use in arguments and options."""
     is_text: bool
     is_message: bool
     is_repeated: bool
@@ -88,7 +88,7 @@ def _problems(message: Message, above: str) -> Iterator[tuple[str, str]]:
             for one in values:
                 yield from _problems(one, f"{above}{rule.path}.")
         elif rule.is_text:
-            # A character takes four bytes at the most: few texts need to be encoded.
+            # A character takes at most four bytes: few texts need to be encoded.
             if (
                 4 * max(map(len, values)) > rule.longest
                 and (size := max(len(one.encode()) for one in values)) > rule.longest

@@ -1,8 +1,8 @@
-"""The share that batches have in the transaction that finishes their operation.
+"""The part of a finishing transaction that concerns the operation's batches.
 
-Applied: they leave the backlog, and the table has come that far. Failed: they stay, and the table is blocked
-by the batch, unless another attempt may succeed. Several that failed together are applied one by one then:
-only so it shows which of them is to blame.
+Applied batches leave the backlog, and the table's position moves. Failed ones stay, and the first blocks the
+table, unless the error is transient. Several that failed together are applied one by one afterwards: only
+that shows which of them is faulty.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Entries = Sequence[tuple[str, KeyValue, BatchRecord]]
 async def share_of(
     client: EtcdClient, keys: TableKeys, arg: OperationArg, *, failure: Failure | None, now: float
 ) -> Txn:
-    """What the finishing transaction does about the batches of an operation; of one without any: nothing."""
+    """The finishing transaction's part for the batches of an operation; empty without any."""
     if arg.unordered:
         return await share_of_unordered(client, keys, arg, failure=failure, now=now)
     if not arg.batches:
@@ -45,7 +45,7 @@ async def share_of(
     ordering = ordering_of(ordering_kv)
     kvs = [read.one(index, key) for index, key in enumerate(wanted)][1:]
     compares = (unchanged(ordering_kv), *(unchanged(kv) for kv in kvs))
-    # An entry that somebody has taken out by hand, or given to another operation, is no longer ours.
+    # An entry that was removed by hand, or given to another operation, is no longer ours.
     entries = [
         (batch, kv, record)
         for batch, kv in zip(arg.batches, kvs, strict=True)
@@ -85,7 +85,7 @@ def _failed(
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []
     alone = len(arg.batches) > 1
-    # A cancellation is of no batch: the person who cancelled decides about the first one.
+    # A cancellation concerns no batch: the caller who cancelled decides about the first one.
     spent = failure.code == Cancelled.code if alone else not failure.passes
     for _, kv, record in entries:
         attempts = record.attempts + (not alone)

@@ -1,7 +1,7 @@
-"""Feeds a table from its backlog: one batch after the other, in order, each by an operation.
+"""Applies the backlog of a table: one batch after the other, in order, each by an operation.
 
-The part of a table's leader that starts operations. What is in flight, how far the table has come and what
-blocks it stands in etcd; a drainer remembers nothing that its successor would miss.
+The part of a table's leader that starts operations. The batch in progress, the last applied batch and the
+block are stored in etcd; a drainer keeps no state that its successor would miss.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from distop.operations.api import DistributedOperation
 log = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
-"""Pause before a batch that has failed is tried again, doubled each time."""
+"""Back-off before a failed batch is retried, doubled each time."""
 
 LOOK_AGAIN_S = 30.0
-"""How often a drainer looks without an event: what it waits for may be in nobody's power."""
+"""How often a drainer looks without an event: no event may announce what it waits for."""
 
 
 class Drainer:
@@ -57,7 +57,7 @@ class Drainer:
     check:
         Raises when this process may no longer act as the leader.
     rested:
-        Called when nothing is left to do for now.
+        Called when there is nothing left to do for now.
     """
 
     def __init__(
@@ -87,17 +87,17 @@ class Drainer:
         self.reader = Reader(client, keys)
         self._news = asyncio.Event()
         self._stood_back = 0
-        """The revision of a batch that has failed, after which it was waited."""
+        """The revision of a failed batch whose back-off is over."""
         self._flying = False
-        """Batches were being applied when it looked last."""
+        """Batches were being applied at the last look."""
         self.resting = False
-        """Nothing is left to do for now, as etcd has been told."""
+        """Nothing is left to do for now, and etcd has been updated accordingly."""
 
     def begin(self, revision: int, *, work: bool) -> None:
-        """A watch shows what comes after this revision. Whether the index said there that something waits.
+        """A watch shows what comes after this revision. ``work``: whether the index had an entry then.
 
-        Without its entry nothing does that is not told of: it goes when a leader has seen that it can do no
-        more, unless something changes meanwhile, and whatever lets a batch go on puts it back.
+        Without the entry nothing waits that the watch would not show: a leader removes it when it can do no
+        more, unless something changes meanwhile, and every change that lets a batch go on restores it.
         """
         self.reader.begin(revision)
         if work:
@@ -111,7 +111,7 @@ class Drainer:
         self._news.set()
 
     def arrived(self, key: bytes) -> None:
-        """A batch has come, or has changed: nothing to look at while others are being applied."""
+        """A batch has come, or has changed: nothing to do while others are being applied."""
         self.reader.came(key)
         self.resting = False
         if not self._flying:
@@ -130,7 +130,7 @@ class Drainer:
             except (LeadershipLost, LeaseLost):
                 raise
             except DistopError as error:
-                # No etcd, or nobody to plan: of the world, not of the batch.
+                # No etcd, or no thread to plan: not the batch's fault.
                 log.warning("backlog_waits", extra={"table": self._keys.name, "error": str(error)})
                 pause = FIRST_PAUSE_S * random.uniform(0.5, 1.0)
             if pause:
@@ -138,7 +138,7 @@ class Drainer:
                 self._news.set()
 
     async def _look(self) -> float:
-        """Do what is to be done next; seconds after which to look again, 0 to wait for news."""
+        """Do the next thing; return the seconds until the next look, 0 to wait for events."""
         backlog = await self.reader.read()
         self._flying = bool(backlog.ordering.running)
         beside = await self._unordered.look(backlog)
@@ -151,7 +151,7 @@ class Drainer:
                 await self._check_flight(backlog, operation)
                 return 0.0
             case Stop(late):
-                error = f"it sorts before {backlog.ordering.last!r}, which was applied already"
+                error = f"it sorts before {backlog.ordering.last!r}, which has already been applied"
                 await self._note(backlog, late, late.record, LATE, error)
                 return 0.0
             case Rest():
@@ -166,7 +166,7 @@ class Drainer:
                 return await self._apply(backlog, batches)
 
     async def _check_flight(self, backlog: Backlog, name: str) -> None:
-        """An operation whose keys were removed by hand ends no flight: its batches are free again."""
+        """Free the batches of an operation whose keys were removed by hand, so that it never ends."""
         operation = OperationId.parse(name)
         state = self._keys.operation(operation).state
         if (await self._client.get(state)).exists:
@@ -178,13 +178,13 @@ class Drainer:
             (*compares, *(unchanged(waiting.kv) for waiting in taken)),
             (Put(self._keys.ordering, encode(free)), *(waiting.freed() for waiting in taken)),
         )
-        # Refused: it has just been finished; the next look tells.
+        # Refused: it has just finished; the next look shows that.
         reached("batch.free.before")
         await self._settled(txn, lambda: reached("batch.free.after"))
         self._news.set()
 
     async def _rest(self, backlog: Backlog) -> None:
-        """Tell etcd that a leader need not look, unless something has changed since this look."""
+        """Record in etcd that a leader need not look, unless something has changed since this look."""
         index = backlog.index_kv
         if index.exists:
             txn = Txn((unchanged(index),), (Delete(index.key),))
@@ -213,7 +213,7 @@ class Drainer:
     async def _combined(
         self, kind: DistributedOperation, batches: Sequence[Waiting]
     ) -> tuple[Sequence[Waiting], dict[str, Any]]:
-        """As many of the batches as the type can apply together, and the argument that does."""
+        """As many of the batches as the type can apply together, and the argument for them."""
         arguments = [waiting.record.argument for waiting in batches]
         if len(batches) == 1:
             return batches, dict(arguments[0])
@@ -254,8 +254,8 @@ class Drainer:
                 options=first.record.options,
                 digest=digest_of([kind.type, argument, names]),
             ),
-            # The same as long as nothing about the batch or the table's ordering has changed: whoever starts
-            # it again after a crash or a lost reply finds the operation that was made.
+            # The same as long as the batch and the table's ordering are unchanged: a repeated start after a
+            # crash or a lost reply finds the same operation.
             f"batch.{first.kv.mod_revision}.{backlog.ordering_kv.mod_revision}",
             share,
             stands_on,
@@ -263,11 +263,12 @@ class Drainer:
             batches=names,
         )
         self._flying = self._flying or launched is Launched.STARTED
-        # What is in the way ends, and its end brings the next look.
+        # The operation in the way ends, and its end brings the next look.
         return FIRST_PAUSE_S * random.uniform(0.1, 1.0) if launched is Launched.LOST else 0.0
 
     async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
-        """A batch whose operation could not even be started: counted, or the table is blocked by it."""
+        """A batch whose operation could not be started: the failure is counted, or the batch blocks the
+        table."""
         failure = Failure.of(error)
         message = shortened(failure.message, MAX_ERROR_LENGTH)
         attempts = first.record.attempts + 1
@@ -279,7 +280,7 @@ class Drainer:
     async def _note(
         self, backlog: Backlog, first: Waiting, record: BatchRecord, code: str, error: str
     ) -> None:
-        """Write down how a batch stands that was not started; with a code: the table is blocked by it."""
+        """Record the state of a batch that was not started; with a code: it blocks the table."""
         puts: tuple[Put, ...] = (Put(first.kv.key, encode(record)),)
         if code:
             block = Block(batch=first.name, code=code, error=error, at=self._wall())
@@ -296,7 +297,7 @@ class Drainer:
         return await self._launcher.settled(txn, replied)
 
     async def _part(self, backlog: Backlog, batches: Sequence[Waiting], error: Exception) -> float:
-        """Batches that cannot be applied together: each is by itself, which shows whose the error is."""
+        """Batches that cannot be applied together are applied one by one, to find the faulty one."""
         alone = [
             Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, alone=True)))
             for waiting in batches

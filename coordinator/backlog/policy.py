@@ -1,4 +1,4 @@
-"""What to do next about the backlog of a table, from nothing but what stands in etcd. Pure."""
+"""The next action on the backlog of a table, computed only from the records in etcd. Pure."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Waiting:
     kv: KeyValue
 
     def freed(self) -> Put:
-        """It is applied by no operation."""
+        """No operation applies it."""
         return Put(self.kv.key, encode(msgspec.structs.replace(self.record, operation="")))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Backlog:
-    """What a leader sees of it at one revision."""
+    """The state that a leader sees at one revision."""
 
     ordering: OrderingRecord
     ordering_kv: KeyValue
@@ -39,13 +39,13 @@ class Backlog:
     heads: Sequence[Waiting] = ()
     """The first batches, in order: as many as one operation may apply."""
     unordered: Sequence[Waiting] = ()
-    """The first of the batches without an order."""
+    """The first of the unordered batches."""
     paused: bool = False
 
 
 @dataclass(frozen=True)
 class Apply:
-    """Start an operation for the first batch; for ``batches`` together, if their type can combine them."""
+    """Start an operation for the first batch; for all ``batches``, if their type can combine them."""
 
     batches: Sequence[Waiting]
 
@@ -59,14 +59,14 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Stop:
-    """The first batch sorts before one that was applied: somebody has to decide."""
+    """The first batch sorts before an applied one: it needs a decision."""
 
     late: Waiting
 
 
 @dataclass(frozen=True)
 class Rest:
-    """Nothing can be done before somebody changes something: it is written here why."""
+    """Nothing can be done before something changes; with the reason."""
 
     why: str
 
@@ -75,7 +75,7 @@ Next: TypeAlias = Apply | InFlight | Stop | Rest
 
 
 def decide(backlog: Backlog) -> Next:
-    """The next thing to do."""
+    """The next action."""
     ordering = backlog.ordering
     if ordering.running:
         return InFlight(ordering.running)
@@ -97,12 +97,12 @@ def decide(backlog: Backlog) -> Next:
         for waiting in backlog.heads[: ordering.together]
         if (waiting.record.type, waiting.record.options) == (first.type, first.options)
         and not waiting.record.alone
-        # A decision about one late batch is none about the next.
+        # A decision about one late batch does not apply to the next.
         and (waiting.record.anyway or not ordering.stops_at(waiting.name))
     ]
-    # Only those that follow each other without a gap: order is kept.
+    # Only batches that follow each other without a gap: order is kept.
     alike = [waiting for waiting, other in zip(backlog.heads, together, strict=False) if waiting is other]
-    # With a validation gate somebody looks at each batch by itself.
+    # With a validation gate each batch is approved by itself.
     return Apply(backlog.heads[:1] if ordering.validation or first.alone else alike)
 
 
@@ -117,7 +117,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
-        """Of a batch whose operation could not be started: what is not of distop may pass."""
+        """The failure of a start: errors from outside distop may be transient."""
         known = as_distop(error)
         passes = known is not error or known.retryable or isinstance(error, Unavailable)
         return cls(known.code, str(known), passes=passes)
@@ -127,10 +127,10 @@ _MISHAPS = frozenset({"LAUNCH_FAILED", "ATTEMPT_TIMEOUT", "DEADLINE_EXCEEDED"})
 
 
 def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> Failure:
-    """What the end of an operation, and the errors of its failed jobs, say of its batches.
+    """What the end of an operation, and the errors of its failed jobs, mean for its batches.
 
-    An error of distop says itself whether it may pass. One of the outside world (a disk, a network, the code
-    of a user) is given another chance.
+    Errors of distop say whether they are transient. Errors from outside (a disk, a network, user code) are
+    retried.
     """
     if error is None:
         return Failure("ABORTED", "aborted")

@@ -1,8 +1,8 @@
-"""Reading the backlog of a table as it grows: as much as is applied next, and never all that waits.
+"""Reads the backlog of a table as it grows: only the batches that are applied next, never all of them.
 
-etcd counts every key of a range, however few it is asked for, and those that are gone for as long as it keeps
-their history. So a look begins behind the batches that are done with and ends at a window. What may stand
-below the first, the batches that have come late, is read when one has been heard of.
+etcd counts every key of a range, whatever the limit, and deleted ones for as long as it keeps their history.
+So a look begins after the finished batches and ends at a window. Keys before the first one, those of late
+batches, are read when the watch shows one.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode
 
 WINDOW = 500
-"""Batches after which a window ends. Half of it is what a look ranges over on average; to find the next one
-etcd counts all that wait."""
+"""Batches after which a window ends. A look covers half of it on average; to find the next one etcd counts
+all that wait."""
 
 HEAR_S = 0.5
-"""How long word of a batch that has come may take before everything is read instead."""
+"""How long the watch event of a new batch may take before everything is read instead."""
 
 
 class Reader:
-    """Reads the backlog for one epoch. Its owner tells it what the watch of the table has shown."""
+    """Reads the backlog for one epoch. Its owner passes on the events of the table's watch."""
 
     def __init__(self, client: EtcdClient, keys: TableKeys) -> None:
         self._client, self._keys = client, keys
         self._ordered = _Reach(client, keys.backlog_prefix)
         self._unordered = _Reach(client, keys.unordered(WAITING))
         self._cursor = keys.backlog_prefix
-        """No batch stands up to here, unless ``_late``."""
+        """No batch exists up to here, unless ``_late``."""
         self._late = True
         self._lowest: bytes | None = None
-        """Of the batches that have come since the last read was sent."""
+        """New batches since the last read was sent."""
         self._heard_up_to = 0
         self._heard = asyncio.Event()
 
     def begin(self, revision: int) -> None:
-        """A watch shows what comes after this revision; what came before it was told by none."""
+        """A watch shows what comes after this revision, and nothing before it."""
         self._late = True
         self.heard(revision)
 
     def came(self, key: bytes) -> None:
-        """A batch was written there."""
+        """A batch was written at this key."""
         self._late = self._late or key <= self._cursor
         self._lowest = key if self._lowest is None else min(key, self._lowest)
 
@@ -58,7 +58,7 @@ class Reader:
         self._heard.set()
 
     async def read(self) -> Backlog:
-        """The backlog at one revision: the first batches in order, and some of those without."""
+        """The backlog at one revision: the first ordered batches, and some unordered ones."""
         whole = self._late
         backlog = await self._read()
         if not whole and not await self._has_heard(backlog.index_kv.mod_revision):
@@ -66,7 +66,7 @@ class Reader:
         return backlog if whole or not self._late else await self._read()
 
     async def _has_heard(self, revision: int) -> bool:
-        """Whether every batch that stood at that read is known of: each is written with the index."""
+        """Whether every batch of that read is known: each is written together with the index."""
         with suppress(TimeoutError):
             async with asyncio.timeout(HEAR_S):
                 while self._heard_up_to < revision:
@@ -110,15 +110,15 @@ class Reader:
 
 
 class _Reach:
-    """Up to where the keys with a prefix are read."""
+    """The end of the range of keys with a prefix that is read."""
 
     def __init__(self, client: EtcdClient, prefix: bytes) -> None:
         self._client, self._last = client, prefix_end(prefix)
         self.end = self._last
 
     async def misses(self, found: Sequence[KeyValue]) -> bool:
-        """Whether more may stand behind the window than was found in it: it is to be read again, up to the
-        end. With many keys up to the end, a window is chosen for the next time."""
+        """Whether more may exist after the window than was found in it: then it is read again, up to the end.
+        With many keys up to the end, the next time uses a window."""
         if len(found) < MAX_TOGETHER:
             narrow, self.end = self.end != self._last, self._last
             return narrow

@@ -1,6 +1,6 @@
-"""Applies batches that need no order: each by an operation of its own, as soon as nothing is in its way.
+"""Applies unordered batches: each by an operation of its own, as soon as nothing incompatible runs.
 
-What is in flight and how often a batch has failed stands in etcd, as of those in order.
+As for ordered ones, etcd stores which are in progress and how often a batch has failed.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from distop.metastore.records.record import decode, encode
 log = logging.getLogger(__name__)
 
 MAX_RUNNING = 100
-"""Batches of a table that are applied side by side."""
+"""Batches of a table that are applied concurrently."""
 
 MAX_OBJECT_BYTES = 400
-"""Longest name of a batch that also names the object of its operation."""
+"""Longest name of a batch that is also used as the object of its operation."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
-"""Pause before a batch that has failed is tried again, doubled each time."""
+"""Back-off before a failed batch is retried, doubled each time."""
 
 
 class UnorderedBatches:
@@ -66,11 +66,11 @@ class UnorderedBatches:
         self._client, self._keys, self._planner, self._launcher = client, keys, planner, launcher
         self._clock, self._wall = clock, wall
         self._due: dict[int, float] = {}
-        """When batches that have failed are tried again, by their revision."""
+        """When failed batches are retried, by their revision."""
 
     async def look(self, backlog: Backlog) -> float | None:
-        """Start what can be; seconds after which to look again, 0 to wait for news, ``None``: there are none
-        that could ever be started as things stand."""
+        """Start what can start; return the seconds until the next look, 0 to wait for events, ``None``: no
+        batch can start in the present state."""
         if not backlog.unordered or backlog.paused or len(backlog.ordering.failed) >= MAX_FAILED:
             return None
         running = self._keys.unordered(RUNNING)
@@ -95,7 +95,7 @@ class UnorderedBatches:
                 await self._failed(waiting, error)
                 started = Launched.LOST
             if started is not Launched.IN_THE_WAY:
-                pauses.append(FIRST_PAUSE_S)  # for the batches behind the ones that were looked at
+                pauses.append(FIRST_PAUSE_S)  # for the batches after the examined ones
         return min((pause for pause in pauses if pause), default=0.0)
 
     async def _start(self, waiting: Waiting) -> Launched:
@@ -135,10 +135,10 @@ class UnorderedBatches:
                 if not obj or error.details.get("field") != "object":
                     raise
                 # One at a time, then: this type takes no objects, or this argument does not allow it.
-        raise AssertionError("it is started, or says why not")
+        raise AssertionError("it is started, or raises why not")
 
     async def _failed(self, waiting: Waiting, error: Exception) -> None:
-        """One whose operation could not even be started."""
+        """A batch whose operation could not be started."""
         ordering_kv = await self._client.get(self._keys.ordering)
         failure = Failure.of(error)
         txn = after_failure(
@@ -159,7 +159,7 @@ def after_failure(
     failure: Failure,
     now: float,
 ) -> Txn:
-    """One failed attempt more at a batch, which stands at this key: it waits for the next, or for somebody's
+    """Count one more failed attempt at the batch with this key: it waits for the next attempt, or for a
     decision."""
     message, attempts = shortened(failure.message, MAX_ERROR_LENGTH), record.attempts + 1
     left = msgspec.structs.replace(record, operation="", attempts=attempts, code=failure.code, error=message)
@@ -175,13 +175,13 @@ def after_failure(
 async def share_of_unordered(
     client: EtcdClient, keys: TableKeys, arg: OperationArg, *, failure: Failure | None, now: float
 ) -> Txn:
-    """What the finishing transaction does about the batch without an order that the operation applies."""
+    """The finishing transaction's part for the unordered batch that the operation applies."""
     key = keys.unordered(RUNNING, arg.unordered)
     read = await client.read_at_once([Get(keys.ordering), Get(key)])
     ordering_kv, kv = read.one(0, keys.ordering), read.one(1, key)
     record = decode(kv.value, BatchRecord, kv.key) if kv.exists else None
     if record is None or record.operation != str(arg.id):
-        return Txn((unchanged(kv),))  # somebody has taken it out by hand
+        return Txn((unchanged(kv),))  # it was removed by hand
     if failure is not None:
         return after_failure(keys, ordering_kv, kv, arg.unordered, record, failure, now)
     done = AppliedRecord(

@@ -1,5 +1,5 @@
-"""What a finished operation has left behind: its staged files are swept, its type sweeps what lies elsewhere,
-and its keys are removed."""
+"""Cleans up after a finished operation: sweeps its staged files, lets its type sweep files elsewhere, and
+removes its keys."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from distop.operations.api import OperationView, overrides
 log = logging.getLogger(__name__)
 
 MAX_SWEEPS = 5
-"""How often a type that raises is asked to sweep one operation, by one leader."""
+"""How often one leader calls the sweep of a type that raises, for one operation."""
 
 
 class Collector:
@@ -35,15 +35,15 @@ class Collector:
         self._client, self._work, self._parking, self._wall = client, work, parking, wall
 
     async def collect(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> None:
-        """Sweep the files and remove the keys that a finished operation has left behind.
+        """Sweep the files and remove the keys of a finished operation.
 
         Parameters
         ----------
         check:
-            Raises when this process may no longer act as the leader; called from other threads, too.
+            Raises when this process may no longer act as the leader; also called from other threads.
         """
         if tracked.arg.stages_files:
-            # While its runner's key stands attempts may still be writing; its owner or its lease removes it.
+            # While its runner's key exists attempts may still be writing; its owner or its lease removes it.
             await until_absent(self._client, tracked.keys.runner)
             await self._sweep(keys, tracked, check)
         await collect(self._client, keys, tracked.keys)
@@ -74,7 +74,7 @@ class Collector:
         jobs: Mapping[str, JobRecord],
         check: Callable[[], None],
     ) -> None:
-        """Have the type remove what attempts that do not count have left in places of its own."""
+        """Have the type remove files of attempts that do not count from places of its own."""
         from distop.commit.cleanup.staged import all_known
         from distop.commit.steps.facts import NOT_UNDONE
 
@@ -82,7 +82,7 @@ class Collector:
         if history.outcome != "success":
             error = ErrorRecord(code=history.error_code, message=history.error, at=history.finished_at)
         elif not all_known(arg, history, jobs):
-            return  # the records are being removed: by a collector that has had all swept before
+            return  # a collector that swept everything is already removing the records
         try:
             kind = self._work.registry.get(arg.type)
             if not overrides(kind, "sweep_operation") or history.facts.get(NOT_UNDONE):

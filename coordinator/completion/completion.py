@@ -1,8 +1,8 @@
 """From "all jobs are done" to "published": the steps of an operation become one transaction.
 
-What runs before the transaction may run again (a crash, a lost race) and is harmless: the user's hook is
-told a token, metadata files written for a transaction that lost are unreferenced and removed. What makes the
-outcome true is one transaction, fenced by the epoch.
+Everything before the transaction may run again (a crash, a lost race) and is harmless: the user's hook gets a
+token, and metadata files of a transaction that lost have no references and are removed. One transaction,
+fenced by the epoch, makes the outcome true.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ MAX_NAMED_ERROR = 120
 """Characters of the error of each failed job that a history record names."""
 
 MAX_REBASES = 100
-"""How often a commit that loses to other writers is put on their result, before it backs off."""
+"""How often a commit that loses to other writers is rebased before it backs off."""
 
 
 def _is_hooked(kind: DistributedOperation) -> bool:
@@ -87,9 +87,9 @@ class Completion:
     Parameters
     ----------
     work:
-        Where what may hang runs: table metadata, sweeping files, commit steps, and hooks of users.
+        Where code that may hang runs: table metadata, sweeping files, commit steps, and hooks of users.
     parking:
-        Where attempts that failed are counted.
+        Counts failed attempts.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class Completion:
         self._finishing = Finishing(client, work, metrics or Metrics(), self.memory, wall)
 
     def publishes(self, arg: OperationArg) -> bool:
-        """Whether more than a history entry comes of it: outputs, watermarks, or the effect of a hook.
+        """Whether it changes more than the history: outputs, watermarks, or the effect of a hook.
 
-        Of a dynamic plan it does in any case: only a seal tells for certain which results count. A type of
-        a user's is not asked: whoever has commit steps, has some.
+        A dynamic plan always does: only a seal decides which results count. A user-defined type is not asked:
+        a type with commit steps has effects.
         """
         if arg.dynamic:
             return True
         try:
             kind = self._registry.get(arg.type)
         except UnknownOperationType:
-            return True  # nobody here can say
+            return True  # unknown here
         if arg.watermarks or _is_hooked(kind):
             return True
         return bool(kind.commit_steps(arg)) if is_own(kind, "commit_steps") else True
@@ -139,12 +139,12 @@ class Completion:
     ) -> None:
         """Bring an operation whose outcome is fixed to its end.
 
-        Returns when it has one, is parked, or must be looked at again; raises what another attempt may pass.
+        Returns when it has one, is parked, or must be examined again; raises transient errors.
 
         Parameters
         ----------
         check:
-            Raises when this process may no longer act as the leader; called from other threads, too.
+            Raises when this process may no longer act as the leader; also called from other threads.
         """
         if tracked.state == ABORTING:
             await self._bury(keys, tracked, epoch, check)
@@ -152,7 +152,7 @@ class Completion:
         try:
             await self._publish(keys, tracked, epoch, check)
         except Interrupted:
-            return  # what is to become of it stands in etcd
+            return  # the decision is in etcd
         except OperationPaused:
             raise
         except OF_THE_WORLD:
@@ -161,7 +161,7 @@ class Completion:
             if isinstance(error, UnknownOperationType):
                 await self.parking.failed(tracked, epoch, error)
                 return
-            # Permanent: another attempt would meet the same. The operation is aborted and says why.
+            # Permanent: another attempt would fail the same way. The operation is aborted with this reason.
             message = shortened(str(error), MAX_ERROR_LENGTH)
             told = error.facts if isinstance(error, ValidationFailed) else {}
             record = ErrorRecord(code=error.code, message=message, at=self._wall(), facts=told)
@@ -185,7 +185,7 @@ class Completion:
     async def _abort(
         self, tracked: Tracked, epoch: Epoch, error: ErrorRecord, check: Callable[[], None]
     ) -> dict[str, Any]:
-        """Let the type know that its operation has failed; facts that say that it could not be told."""
+        """Notify the type that its operation has failed; return facts if that failed, too."""
         try:
             kind = self._registry.get(tracked.arg.type)
             if not overrides(kind, "abort_operation"):
@@ -210,7 +210,7 @@ class Completion:
         kind = self._registry.get(tracked.arg.type)
         asked = partial(_steps, tracked.arg)
         steps, external = await self.outside.asked(tracked, epoch, "commit_steps", asked, kind)
-        # Operations that publish nothing need not read what their jobs said.
+        # Operations that publish nothing need not read the results of their jobs.
         view = OperationView(arg=tracked.arg, jobs={}, token=str(tracked.arg.id))
         if steps or _is_hooked(kind) or tracked.jobs.failed or tracked.arg.dynamic:
             view = await read_view(self._client, tracked)
@@ -268,7 +268,7 @@ class Completion:
         raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
 
     async def _base(self, keys: TableKeys, arg: OperationArg) -> Base:
-        """What a finish stands on; first the watermarks get the room that it needs."""
+        """The base of a finish; first makes the room that its watermarks need."""
         base = await read_base(self._client, keys, arg)
         if len(base.watermarks.value) <= FOLD_BYTES:
             return base
@@ -283,6 +283,6 @@ def _steps(arg: OperationArg, surroundings: Surroundings) -> tuple[list[StepReco
 
 
 def _described(arg: OperationArg, failures: dict[str, str], surroundings: Surroundings) -> dict[str, str]:
-    """What a success says of the jobs that were allowed to fail; so much of it as fits its record."""
+    """The part of a success about failed jobs within the allowed number; as much as fits the record."""
     kind = surroundings.registry.get(arg.type)
     return {kind.describe_job(arg, job): shortened(why, MAX_NAMED_ERROR) for job, why in failures.items()}

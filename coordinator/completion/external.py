@@ -1,6 +1,6 @@
-"""The external steps of an operation: logged as a whole, executed after that, taken back by an abort.
+"""The external steps of an operation: logged as a whole, then executed; an abort undoes them.
 
-The coordinator that leads the table next finds the log and goes on with it.
+The next leader of the table finds the log and continues.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class ExternalSteps:
         steps: list[StepRecord],
         check: Callable[[], None],
     ) -> list[str] | None:
-        """Execute them; the names of those that were skipped, as somebody has decided.
+        """Execute them; return the names of those that an operator decided to skip.
 
         ``None`` if a cancellation came before their log was durable: nothing was executed then.
         """
@@ -73,7 +73,7 @@ class ExternalSteps:
     async def undo(
         self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
     ) -> dict[str, Any]:
-        """Take back what logged steps did, where that is possible; facts that say what was not."""
+        """Undo logged steps where possible; return facts about those that could not be undone."""
         try:
             sequence = await self._store.load(self._client, tracked.keys)
             if sequence is None:

@@ -1,4 +1,4 @@
-"""The finishing transaction: it makes the outcome of an operation true. And what is done if it is refused."""
+"""The finishing transaction of an operation, and what to do if it is refused."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Finishing:
         contributions: list[Contribution] | tuple[()],
         follow_up: FollowUpStart | None = None,
     ) -> bool:
-        """Send the finishing transaction; ``False`` if something it stands on has moved.
+        """Send the finishing transaction; ``False`` if something that it compares has changed.
 
-        Without a ``run_ops`` that was read with everything else, the one that is remembered will do.
+        Without a ``run_ops`` from the same read, the remembered one is used.
         """
         turn = self._memory.turn(keys)
         failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
@@ -80,7 +80,7 @@ class Finishing:
                 else:
                     turn.forget()
         except OutcomeUnknown:
-            # In doubt nothing is removed: the files may be those of a commit that has happened.
+            # In doubt nothing is removed: a commit may have published the files.
             raise
         except DistopError:
             await self.discard(keys, contributions)
@@ -108,13 +108,13 @@ class Finishing:
             await self._work.blocking(keys.name, "removing what a lost race has left", contribution.discard)
 
     async def look_again(self, tracked: Tracked, revision: int) -> None:
-        """What became of an operation, after a transaction about it was refused."""
+        """The outcome of an operation after a transaction about it was refused."""
         cancel = await self._client.get(tracked.keys.cancel)
         state = await self._client.get(tracked.keys.state)
         tracked.cancel_requested = tracked.cancel_requested or cancel.exists
         if tracked.state == RUNNING and await is_paused(self._client, tracked.keys):
             raise OperationPaused(f"operation {tracked.arg.id} is paused, or its table is")
-        # Of a state that somebody has removed by hand: it was missing when the transaction was refused.
+        # Of a state that was removed by hand: it was missing when the transaction was refused.
         tracked.set_state(state.value, state.mod_revision or revision)
 
     def history(

@@ -1,8 +1,7 @@
 """The operation that the finish of another one starts (checklist O23).
 
-It is planned on the table as that finish will leave it, and then is a part of that transaction: it starts
-once, exactly when the first one succeeds. What forbids it does not hold the first one up, whose facts say
-why.
+It is planned on the table as that finish will leave it, and is then part of that transaction: it starts once,
+exactly when the first one succeeds. If it cannot start, the first one still finishes, and its facts say why.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ from distop.operations.api import Plan, PlanRequest
 log = logging.getLogger(__name__)
 
 PLANNING_S = 30.0
-"""How long planning may take: the finishes of the table wait for it."""
+"""Longest planning: the finishes of the table wait for it."""
 
 ROOM_BYTES = 100_000
-"""Of a transaction, for what is neither the follow-up nor published: the history, ``runOps``."""
+"""Part of a transaction reserved for the history and ``runOps``."""
 
 
 class FollowUps:
@@ -59,14 +58,14 @@ class FollowUps:
     async def prepare(
         self, keys: TableKeys, first: OperationArg, base: Base, publication: Txn
     ) -> tuple[FollowUpStart | None, dict[str, Any]]:
-        """What the finish of ``first`` is to start, and what its facts say of it.
+        """The operation that the finish of ``first`` starts, and the facts about it.
 
         Parameters
         ----------
         base:
-            The table as it was read for this finish.
+            The table as read for this finish.
         publication:
-            What its commit steps will write.
+            What the commit steps will write.
         """
         wanted = first.then
         if wanted is None:
@@ -74,7 +73,7 @@ class FollowUps:
         try:
             start = await self._prepare(keys, first, wanted, base, publication)
         except OF_THE_WORLD:
-            raise  # it says nothing about the follow-up: the finish is tried again
+            raise  # it says nothing about the follow-up: the finish is retried
         except Exception as error:
             log.warning(
                 "follow_up_refused",
@@ -131,7 +130,7 @@ class FollowUps:
         )
         size = start.txn(keys).size() + publication.size()
         if size > MAX_REQUEST_BYTES - ROOM_BYTES:
-            raise ArgumentTooLarge(f"with it, finishing takes {size:,} bytes in one transaction")
+            raise ArgumentTooLarge(f"with it, the finishing transaction takes {size:,} bytes")
         return start
 
     async def _plan(

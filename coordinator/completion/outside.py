@@ -1,7 +1,7 @@
-"""What completing an operation calls that may hang: hooks, external steps, storage; ended and told of.
+"""Runs the calls of a completion that may hang (hooks, external steps, storage); ends and reports them.
 
-A call that takes long is written down with the operation, so that everybody can see what it waits for. One
-that is not wanted any more, since somebody has cancelled or aborted the operation, is ended.
+A call that takes long is recorded with the operation, so that users see what it waits for. A call whose
+outcome is no longer needed, since the operation was cancelled or aborted, is ended.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TELL_S = LONG_S
-"""Seconds after which it is written down that a call still runs."""
+"""Seconds after which a running call is recorded."""
 
 
 class Interrupted(BaseException):
-    """Nobody wants the outcome of the call any more. No ``Exception``: it is no failure of the call."""
+    """The outcome of the call is no longer needed. Not an ``Exception``: the call has not failed."""
 
 
 class Outside:
@@ -46,7 +46,7 @@ class Outside:
         check: Callable[[], None],
         kind: DistributedOperation | None = None,
     ) -> T:
-        """Run a call of an operation; raises what it raises, and as :meth:`Work.user`.
+        """Run a call of an operation; raises the call's errors, and as :meth:`Work.user`.
 
         Raises :class:`Interrupted` if :meth:`interrupt` has ended it.
         """
@@ -57,21 +57,21 @@ class Outside:
     async def asked(
         self, tracked: Tracked, epoch: Epoch, method: str, call: Call[T], kind: DistributedOperation
     ) -> T:
-        """Run a call of a method that looks at nothing; raises as :meth:`run`, and as :meth:`Work.asked`."""
+        """Run a call of a method that reads nothing; raises as :meth:`run`, and as :meth:`Work.asked`."""
         asking = self._work.asked(kind, tracked.arg.table, method, call)
         return await (asking if is_own(kind, method) else self.followed(tracked, epoch, method, asking))
 
     async def blocking(
         self, tracked: Tracked, epoch: Epoch, what: str, call: Callable[..., T], *args: Any
     ) -> T:
-        """Run blocking code of distop's for an operation; raises as :meth:`run`, and as
-        :meth:`Work.blocking`: what is interrupted goes on in its thread, and nobody hears of it."""
+        """Run blocking code of distop for an operation; raises as :meth:`run`, and as :meth:`Work.blocking`:
+        an interrupted call continues in its thread, and its result is dropped."""
         named = f"{what} of {tracked.arg.id}"
         calling = self._work.blocking(tracked.arg.table, named, call, *args)
         return await self.followed(tracked, epoch, what, calling)
 
     async def followed(self, tracked: Tracked, epoch: Epoch, what: str, call: Coroutine[Any, Any, T]) -> T:
-        """Run what calls for an operation; told of when it takes long, and ended by :meth:`interrupt`."""
+        """Run a call for an operation; records that it takes long, and :meth:`interrupt` can end it."""
         calling = asyncio.create_task(call)
         self._calls[tracked.keys.root] = calling
         try:
@@ -96,7 +96,7 @@ class Outside:
             log.warning("call_not_told_of", extra={"operation": str(tracked.arg.id), "error": str(error)})
 
     def interrupt(self, tracked: Tracked) -> None:
-        """End what is being called for an operation, if anything is."""
+        """End the running call of an operation, if there is one."""
         if (calling := self._calls.get(tracked.keys.root)) is not None:
             calling.cancel()
 

@@ -1,4 +1,4 @@
-"""Attempts at completing operations that failed: counted, the last one parks, a decision un-parks."""
+"""Failed attempts at completing operations: counted, the last one parks, a decision resumes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from distop.metastore.records.operation import CompletionRecord, ResolveRecord
 log = logging.getLogger(__name__)
 
 MAX_COMMIT_ATTEMPTS = 5
-"""Failed attempts at completing an operation after which it is parked, by default."""
+"""Default number of failed attempts at completing an operation before it is parked."""
 
 ABORT_OPERATION = "abort_operation"
-"""Stands where a commit step does in the record of an abort that has failed."""
+"""Replaces the commit step in the record of a failed abort."""
 TRACE_S = 5.0
-"""Longest wait for the stack trace of a failure to be kept."""
+"""Longest wait for storing the stack trace of a failure."""
 
 MAX_ERROR_LENGTH = 4000
-"""Characters kept of an error's text: what a hook says must not make its operation too large to end."""
+"""Characters kept of an error's text: a long error of a hook must not make the record too large."""
 
 
 def text_of(error: Exception) -> str:
@@ -47,7 +47,7 @@ class Parking:
     work:
         Where stack traces are written.
     max_attempts:
-        Failed attempts at completing an operation after which it is parked.
+        Failed attempts at completing an operation before it is parked.
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class Parking:
         log.error("operation_parked", extra={**fields, "error": record.error})
 
     async def runs_long(self, tracked: Tracked, epoch: Epoch, what: str) -> None:
-        """Write down what completing an operation waits for."""
+        """Record what the completion of an operation waits for."""
         now = self._wall()
         record = msgspec.structs.replace(tracked.completion, running=what, running_since=now)
         await self._note(tracked, epoch, record)
 
     async def gave_up(self, tracked: Tracked, epoch: Epoch, error: Exception) -> bool:
-        """Count a failed attempt at the abort of an operation; whether no further one is to be made."""
+        """Count a failed attempt at the abort of an operation; return whether no further one is made."""
         before = tracked.completion
         attempts = 1 + (before.attempts if before.step == ABORT_OPERATION else 0)
         record = self._failure(error, attempts=attempts, step=ABORT_OPERATION)
@@ -101,9 +101,9 @@ class Parking:
         return await self._note(tracked, epoch, record) and attempts >= self._max_attempts
 
     async def keep_trace(self, tracked: Tracked, error: Exception) -> None:
-        """The stack trace of what user code raised, for ``distop logs``."""
+        """Store the stack trace of user code, for ``distop logs``."""
         arg, what = tracked.arg, "keeping a stack trace"
-        with suppress(CallTimeout, Busy):  # of a storage that hangs: the failure is counted all the same
+        with suppress(CallTimeout, Busy):  # of a hanging storage: the failure is counted anyway
             await self._work.blocking(arg.table, what, keep_trace, arg, error, limit_s=TRACE_S)
 
     def _failure(self, error: Exception, **fields: Any) -> CompletionRecord:
@@ -112,22 +112,22 @@ class Parking:
         return CompletionRecord(error_code=known.code, error=text, at=self._wall(), **fields)
 
     async def _note(self, tracked: Tracked, epoch: Epoch, record: CompletionRecord) -> bool:
-        """Write down how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""
+        """Record how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""
         revision, state = await note_failure(self._client, tracked.keys, epoch, record, tracked.state)
         if state is None:
             tracked.set_completion(record, revision)
-        else:  # over, maybe: nobody else says so, after a finish whose answers were all lost
+        else:  # perhaps ended: after a finish whose replies were all lost only this shows it
             tracked.set_state(state, revision)
         return state is None
 
     async def resolve(self, tracked: Tracked, epoch: Epoch, decision: ResolveRecord) -> None:
-        """Act on what somebody has decided about a parked operation."""
+        """Act on the decision about a parked operation."""
         acted = await apply_resolve(
             self._client, tracked.keys, epoch, tracked.completion, decision, now=self._wall()
         )
         tracked.decision = None
         if acted is None:
-            return  # by an earlier copy of this transaction: what it wrote is on its way here
+            return  # an earlier copy of this transaction did it: the watch will show it
         state, record, error, revision = acted
         log.info(
             "operation_resolved",

@@ -1,8 +1,8 @@
-"""What an operation publishes: its shares of the finishing transaction, and the steps outside of it.
+"""What an operation publishes: its part of the finishing transaction, and the steps outside of it.
 
-Two kinds of commit step meet here. *Transactional* ones are prepared on a base and become part of the
-finishing transaction. *External* ones are worked out once, logged as a whole, and executed after that:
-the next leader of the table finds the log and goes on, verifying each step before it is executed again.
+There are two kinds of commit step. *Transactional* ones are prepared on a base and become part of the
+finishing transaction. *External* ones are computed once, logged as a whole, and then executed: the next
+leader of the table finds the log and continues, verifying each step before it executes the step again.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """What a finish stands on, read at one revision."""
+    """The base of a finish, read at one revision."""
 
     table: KeyValue
     head: KeyValue
     watermarks: KeyValue
     run_ops: KeyValue
     index: KeyValue
-    """What is published of the operation's object; missing of operations without one."""
+    """The published pointer of the operation's object; missing for operations without one."""
     chunks: Fetch | None = None
-    """Reads the watermarks that do not stand in ``watermarks``."""
+    """Reads the watermarks that are not in ``watermarks``."""
 
     @property
     def record(self) -> TableRecord | None:
@@ -60,7 +60,7 @@ async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> B
 
 
 async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, JobRecord]:
-    """Partition -> the one result of its job."""
+    """Partition -> the result of its job."""
     jobs = {}
     for kv in (await client.scan(keys.prefix)).kvs:
         named = keys.partition_of(kv.key)
@@ -70,9 +70,9 @@ async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, Job
 
 
 def check_run(arg: OperationArg, jobs: Mapping[str, JobRecord], run: RunRecord) -> None:
-    """Raise :class:`~distop.errors.CorruptRecord` unless these are the results of the run that counts.
+    """Raise :class:`~distop.errors.CorruptRecord` unless these are the results of the sealed run.
 
-    The seal has seen to that; nothing else would show it if it had not.
+    The seal guarantees it; nothing else would detect a violation.
     """
     others = sum(job.run != run.token for job in jobs.values())
     if run.count != len(jobs) or others:
@@ -83,7 +83,7 @@ def check_run(arg: OperationArg, jobs: Mapping[str, JobRecord], run: RunRecord) 
 
 
 async def read_view(client: EtcdClient, tracked: Tracked) -> OperationView:
-    """A sealed operation with the results of its jobs, as its type and its commit steps see it."""
+    """A sealed operation with the results of its jobs, for its type and its commit steps."""
     jobs = await read_jobs(client, tracked.keys)
     if tracked.arg.dynamic and tracked.state == COMMITTING:
         check_run(tracked.arg, jobs, tracked.run)
@@ -91,12 +91,12 @@ async def read_view(client: EtcdClient, tracked: Tracked) -> OperationView:
 
 
 def token_of(arg: OperationArg) -> str:
-    """The token that hooks and steps of an operation are told."""
+    """The token that hooks and steps of an operation get."""
     return f"{arg.id}/{arg.uuid}"
 
 
 def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:
-    """What commit steps see."""
+    """The context of transactional steps."""
     from distop.commit.steps.contract import FinishContext
 
     record = base.record
@@ -114,14 +114,14 @@ def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContex
 
 
 def step_context(keys: TableKeys, base: Base, view: OperationView) -> StepContext:
-    """What external steps see."""
+    """The context of external steps."""
     from distop.commit.steps.contract import StepContext
 
     return StepContext(table=context_of(keys, base, view).table, arg=view.arg, token=view.token)
 
 
 def joined(contributions: Iterable[Contribution]) -> Txn:
-    """All shares in one."""
+    """All contributions merged into one."""
     together = Txn()
     for contribution in contributions:
         together += contribution.txn
@@ -129,11 +129,11 @@ def joined(contributions: Iterable[Contribution]) -> Txn:
 
 
 def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contribution]:
-    """Every transactional step's share of the transaction, on the given base. Blocking; touches no etcd."""
+    """Every transactional step's contribution, on the given base. Blocking; does not access etcd."""
     from distop.commit.iceberg.watermarks import WatermarkStep
     from distop.commit.steps.contract import Contribution, StepPlan, TransactionalStep, default_registry
 
-    # The watermark step comes first: when it refuses, no metadata has been written in vain.
+    # The watermark step comes first: if it refuses, no metadata has been written in vain.
     prepared: list[Contribution] = []
     try:
         prepared.append(WatermarkStep().prepare(context))
@@ -151,17 +151,17 @@ def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contributio
 
 
 def is_external(steps: list[StepRecord]) -> bool:
-    """Whether any of these steps does something outside of the finishing transaction."""
+    """Whether any of these steps acts outside of the finishing transaction."""
     from distop.commit.steps.contract import TransactionalStep, default_registry
 
     return any(not issubclass(default_registry().kind(record.step), TransactionalStep) for record in steps)
 
 
 def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
-    """The external steps of an operation, as they are to be logged. Blocking.
+    """The external steps of an operation, for the log. Blocking.
 
-    The transactional ones are prepared for a look: what they refuse for good had better be refused before
-    anything is executed.
+    The transactional ones are prepared as a check: what they refuse for good must be refused before anything
+    is executed.
     """
     from distop.commit.steps.contract import ExternalStep, StepPlan, default_registry
 

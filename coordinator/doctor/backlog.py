@@ -1,7 +1,7 @@
-"""What must hold among the keys of a backlog and of what is paused, and what stands still. Pure.
+"""What must hold among the keys of a backlog and of paused things, and what does not progress. Pure.
 
-What a leader is to look at is named by ``_backlog.``, what is held by ``_paused.``: an entry that is missing
-there is as bad as one of nothing.
+``_backlog.`` names the backlogs that a leader must examine, ``_paused.`` what is paused: a missing entry is
+as bad as one for something that does not exist.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distop.metastore.records.record import decode, encode
 
 
 def check_backlog(seen: TableSeen, patience: Patience) -> list[Finding]:
-    """What is wrong with the backlog of a table, or keeps it from going on."""
+    """Problems of a table's backlog, and reasons why it does not progress."""
     if not seen.table.exists:
         return list(_index_of_nothing(seen))
     found: list[Finding] = []
@@ -73,19 +73,19 @@ def check_pauses(seen: TableSeen) -> list[Finding]:
                 seen.finding(
                     "PAUSE_NOT_INDEXED",
                     operation=operation,
-                    sentence=f"{what} is paused, and the index of what is does not name it: who watches the "
-                    "index goes on with it",
+                    sentence=f"{what} is paused, but the index of paused things does not name it: leaders "
+                    "that watch the index go on with it",
                     remedy=f"{DOCTOR} adds the entry",
                     fix=Change("added the entry", Txn((unchanged(pause), absent(key)), (Put(key, b"{}"),))),
                 )
             )
         elif entry.exists and not pause.exists:
             found.append(_held_by_nobody(seen, entry, what, operation, pause.key))
-    for key, entry in entries.items():  # of operations that have no key
+    for key, entry in entries.items():  # of operations without keys
         try:
             gone = space.parse_active(space.active + key.removeprefix(space.paused))
         except (CorruptRecord, InvalidName, ValueError):
-            found.append(seen.unreadable(key, "it names no operation"))
+            found.append(seen.unreadable(key, "it does not name an operation"))
             continue
         pause_key = seen.keys.operation(gone).pause
         found.append(_held_by_nobody(seen, entry, str(gone), str(gone), pause_key))
@@ -97,7 +97,7 @@ def _held_by_nobody(seen: TableSeen, entry: KeyValue, what: str, operation: str,
         "PAUSE_INDEX_WITHOUT_PAUSE",
         operation=operation,
         subject=text(entry.key),
-        sentence=f"the index of what is paused names {what}, which is not: it is held, and nobody holds it",
+        sentence=f"the index of paused things names {what}, which is not paused: it stands still",
         remedy=f"{DOCTOR} removes the entry",
         fix=Change("removed the entry", Txn((unchanged(entry), absent(pause_key)), (Delete(entry.key),))),
     )
@@ -108,15 +108,15 @@ def _index_of_nothing(seen: TableSeen) -> Iterator[Finding]:
         txn = Txn((unchanged(seen.backlog_index), absent(seen.keys.table)), (Delete(seen.backlog_index.key),))
         yield seen.finding(
             "BACKLOG_INDEX_WITHOUT_TABLE",
-            sentence=f"{text(seen.backlog_index.key)} says that the backlog of table {seen.name!r} is to be "
-            "looked at, which does not exist",
+            sentence=f"{text(seen.backlog_index.key)} requests a look at the backlog of table {seen.name!r}, "
+            "which does not exist",
             remedy=f"{DOCTOR} removes the entry; until then a coordinator leads the table for nothing",
             fix=Change("removed the entry", txn),
         )
 
 
 def _index(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> Iterator[Finding]:
-    """Whatever a leader can do something about, it has been told of."""
+    """The index must name the table if a leader can do something about its backlog."""
     following = decide(
         Backlog(
             ordering=ordering,
@@ -128,14 +128,16 @@ def _index(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
     )
     if seen.backlog_index.exists or isinstance(following, Rest):
         return
-    what = f"batch {heads[0].name!r} could be applied" if heads else f"{ordering.running} is to end"
+    what = (
+        f"batch {heads[0].name!r} could be applied" if heads else f"the end of {ordering.running} is awaited"
+    )
     if isinstance(following, InFlight):
         what = f"{following.operation} applies batches"
     yield seen.finding(
         "BACKLOG_NOT_INDEXED",
-        sentence=f"{what}, and {text(seen.backlog_index.key)} does not stand: "
-        f"nobody looks at the backlog of table {seen.name!r}",
-        remedy=f"{DOCTOR} adds the entry; the table's leader does the rest",
+        sentence=f"{what}, but {text(seen.backlog_index.key)} is missing: "
+        f"no leader examines the backlog of table {seen.name!r}",
+        remedy=f"{DOCTOR} adds the entry; the table's leader then continues",
         fix=_looked_at(seen, "added the entry", (absent(seen.backlog_index.key), unchanged(seen.ordering))),
     )
 
@@ -157,10 +159,10 @@ def _flight(
     yield seen.finding(
         "FLIGHT_WITHOUT_OPERATION",
         operation=ordering.running,
-        persists_s=patience.hand_over_s,  # a leader that looks puts it right
+        persists_s=patience.hand_over_s,  # a leader repairs it at its next look
         sentence=f"the backlog of table {seen.name!r} waits for the end of {ordering.running}, "
         "which does not run: its keys were removed by hand, or etcd was restored from a backup",
-        remedy=f"{DOCTOR} lets the backlog go on with the batches that the operation did not take with it",
+        remedy=f"{DOCTOR} lets the backlog go on with the remaining batches of the operation",
         fix=_looked_at(
             seen,
             "the backlog goes on",
@@ -176,7 +178,7 @@ def _flight(
 
 
 def _marks(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> Iterator[Finding]:
-    """Batches name the operation that applies them, which is the one that the table names."""
+    """Batches name the operation that applies them, which must be the one that the table names."""
     for waiting in heads:
         if waiting.record.operation in ("", ordering.running):
             continue
@@ -184,9 +186,9 @@ def _marks(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
             "BATCH_WITHOUT_FLIGHT",
             operation=waiting.record.operation,
             subject=waiting.name,
-            sentence=f"batch {waiting.name!r} is said to be applied by {waiting.record.operation}, "
-            f"and the table is at {ordering.running or 'none'}: it cannot be replaced",
-            remedy=f"{DOCTOR} lets it wait like the others",
+            sentence=f"batch {waiting.name!r} names {waiting.record.operation} as its operation, "
+            f"but the table names {ordering.running or 'none'}: the batch cannot be replaced",
+            remedy=f"{DOCTOR} puts it back in the queue",
             fix=_looked_at(
                 seen, "it waits again", (unchanged(waiting.kv), unchanged(seen.ordering)), waiting.freed()
             ),
@@ -200,8 +202,7 @@ def _unordered(seen: TableSeen, ordering: OrderingRecord) -> Iterator[Finding]:
             "BATCH_FAILED",
             subject=block.batch,
             sentence=f"batch {block.batch!r} of table {seen.name!r} has failed: {block.code}: {block.error}",
-            remedy="remove the cause, then: "
-            f"distop backlog retry {seen.name} {block.batch}; or leave it out with skip",
+            remedy=f"remove the cause, then: distop backlog retry {seen.name} {block.batch}; or skip it",
         )
     prefix, waits = seen.keys.unordered(RUNNING), False
     for kv in seen.unordered:
@@ -224,7 +225,7 @@ def _unordered(seen: TableSeen, ordering: OrderingRecord) -> Iterator[Finding]:
             "BATCH_WITHOUT_FLIGHT",
             operation=record.operation,
             subject=batch,
-            sentence=f"batch {batch!r} is said to be applied by {record.operation}, which does not run: its "
+            sentence=f"batch {batch!r} names {record.operation} as its operation, which does not run: its "
             "keys were removed by hand, or etcd was restored from a backup",
             remedy=f"{DOCTOR} lets it be applied again",
             fix=_looked_at(
@@ -243,9 +244,9 @@ def _unordered(seen: TableSeen, ordering: OrderingRecord) -> Iterator[Finding]:
     ):
         yield seen.finding(
             "BACKLOG_NOT_INDEXED",
-            sentence=f"batches without an order wait, and {text(seen.backlog_index.key)} does not stand: "
-            f"nobody looks at the backlog of table {seen.name!r}",
-            remedy=f"{DOCTOR} adds the entry; the table's leader does the rest",
+            sentence=f"batches without an order wait, but {text(seen.backlog_index.key)} is missing: "
+            f"no leader examines the backlog of table {seen.name!r}",
+            remedy=f"{DOCTOR} adds the entry; the table's leader then continues",
             fix=_looked_at(seen, "added the entry", (absent(seen.backlog_index.key),)),
         )
 
@@ -255,7 +256,7 @@ def _blocked(seen: TableSeen, ordering: OrderingRecord, names: set[str]) -> Iter
     if block is not None and block.batch not in names and len(seen.batches) < seen.batches_limit:
         yield seen.finding(
             "BLOCKED_BY_NOTHING",
-            sentence=f"table {seen.name!r} is blocked by batch {block.batch!r}, which is not queued any more",
+            sentence=f"table {seen.name!r} is blocked by batch {block.batch!r}, which is no longer queued",
             remedy=f"if the others may go on without it: distop backlog skip {seen.name} {block.batch}",
             subject="block",
         )
@@ -263,12 +264,11 @@ def _blocked(seen: TableSeen, ordering: OrderingRecord, names: set[str]) -> Iter
         yield seen.finding(
             "BACKLOG_BLOCKED",
             sentence=f"batch {block.batch!r} blocks table {seen.name!r}: {block.code}: {block.error}",
-            remedy="remove the cause, then: "
-            f"distop backlog retry {seen.name} {block.batch}; or leave it out with skip",
+            remedy=f"remove the cause, then: distop backlog retry {seen.name} {block.batch}; or skip it",
             subject="block",
         )
     elif seen.batches and (ordering.awaiting or ordering.gate != "open"):
-        waits = f"approval of batch {ordering.awaiting!r}" if ordering.awaiting else "its gate to be opened"
+        waits = f"approval of batch {ordering.awaiting!r}" if ordering.awaiting else "its gate to open"
         how = f"approve {seen.name} {ordering.awaiting}" if ordering.awaiting else f"open {seen.name}"
         yield seen.finding(
             "BACKLOG_WAITS",
@@ -279,6 +279,6 @@ def _blocked(seen: TableSeen, ordering: OrderingRecord, names: set[str]) -> Iter
 
 
 def _looked_at(seen: TableSeen, does: str, compares: tuple[Compare, ...], *ops: Op) -> Change:
-    """Put right, and a leader is asked to look."""
+    """Repair it, and make a leader look."""
     table = unchanged(seen.table)
     return Change(does, Txn((table, *compares), (Put(seen.backlog_index.key, b"{}"), *ops)))

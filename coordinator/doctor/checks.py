@@ -1,7 +1,7 @@
 """What must hold among the keys of a table at every revision. Pure: a snapshot in, findings out.
 
-Each of these is kept by transactions: a contradiction at one revision is one, at the first look. Only
-dropping and renaming a table take several.
+Transactions maintain each of these invariants: a contradiction at one revision is an error at first sight.
+Only dropping and renaming a table take several transactions.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distop.metastore.records.table import Head, RunOps, TableRecord, decode_run
 from distop.metastore.records.watermarks import decode_recent
 
 MOVES_S = 2.0
-"""How long dropping or renaming a table may take, which moves its keys in more than one transaction."""
+"""How long dropping or renaming a table may take; both move keys in more than one transaction."""
 
 
 def check_table(seen: TableSeen) -> list[Finding]:
@@ -61,8 +61,8 @@ def _records(seen: TableSeen) -> Iterator[Finding]:
         yield seen.finding(
             "KEYS_WITHOUT_TABLE",
             persists_s=MOVES_S,
-            sentence=f"keys of table {seen.name!r} stand, and its record {text(seen.keys.table)} does not",
-            remedy="make the table again with the location it had, or remove the keys below "
+            sentence=f"keys of table {seen.name!r} exist, but its record {text(seen.keys.table)} is missing",
+            remedy="create the table again with the same location, or remove the keys below "
             f"{text(seen.keys.prefix)}",
         )
     yield from _entry(seen)
@@ -75,7 +75,7 @@ def _records(seen: TableSeen) -> Iterator[Finding]:
 
 
 def _entry(seen: TableSeen) -> Iterator[Finding]:
-    """The index of tables names those that have a record, and no others."""
+    """The index of tables must name exactly those with a record."""
     table, entry = seen.table, seen.entry
     same = unchanged(table), unchanged(entry)
     if table.exists and not entry.exists:
@@ -125,16 +125,16 @@ def _operation(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
         if not arg.exists:
             yield seen.finding(
                 "OPERATION_WITHOUT_ARGUMENT",
-                sentence=f"{name} is {text(state.value)}, and {text(arg.key)} does not stand: "
-                "nobody can drive it",
-                remedy="put the argument back from a backup; or give the operation up by removing "
+                sentence=f"{name} is {text(state.value)}, but {text(arg.key)} is missing: "
+                "no leader can drive it",
+                remedy="restore the argument from a backup; or give the operation up by removing "
                 f"{text(state.key)}, and let {DOCTOR} remove the rest",
                 operation=name,
             )
         if one.id in seen.history:
             yield seen.finding(
                 "ENDED_OPERATION_WITH_STATE",
-                sentence=f"{name} stands in the history as ended, and is {text(state.value)} all the same",
+                sentence=f"{name} has ended according to the history, but is {text(state.value)}",
                 remedy="was etcd restored from a backup, or written to by hand? look at the history entry; "
                 f"if it is right, remove {text(state.key)}",
                 operation=name,
@@ -144,15 +144,15 @@ def _operation(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
         yield seen.finding(
             "OPERATION_WITHOUT_STATE",
             sentence=f"{name} has an argument, but neither a state nor an entry in the history: "
-            f"somebody has removed {text(state.key)}",
-            remedy="its leader collects its keys and leaves its files; start what it was to do again",
+            f"{text(state.key)} was removed by hand",
+            remedy="its leader removes its keys and keeps its files; start the operation again",
             operation=name,
         )
     yield from _missing_in_index(seen, one)
 
 
 def _missing_in_index(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
-    """Nobody looks at what the index does not name."""
+    """Leaders ignore operations that the index does not name."""
     if one.active.exists:
         return
     arg, state = one.word("arg"), one.state
@@ -160,20 +160,20 @@ def _missing_in_index(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
         entry = Put(one.active.key, encode(ActiveRecord(type=one.id.type)))
         yield seen.finding(
             "OPERATION_NOT_INDEXED",
-            sentence=f"{one.id} has keys, and the index of active operations does not name it: "
-            "nobody will drive it",
-            remedy=f"{DOCTOR} adds the entry; the table's leader does the rest",
+            sentence=f"{one.id} has keys, but the index of active operations does not name it: "
+            "no leader will drive it",
+            remedy=f"{DOCTOR} adds the entry; the table's leader then continues",
             fix=Change(
                 "added the index entry", Txn((absent(entry.key), unchanged(arg), unchanged(state)), (entry,))
             ),
             operation=one.id,
         )
         return
-    # The number of an operation is never used twice, so what is left of an ended one belongs to nobody.
+    # Instance numbers are never reused, so the remaining keys of an ended one belong to no operation.
     started = one.id.instance < _next_instance(seen, one.id.type)
     yield seen.finding(
         "LEFTOVER_KEYS",
-        sentence=f"{one.keys_count:,} keys of {one.id} stand without the operation, "
+        sentence=f"{one.keys_count:,} keys of {one.id} exist without the operation, "
         f"such as {text(one.newest.key)}",
         remedy=f"{DOCTOR} removes them" if started else f"remove the keys below {text(one.keys.prefix)}",
         fix=CollectKeys(f"removed the keys of {one.id}", one.id) if started else None,
@@ -189,13 +189,13 @@ def _slots(seen: TableSeen) -> RunOps:
 
 
 def _run_ops(seen: TableSeen) -> Iterator[Finding]:
-    """``runOps`` names the operations that have a state, and no others."""
+    """``runOps`` must name exactly the operations that have a state."""
     for type_name, slots in _slots(seen).items():
         for slot in slots:
             try:
                 operation = OperationId.from_slot(seen.name, type_name, slot)
             except (ValueError, InvalidName):
-                yield seen.unreadable(seen.run_ops.key, f"{slot!r} is no operation")
+                yield seen.unreadable(seen.run_ops.key, f"{slot!r} is not an operation")
                 continue
             one = seen.operations.get(operation)
             if one is not None and one.state.exists:
@@ -208,8 +208,8 @@ def _run_ops(seen: TableSeen) -> Iterator[Finding]:
                 operation=str(operation),
                 sentence=f"{text(seen.run_ops.key)} names {operation}, which does not run: "
                 "operations that are not compatible with it cannot start",
-                remedy=f"{DOCTOR} takes it out",
-                fix=Change("took it out of runOps", Txn((unchanged(seen.run_ops), state), (then,))),
+                remedy=f"{DOCTOR} removes it",
+                fix=Change("removed it from runOps", Txn((unchanged(seen.run_ops), state), (then,))),
             )
 
 
@@ -221,7 +221,7 @@ def _missing_in_run_ops(seen: TableSeen, one: OperationSeen) -> Iterator[Finding
     yield seen.finding(
         "OPERATION_NOT_IN_RUNOPS",
         operation=str(one.id),
-        sentence=f"{one.id} is {text(one.state.value)}, and {text(seen.run_ops.key)} does not name it: "
+        sentence=f"{one.id} is {text(one.state.value)}, but {text(seen.run_ops.key)} does not name it: "
         "operations that are not compatible with it may start",
         remedy=f"{DOCTOR} adds it",
         fix=Change(
@@ -245,7 +245,7 @@ def _next_instance(seen: TableSeen, type_name: str) -> int:
 
 
 def _instances(seen: TableSeen) -> Iterator[Finding]:
-    """Numbers are never used twice: much rests on it."""
+    """Instance numbers are never reused: many invariants depend on it."""
     highest: dict[str, int] = {}
     known = [*seen.history, *(one.id for one in seen.operations.values() if one.word("arg").exists)]
     for operation in known:
@@ -260,7 +260,7 @@ def _instances(seen: TableSeen) -> Iterator[Finding]:
             persists_s=MOVES_S,
             subject=type_name,
             sentence=f"{text(key)} is {text(standing.value) or 'missing'}, and {type_name} {number} exists:"
-            " a number would be used twice",
+            " a number would be reused",
             remedy=f"{DOCTOR} sets it to {number + 1}",
             fix=Change(
                 f"set it to {number + 1}", Txn((unchanged(standing),), (Put(key, str(number + 1).encode()),))
@@ -281,5 +281,5 @@ def _history(seen: TableSeen) -> Iterator[Finding]:
                 "HISTORY_WITHOUT_OUTCOME",
                 operation=str(operation),
                 sentence=f"{text(kv.key)} says of {operation} {lacks}",
-                remedy="it was written by hand or by another program; how it ended shows in the table",
+                remedy="it was written by hand or by another program; the table shows how it ended",
             )

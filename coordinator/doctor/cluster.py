@@ -1,4 +1,4 @@
-"""Whether etcd and the members are as they should be. Pure: what they say of themselves in, findings out."""
+"""Whether etcd and the members are healthy. Pure: their reports in, findings out."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from distop.metastore.members.versions import far_apart
 from distop.proto.identity import own_version
 
 SKEW_S = 5.0
-"""Seconds that clocks of hosts may differ before it is reported. A member's key is written within a second or
-two of the time that its record names, unless etcd was away."""
+"""Tolerated clock skew between hosts in seconds. A member's key is written within a second or two of the
+time in its record, unless etcd was unreachable."""
 
 FULL = 0.8
-"""Share of the quota in use from which on it is reported."""
+"""Share of the quota in use that is reported."""
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)")
 
 _NESTED = {(3, 4): (3, 4, 42), (3, 5): (3, 5, 28), (3, 6): (3, 6, 9)}
-"""From these releases on, transactions within transactions are checked, too."""
+"""First releases that also check permissions in nested transactions."""
 
 _SAFE = {(3, 4): (3, 4, 44), (3, 5): (3, 5, 33), (3, 6): (3, 6, 14), (3, 7): (3, 7, 1)}
-"""The releases with the fixes of all later advisories about permissions."""
+"""First releases with the fixes of all later advisories about permissions."""
 
 _LOSSY = re.compile(r"3\.5\.[0-2](\D|$)")
 
@@ -63,7 +63,7 @@ def check_etcd(health: EtcdHealth) -> list[Finding]:
 
 
 def _around_permissions(version: str) -> str:
-    """How users can do what their roles do not allow, if there is a known way in this version."""
+    """How users can bypass their roles in this version, if a way is known."""
     if (match := _VERSION.match(version)) is None:
         return ""
     major, minor, patch = map(int, match.groups())
@@ -71,9 +71,9 @@ def _around_permissions(version: str) -> str:
     if release > max(_SAFE):
         return ""
     if release < min(_SAFE) or patch < _NESTED.get(release, (0, 0, 0))[2]:
-        return "where a transaction within a transaction gets around the permissions of its user"
+        return "in which nested transactions bypass the permissions of their user"
     if patch < _SAFE[release][2]:
-        return "where there are known ways around the permissions of a user"
+        return "in which users can bypass their permissions in known ways"
     return ""
 
 
@@ -98,8 +98,8 @@ def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
             code="ETCD_WITHOUT_LEADER",
             subject=where,
             persists_s=3.0,
-            sentence=f"etcd at {where} knows no leader of its cluster",
-            remedy="see that a majority of its members run and reach each other",
+            sentence=f"etcd at {where} has no leader",
+            remedy="make sure that a majority of its members run and reach each other",
         )
     if _LOSSY.match(member.version):
         yield Finding(
@@ -115,7 +115,7 @@ def _etcd_member(member: EtcdMember) -> Iterator[Finding]:
             code="ETCD_NEARLY_FULL",
             subject=where,
             sentence=f"etcd at {where} uses {used / 2**20:,.0f} MiB of its quota of "
-            f"{member.quota / 2**20:,.0f} MiB{known}: it takes no writes when that is used up",
+            f"{member.quota / 2**20:,.0f} MiB{known}: it refuses writes when the quota is used up",
             remedy="set --auto-compaction-retention, or a larger --quota-backend-bytes",
         )
     elif member.bytes >= FULL * member.quota:
@@ -144,7 +144,7 @@ def check_members(seen: Members, now: float) -> list[Finding]:
 
 
 def _versions(seen: Members) -> Iterator[Finding]:
-    """The others are held against this coordinator, which is one of them."""
+    """Other members are compared with this coordinator, which is one of them."""
     for member in seen.members:
         theirs = member.record.distop
         if far_apart(theirs, own_version()):
@@ -153,12 +153,12 @@ def _versions(seen: Members) -> Iterator[Finding]:
                 subject=member.record.id,
                 sentence=f"{member.record.id} runs distop {theirs}, this coordinator {own_version()}: "
                 "they may refuse each other's records",
-                remedy="replace the older one; releases may run together with the one before them",
+                remedy="replace the older one; a release runs together only with the one before it",
             )
 
 
 def _clocks(seen: Members, now: float) -> Iterator[Finding]:
-    """Revisions are in order whatever clocks say: who registered later must name a later time."""
+    """Revisions give the order independently of clocks: a later registration must have a later time."""
     members = [member for member in seen.members if member.record.started_at]
     members.sort(key=lambda member: member.kv.create_revision)
     skewed: dict[str, tuple[float, str]] = {}
@@ -179,6 +179,6 @@ def _clocks(seen: Members, now: float) -> Iterator[Finding]:
             code="CLOCK_SKEW",
             subject=host,
             sentence=text,
-            remedy="synchronise the clocks: deadlines of operations and times in lists are off by as much; "
+            remedy="synchronise the clocks: deadlines of operations and times in lists are wrong by as much; "
             "leases and fences are not",
         )

@@ -1,7 +1,7 @@
-"""Whether a table's files are what etcd says of them. Pure: listings and records in, findings out.
+"""Whether a table's files match etcd. Pure: listings and records in, findings out.
 
-Listings and etcd are read at different moments: folders first, so that whatever stands in one belongs to an
-operation that etcd knew by then, as running or as ended.
+Listings and etcd are read at different moments: folders first, so that every file belongs to an operation
+that etcd knew by then, as running or as ended.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from distop.metastore.records.watermark_chunks import Chunks, Fetch, position
 from distop.metastore.records.watermarks import Marks, decode_recent
 
 STAGED_GRACE_S = 600.0
-"""Age of a staged file from which on ``--fix`` removes it."""
+"""Minimum age of a staged file for removal by ``--fix``."""
 
 SETTLES_S = 5.0
-"""How long it may take until attempts that did not count have removed what they wrote."""
+"""How long attempts that did not count may take to remove their files."""
 
 MAX_NAMED = 5
-"""Files named in a sentence."""
+"""Most files named in a sentence."""
 
 CLOCKS_S = 60.0
-"""Seconds that clocks of coordinators and of other writers of a table may differ."""
+"""Tolerated clock skew in seconds between coordinators and other writers of a table."""
 
 
 def histories(seen: TableSeen) -> dict[OperationId, HistoryRecord]:
@@ -50,7 +50,7 @@ def histories(seen: TableSeen) -> dict[OperationId, HistoryRecord]:
 
 
 def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, OperationId | None]:
-    """Staging folders of operations that ended without publishing; ``None``: nobody knows the operation."""
+    """Staging folders of operations that ended without publishing; ``None``: the operation is unknown."""
     args = (one.tracked.arg for one in seen.operations.values() if one.tracked is not None)
     live = {f"{arg.type}-{arg.uuid}" for arg in args}
     ended = {
@@ -60,7 +60,7 @@ def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, Operat
     }
     found: dict[str, OperationId | None] = {}
     if any(one.tracked is None and one.keys_count for one in seen.operations.values()):
-        return found  # of an operation that cannot be read nobody can tell which folders are its own
+        return found  # the folders of an unreadable operation are unknown
     for folder in folders:
         name = folder.rpartition("/")[2]
         if name in live:
@@ -76,7 +76,7 @@ def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, Operat
 
 
 def passing(folder: str) -> bool:
-    """Whether nothing there is needed once its operation has ended, however it did."""
+    """Whether none of the files is needed after the operation's end, whatever its outcome."""
     return folder.startswith(f"{PRIVATE}/")
 
 
@@ -88,15 +88,15 @@ def check_staged(
     view: TableView | None,
     now: float,
 ) -> list[Finding]:
-    """Files that operations have staged, and that nobody publishes or removes.
+    """Staged files of operations that no process will publish or remove.
 
     Parameters
     ----------
     files:
         Of each folder of ``unowned``.
     view:
-        Folders of unknown operations are reported only after a deep look, since they may be those of
-        operations that are older than the history that is kept.
+        Folders of unknown operations are reported only after a deep look: their operations may be older than
+        the history.
     now:
         Seconds since the Unix epoch.
     """
@@ -154,12 +154,12 @@ def head_unreadable(seen: TableSeen, head: Head, why: str, *, missing: bool) -> 
 
 
 def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | None = None) -> list[Finding]:
-    """Head, history and watermarks tell the same story (they move in one transaction). Blocks.
+    """Head, history and watermarks must agree (they move in one transaction). Blocks.
 
     Parameters
     ----------
     chunks:
-        Reads the watermarks that were not written lately.
+        Reads the watermarks that were not written recently.
     """
     found = []
     if head.snapshot_id is not None and head.snapshot_id not in view.snapshots:
@@ -167,8 +167,8 @@ def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | Non
             _of_head(
                 seen,
                 "HEAD_SNAPSHOT_UNKNOWN",
-                f"the head names snapshot {head.snapshot_id}, which {head.metadata_location} does not know",
-                "somebody has written the head by hand; set it to a metadata file that has this snapshot",
+                f"the head names snapshot {head.snapshot_id}, which {head.metadata_location} does not have",
+                "the head was written by hand; set it to a metadata file that has this snapshot",
             )
         )
     found += _unpublished(seen, head, view)
@@ -208,13 +208,13 @@ def _unpublished(seen: TableSeen, head: Head, view: TableView) -> Iterator[Findi
     if head.operation in revisions:
         older = revisions[head.operation] < revision
     else:
-        # Another program has moved the head; expired snapshots of before that are none of our business.
+        # Another program has moved the head; expired snapshots from before are not checked.
         older = view.current_at < record.finished_at - CLOCKS_S
     if older:
         yield _of_head(
             seen,
             "PUBLISHED_SNAPSHOT_MISSING",
-            f"{operation} has published snapshot {snapshot}, which table {seen.name!r} does not know: "
+            f"{operation} has published snapshot {snapshot}, which table {seen.name!r} does not contain: "
             "its watermarks are ahead of its rows",
             "was the head set back by hand, or the table restored? set the head to the newest metadata file",
             str(operation),
@@ -236,7 +236,7 @@ def _watermarks(seen: TableSeen, stands: Marks, expected: Watermarks) -> Iterato
             seen,
             "WATERMARKS_BEHIND_HEAD",
             f"watermarks of table {seen.name!r} are behind its rows: {named}{more}",
-            "do not ingest these sources before the watermarks are put back: their rows would be doubled",
+            "do not ingest these sources before the watermarks are put back: their rows would be duplicated",
         )
 
 

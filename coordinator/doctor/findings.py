@@ -1,9 +1,9 @@
-"""What ``distop doctor`` finds: findings, and what can be done about them. Pure.
+"""What ``distop doctor`` finds, and what can be done about it. Pure.
 
-A finding is a sentence about something that should not be, with what to do. It is worked out from records and
-listings alone (:mod:`.checks`, :mod:`.backlog`, :mod:`.liveness`, :mod:`.cluster`, :mod:`.files`), looked at
-again before it is reported (:mod:`.rounds`), and put right, where that is safe, by transactions that compare
-what was seen (:mod:`.fixes`).
+A finding is a sentence about a problem, with a remedy. It is derived from records and listings alone
+(:mod:`.checks`, :mod:`.backlog`, :mod:`.liveness`, :mod:`.cluster`, :mod:`.files`), confirmed before it is
+reported (:mod:`.rounds`), and repaired, if that is safe, by transactions that compare what was seen
+(:mod:`.fixes`).
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from distop.metastore.etcd.txn import Delete, KeyValue, Txn, unchanged
 from distop.metastore.records.keyspace import OperationId
 
 DOCTOR = "distop doctor --fix"
-UPGRADE = "upgrade distop where it is older; if nobody has written it by hand, keep the value and report it"
+UPGRADE = "upgrade older versions of distop; if it was not written by hand, keep the value and report it"
 
 
 class Severity(IntEnum):
-    """How bad it is. From :attr:`WARNING` on something is wrong."""
+    """Severity of a finding. From :attr:`WARNING` on something is wrong."""
 
     NOTICE = 1
     """Worth knowing; nothing is wrong."""
     WARNING = 2
-    """Something does not go on, or may be lost; what is published is right."""
+    """Something does not progress, or may be lost; what is published is right."""
     ERROR = 3
-    """Something that must always hold does not."""
+    """An invariant is broken."""
 
 
 SEVERITIES: dict[str, Severity] = {
@@ -62,12 +62,12 @@ SEVERITIES: dict[str, Severity] = {
     }.items()
     for code in codes.split()
 }
-"""Every code there is, and how bad it is."""
+"""All codes and their severities."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Put right by one transaction, whose compares are what was seen: if that has moved, nothing happens."""
+    """Repair by one transaction that compares what was seen: if that has changed, nothing happens."""
 
     does: str
     txn: Txn
@@ -75,7 +75,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class CollectKeys:
-    """Put right by the collector: it removes keys in bites, and only while the operation has no state."""
+    """Repair by the collector: it removes keys in bounded steps, only while the operation has no state."""
 
     does: str
     operation: OperationId
@@ -83,17 +83,17 @@ class CollectKeys:
 
 @dataclass(frozen=True, slots=True)
 class RemoveFiles:
-    """Put right by removing files that an operation which has ended does not need."""
+    """Repair by removing files that an ended operation does not need."""
 
     does: str
     operation: OperationId
     folder: str
-    """URL of the folder they lie in."""
+    """URL of their folder."""
     names: tuple[str, ...]
     storage: dict[str, Any]
     """The table's storage options."""
     passing: bool = False
-    """Whether nothing there is needed once the operation has ended, however it did."""
+    """Whether none of the files is needed after the operation's end, whatever its outcome."""
 
 
 Fix: TypeAlias = Change | CollectKeys | RemoveFiles
@@ -101,7 +101,7 @@ Fix: TypeAlias = Change | CollectKeys | RemoveFiles
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something that should not be."""
+    """A problem."""
 
     code: str
     """Stable."""
@@ -112,15 +112,15 @@ class Finding:
     table: str = ""
     operation: str = ""
     subject: str = ""
-    """What tells it from others of the same code, table and operation: a key, a folder."""
+    """Distinguishes it from others with the same code, table and operation: a key, a folder."""
     persists_s: float = 0.0
-    """How long it must be seen before it is reported. What is read of etcd at one revision is certain at
-    once; what passes by itself (a fail-over, a runner on its way) is not."""
+    """How long it must be seen before it is reported. What is read from etcd at one revision is certain at
+    once; transient states (a fail-over, a runner about to start) are not."""
     fix: Fix | None = None
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """Its severity."""
         return SEVERITIES[self.code]
 
     @property
@@ -136,12 +136,12 @@ class Reported:
     finding: Finding
     fixed: bool = False
     outcome: str = ""
-    """What an attempt to put it right came to; empty when none was made."""
+    """The result of an attempt to repair it; empty if there was none."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """What has been looked at so far, with what was found since the last time."""
+    """Progress so far, with the findings since the last report."""
 
     tables: int = 0
     operations: int = 0
@@ -150,12 +150,12 @@ class Progress:
 
 
 def worst(findings: list[Finding]) -> list[Finding]:
-    """In the order in which they deserve a look."""
+    """In order of importance."""
     return sorted(findings, key=lambda one: (-one.severity, one.table, one.operation, one.code, one.subject))
 
 
 def unreadable_record(key: bytes, why: str, *, table: str = "", operation: str = "") -> Finding:
-    """A value that this version does not understand."""
+    """A value that this version cannot parse."""
     return Finding(
         code="UNREADABLE_RECORD",
         table=table,
@@ -167,7 +167,7 @@ def unreadable_record(key: bytes, why: str, *, table: str = "", operation: str =
 
 
 def key_without_lease(kv: KeyValue, *, table: str = "", operation: str = "") -> Finding:
-    """A key that should go with the process that wrote it, and would not."""
+    """A key that should expire with the process that wrote it, but would not."""
     return Finding(
         code="KEY_WITHOUT_LEASE",
         table=table,
@@ -180,5 +180,5 @@ def key_without_lease(kv: KeyValue, *, table: str = "", operation: str = "") -> 
 
 
 def text(value: bytes) -> str:
-    """A key or value of etcd, to be read by people."""
+    """An etcd key or value in readable form."""
     return value.decode(errors="backslashreplace")

@@ -1,6 +1,6 @@
-"""Putting findings right: transactions that compare what was seen, so that what has moved is left alone.
+"""Repairs findings: transactions compare what was seen, so that nothing changed since is touched.
 
-Each may be done twice, by two doctors at once, or with its reply lost: the second finds nothing to do.
+Each is idempotent and safe for two concurrent doctors or a lost reply: the second one changes nothing.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from distop.metastore.tables.audit import audit_put
 
 log = logging.getLogger(__name__)
 
-MOVED = "nothing was done: it has changed meanwhile"
+MOVED = "nothing was done: the keys have changed meanwhile"
 
 Remove = Callable[[RemoveFiles], int]
-"""Removes the files; how many there were. Blocking."""
+"""Removes the files; returns how many there were. Blocking."""
 
 
 @dataclass(frozen=True)
 class Fixing:
-    """What fixes need, and who wants them."""
+    """What fixes need, and the caller who requested them."""
 
     client: EtcdClient
     in_thread: Callable[..., Awaitable[Any]]
@@ -39,7 +39,7 @@ class Fixing:
     at: float
 
     def entry(self, finding: Finding, does: str) -> Put:
-        """Of the installation's audit trail: there may be no such table."""
+        """Keys of the installation's audit trail: the table may not exist."""
         target = finding.operation or finding.table
         reason = f"{finding.code}: {does}"
         return audit_put(
@@ -47,12 +47,12 @@ class Fixing:
         )
 
     async def record(self, entry: Put) -> None:
-        """Before what no transaction can do."""
+        """Check before an action outside of transactions."""
         await settle(self.client, Txn(then=(entry,)), patience_s=self.client.config.timeout_s)
 
 
 async def apply(fixing: Fixing, finding: Finding) -> Reported:
-    """Put a finding right, if that can be done safely, and enter it into the audit trail."""
+    """Repair a finding, if that is safe, and write an entry to the audit trail."""
     fix, client = finding.fix, fixing.client
     if fix is None:
         return Reported(finding)
@@ -69,14 +69,14 @@ async def apply(fixing: Fixing, finding: Finding) -> Reported:
             case RemoveFiles():
                 done = await _removed(fixing, fix, entry)
     except DistopError as error:
-        return Reported(finding, outcome=f"could not be done: {error.code}: {error.message}")
+        return Reported(finding, outcome=f"failed: {error.code}: {error.message}")
     fields = {"table": finding.table, "operation": finding.operation, "code": finding.code, "done": done}
     log.info("doctor_fix", extra=fields)
     return Reported(finding, fixed=done, outcome=fix.does if done else MOVED)
 
 
 async def _removed(fixing: Fixing, fix: RemoveFiles, entry: Put) -> bool:
-    """Only while etcd says that the operation has ended without a need for them, and has no key of it."""
+    """Only while etcd says that the operation has ended, does not need the files, and has no key left."""
     client = fixing.client
     table = client.keyspace.table(fix.operation.table)
     keys = table.operation(fix.operation)

@@ -1,6 +1,7 @@
-"""Whether operations go on, and if not, why (checklist U1). Pure: a snapshot and the time in, findings out.
+"""Whether operations progress, and if not, why (checklist U1). Pure: a snapshot and the time in, findings
+out.
 
-Most of these pass by themselves (a fail-over, a runner on its way), so they are reported only when they last.
+Most of these are transient (a fail-over, a runner about to start), so they are reported only if they last.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from distop.metastore.records.record import decode
 
 @dataclass(frozen=True, kw_only=True)
 class Patience:
-    """How long what passes by itself may last, in seconds."""
+    """How long transient states may last, in seconds."""
 
     hand_over_s: float = 10.0
-    """Without a leader or a runner: the TTL of a lease (5 s), and a bit."""
+    """Without a leader or a runner: the TTL of a lease (5 s), plus a margin."""
     quiet_jobs_s: float = 900.0
     """Without a job that finishes, while a runner works."""
     quiet_leader_s: float = 120.0
@@ -34,7 +35,7 @@ class Patience:
 
 
 def check_progress(seen: TableSeen, now: float, patience: Patience) -> list[Finding]:
-    """What of a table's operations does not go on.
+    """Operations of a table that do not progress.
 
     Parameters
     ----------
@@ -60,10 +61,10 @@ def _calls(seen: TableSeen, now: float, patience: Patience) -> Iterator[Finding]
                 yield seen.finding(
                     "CALL_TAKES_LONG",
                     subject=f"{member.record.id} {call.since}",
-                    persists_s=patience.hand_over_s,  # it is told of for a moment after its end
+                    persists_s=patience.hand_over_s,  # it is reported for a moment after its end
                     sentence=long_call(call.what, member.record.id, now - call.since),
-                    remedy="look at what it reads; it ends with the call that wants it, or, if that is a "
-                    f"batch, when somebody pauses the table: distop pause {seen.name}",
+                    remedy="look at what it reads; it ends with the call that needs it, or, if that is a "
+                    f"batch, when the table is paused: distop pause {seen.name}",
                 )
 
 
@@ -79,18 +80,18 @@ def _leader(seen: TableSeen, now: float, patience: Patience) -> Iterator[Finding
                 "LEADER_WITHOUT_MEMBER",
                 subject=leader,
                 persists_s=patience.hand_over_s,
-                sentence=f"table {seen.name!r} is led by {leader or 'somebody'}, "
+                sentence=f"table {seen.name!r} is led by {leader or 'an unknown process'}, "
                 "which is not among the live coordinators",
                 remedy="stop that process; others lead once its lease is over",
             )
     elif active or (seen.backlog_index.exists and seen.table.exists) or is_due(seen, now):
         ready = seen.members.ids("coordinator")
         waits = "a backlog" if seen.backlog_index.exists else "schedules"
-        what = f"{len(active)} active operations" if active else f"{waits} to be looked at"
+        what = f"{len(active)} active operations" if active else f"{waits} to process"
         yield seen.finding(
             "NO_LEADER",
             persists_s=patience.hand_over_s,
-            sentence=f"nobody leads table {seen.name!r}, which has {what}",
+            sentence=f"no coordinator leads table {seen.name!r}, which has {what}",
             remedy="start a coordinator"
             if not ready
             else f"look at the logs of the coordinators ({', '.join(sorted(ready)[:3])}): leadership_failed",
@@ -128,7 +129,7 @@ def _operation(
 def _jobs(
     seen: TableSeen, one: OperationSeen, tracked: Tracked, quiet: float, patience: Patience
 ) -> Iterator[Finding]:
-    """Jobs are left to be done."""
+    """Findings while jobs are left."""
     given: dict[str, Any] = {
         "operation": str(one.id),
         "persists_s": patience.hand_over_s,
@@ -179,17 +180,17 @@ def _jobs(
 
 
 def _uncollected(seen: TableSeen, one: OperationSeen, now: float, patience: Patience) -> Iterator[Finding]:
-    """It has ended; its keys and files are to go."""
+    """Findings after its end, while its keys and files exist."""
     ended_at = _ended_at(seen, one.id)
     if not ended_at or now - ended_at <= patience.quiet_leader_s:
         return
     runner = one.word("runner")
-    waits = ": its runner's key still stands" if runner.exists else ""
+    waits = ": its runner's key still exists" if runner.exists else ""
     yield seen.finding(
         "NOT_COLLECTED",
         operation=str(one.id),
         persists_s=patience.hand_over_s,
-        sentence=f"{one.id} ended {span(now - ended_at)} ago, and {one.keys_count:,} keys of it stand{waits}",
+        sentence=f"{one.id} ended {span(now - ended_at)} ago, and has {one.keys_count:,} keys left{waits}",
         remedy="stop the executor that holds it"
         if runner.exists
         else "look for operation_action_failed in the log of the coordinator that leads its table",
@@ -205,7 +206,7 @@ def _ended_at(seen: TableSeen, operation: OperationId) -> float:
 
 
 def _completion(seen: TableSeen, one: OperationSeen, record: CompletionRecord) -> Iterator[Finding]:
-    """Its end was tried and failed, or waits for what may hang."""
+    """Findings when its completion failed, or waits for a call that may hang."""
     attempts = record.attempts
     if record.running:
         yield _notice(
@@ -232,12 +233,12 @@ def _completion(seen: TableSeen, one: OperationSeen, record: CompletionRecord) -
             "COMPLETION_FAILS",
             seen,
             str(one.id),
-            f"completing {one.id} has failed {attempts} times{step} and is tried again: {why}",
+            f"completing {one.id} has failed {attempts} times{step} and is retried: {why}",
         )
 
 
 def _held(pause: PauseRecord) -> str:
-    """By whom and why, to be put behind "paused"."""
+    """Who paused it and why, to follow "paused"."""
     by = f" by {pause.by}" if pause.by else ""
     return f"{by}: {pause.reason}" if pause.reason else by
 

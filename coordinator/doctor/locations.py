@@ -18,12 +18,12 @@ from distop.metastore.tables.locations import Claim, owner_of
 
 PAGE = 1000
 AT_ONCE = 30
-"""Claims read by one transaction, each with its table, the tombstone of that, and its view."""
+"""Claims read by one transaction, each with its table, the table's tombstone, and its view."""
 
 
 @dataclass(frozen=True)
 class ClaimSeen:
-    """A claim at one revision, with what stands of the table that it names."""
+    """A claim at one revision, with the existing keys of its table."""
 
     claim: KeyValue
     place: str
@@ -32,7 +32,7 @@ class ClaimSeen:
     table: KeyValue
     dropped: KeyValue
     view: KeyValue
-    """Of that name: views claim places, too."""
+    """The view of that name: views claim locations, too."""
 
 
 async def read_claims(client: EtcdClient) -> AsyncGenerator[ClaimSeen, None]:
@@ -66,14 +66,14 @@ async def read_claims(client: EtcdClient) -> AsyncGenerator[ClaimSeen, None]:
 
 
 def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
-    """What is wrong with one claim."""
+    """Problems of one claim."""
     key, owner = text(seen.claim.key), seen.owner
     if owner is None:
         yield unreadable_record(seen.claim.key, "it names no table")
         return
     record = _record(seen.table)
     if seen.dropped.exists or (seen.table.exists and record is None):
-        return  # its drop is not finished; or an unreadable record, which is told of with its table
+        return  # its drop is not finished; or its record is unreadable, which the table's check reports
     if record is not None and record.uuid == owner.uuid and seen.place == place_of(record.location):
         return
     if seen.view.exists and _is_of_view(seen, owner):
@@ -91,7 +91,7 @@ def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
 
 
 def check_location(seen: TableSeen) -> Iterator[Finding]:
-    """Whether a table lives where no other does, and has claimed the place."""
+    """Whether a table is the only one at its location, and has claimed it."""
     record = _record(seen.table)
     if record is None:
         return
@@ -104,14 +104,14 @@ def check_location(seen: TableSeen) -> Iterator[Finding]:
             subject=text(kv.key),
             sentence=f"table {seen.name!r} lives at {record.location}, and {text(kv.key)} says "
             f"that this folder, one above it or one in it belongs to table {other.table if other else '?'!r}",
-            remedy="remove no files of either; copy one of them into a folder of its own, and drop it here "
-            "without purging",
+            remedy="remove no files of either; copy one of them into a folder of its own, then drop it here "
+            "without --purge",
         )
     if not rivals and not any(claim.is_mine(kv) for kvs in seen.claims for kv in kvs):
         txn = Txn((unchanged(seen.table), *claim.free()), (claim.put,))
         yield seen.finding(
             "LOCATION_NOT_CLAIMED",
-            sentence=f"table {seen.name!r} has no claim to {record.location}: another could be made there",
+            sentence=f"table {seen.name!r} has no claim to {record.location}: another table could take it",
             remedy=f"{DOCTOR} adds the claim",
             fix=Change("added the claim", txn),
         )
@@ -121,7 +121,7 @@ def _is_of_view(seen: ClaimSeen, owner: LocationRecord) -> bool:
     try:
         view = decode(seen.view.value, ViewRecord, seen.view.key)
     except CorruptRecord:
-        return True  # nobody knows where it lives
+        return True  # its location is unknown
     return view.uuid == owner.uuid and seen.place == place_of(view.location)
 
 

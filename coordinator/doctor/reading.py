@@ -1,7 +1,7 @@
-"""Reading what the doctor looks at, at one revision and in bounded pages: members, and tables.
+"""Reads what the doctor examines, at one revision and in bounded pages: members and tables.
 
-Reads at one revision show what transactions left, never half of one. So whatever contradicts itself there is
-wrong, and not merely under way.
+Reads at one revision show complete transactions only. So a contradiction is an error, and not work in
+progress.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _WORDS = frozenset(
 
 
 async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:
-    """Names of all tables that have keys, also of those that the index does not name, as of ``revision``.
+    """Names of all tables with keys at ``revision``, also of those missing in the index.
 
-    Between the keys of two tables that follow each other in the index nothing may stand: a look there is a
-    key of a request, whatever the tables hold.
+    One key of a request checks whether keys exist between those of two tables that follow each other in the
+    index, however many keys the tables have.
     """
     space = client.keyspace
     listed = [name async for names, _ in table_names(client, revision=revision) for name in names]
@@ -67,7 +67,7 @@ async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:
 
 
 async def indexed_tables(client: EtcdClient, revision: int) -> set[str]:
-    """Tables that the indexes of operations, backlogs, schedules and pauses name, as of ``revision``."""
+    """Tables that the indexes of operations, backlogs, schedules and pauses name, at ``revision``."""
     space, names = client.keyspace, set[str]()
     for prefix in (space.active, space.backlog_tables, space.paused, space.agendas):
         index = await client.scan(prefix, revision=revision, keys_only=True)
@@ -76,7 +76,7 @@ async def indexed_tables(client: EtcdClient, revision: int) -> set[str]:
 
 
 async def read_members(client: EtcdClient, revision: int = 0) -> Members:
-    """All members as of ``revision``; 0: now."""
+    """All members at ``revision``; 0: now."""
     seen = Members(revision=revision)
     keyspace = client.keyspace
     for role, prefix in (("coordinator", keyspace.coordinators), ("executor", keyspace.executors)):
@@ -98,9 +98,9 @@ async def read_table(client: EtcdClient, name: str) -> TableSeen:
 
 
 async def read_tables(client: EtcdClient, names: Sequence[str]) -> list[TableSeen]:
-    """Some tables at the present revision; read anew should that be compacted meanwhile.
+    """Some tables at the present revision; read again if that is compacted meanwhile.
 
-    Tables may be many and far from each other: some are read together, in few requests.
+    Tables may be many and far apart in the key space: some are read together, in few requests.
     """
     try:
         return await _read_tables(client, names)
@@ -137,7 +137,7 @@ class _Reading:
         self._client, self._revision = client, members.revision
 
     async def each(self, wanted: Sequence[Sequence[Get]]) -> list[list[list[KeyValue]]]:
-        """What each of some lists of reads finds. A range that has more than a page is read to its end."""
+        """The results of some lists of reads. A range of more than one page is read to its end."""
         gets = [get for some in wanted for get in some]
         if not gets:
             return [[] for _ in wanted]
@@ -229,10 +229,10 @@ def _claims(seen: TableSeen) -> list[Get]:
 
 
 def _note(seen: TableSeen, kv: KeyValue) -> None:
-    """Take note of one key below a table."""
+    """Record one key below a table."""
     parts = kv.key[len(seen.keys.prefix) :].decode(errors="replace").split(".")
     if parts[0] in TABLE_WORDS:
-        # Members and leases come and go; what makes a table is what was written by somebody's wish.
+        # Members and leases come and go; a table consists of keys that a caller requested.
         seen.own_keys += parts[0] != "coordinator"
         return
     if parts[1:] == ["nextInstanceId"]:
@@ -241,7 +241,7 @@ def _note(seen: TableSeen, kv: KeyValue) -> None:
         return
     found = operation_of(seen.name, parts)
     if found is None:
-        seen.own_keys += 1  # of a newer version, which knows what it is
+        seen.own_keys += 1  # a key that a newer version knows
         return
     operation, rest = found
     one = _seen_operation(seen, operation)
@@ -259,7 +259,7 @@ def _note(seen: TableSeen, kv: KeyValue) -> None:
 
 
 def operation_of(table: str, parts: list[str]) -> tuple[OperationId, list[str]] | None:
-    """The operation that a key below a table belongs to, by its components, and the components behind it."""
+    """The operation of a key below a table, by the key's components, and the remaining components."""
     for at, name in ((1, ""), (2, parts[1] if len(parts) > 1 else "")):
         if len(parts) > at + 1 and parts[at].isdecimal() and int(parts[at]) > 0:
             return OperationId(table, parts[0], int(parts[at]), unescape(name)), parts[at + 1 :]

@@ -1,8 +1,8 @@
-"""Looking at a live system, and looking again before anything is reported.
+"""Examines a live system, and checks again before it reports anything.
 
 What etcd shows at one revision is certain. Files are read at another moment than etcd, and leaders and
-runners come and go: such a suspicion is reported only when it is met in every look for as long as it says
-(:attr:`Finding.persists_s`). A table where nothing is suspected is looked at once.
+runners change: such a suspicion is reported only if every look within its time finds it
+(:attr:`Finding.persists_s`). A table without suspicions is examined once.
 """
 
 from __future__ import annotations
@@ -47,33 +47,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Results: TypeAlias = asyncio.Queue[tuple[int, list[Reported]]]
-"""How many operations a table has (-1: it is the cluster), and what was found there."""
+"""How many operations a table has (-1: it is the cluster), and the findings."""
 
 TABLES_AT_ONCE = 2
 READ_TOGETHER = 48
-"""Tables that are read in the same requests."""
+"""Tables read in the same requests."""
 LOOK_EVERY_S = 0.5
-"""Pause between two looks at a table where something is suspected."""
+"""Pause between two looks at a table with a suspicion."""
 
 LOOK_S = 60.0
-"""Longest look into the storage of a table, with the wait for its turn; a deep one may take longer."""
+"""Longest look into a table's storage, including the wait for its turn; a deep one may take longer."""
 
 HEARTBEAT_S = 1.0
-"""How often at least the caller hears how far it is."""
+"""Longest interval between progress reports to the caller."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Examination:
-    """What is to be looked at."""
+    """What to examine."""
 
     table: str = ""
-    """Only this one, and not the cluster."""
+    """Only this table, and not the cluster."""
     deep: bool = False
-    """Also read manifests, and see whether data files exist."""
+    """Also read manifests, and check that data files exist."""
     fix: bool = False
     patience: Patience = field(default_factory=Patience)
     by: str = ""
-    """Who has findings put right, for the audit trail."""
+    """Who requested repairs, for the audit trail."""
 
 
 class Doctor:
@@ -82,7 +82,7 @@ class Doctor:
     Parameters
     ----------
     work:
-        Where files are listed and read, table by table in turn.
+        Where files are listed and read, with fair turns for tables.
     wall:
         Seconds since the Unix epoch.
     """
@@ -93,9 +93,9 @@ class Doctor:
         self._wall = wall
 
     async def examine(self, what: Examination) -> AsyncGenerator[Progress, None]:
-        """Look at everything; findings as they are confirmed, and a sign of life now and then.
+        """Examine everything; yields findings as they are confirmed, and heartbeats.
 
-        Raises :class:`~distop.errors.TableNotFound` when the one table asked for has no keys.
+        Raises :class:`~distop.errors.TableNotFound` when the requested table has no keys.
         """
         results: Results = asyncio.Queue(16)
         working = asyncio.create_task(self._work(what, results))
@@ -149,7 +149,7 @@ class Doctor:
                 group.create_task(examine_tables())
 
     async def _names(self) -> list[str]:
-        """Tables that have keys of their own, and those that only an index names."""
+        """Tables with keys of their own, and those that only an index names."""
         revision = await self._client.revision()
         indexed = await indexed_tables(self._client, revision)
         names = await names_with_keys(self._client, revision)
@@ -176,7 +176,7 @@ class Doctor:
         began: float,
         first: list[Finding],
     ) -> list[Reported]:
-        """What is met in every look, for as long as each finding says. ``first`` was met in the first one."""
+        """Findings that are in every look for their required time. ``first``: those of the first look."""
         loop = asyncio.get_running_loop()
         suspects: dict[tuple[str, ...], Finding] = {one.identity: one for one in first}
         confirmed: dict[tuple[str, ...], Finding] = {}
@@ -237,7 +237,7 @@ class Doctor:
 
         try:
             return await self._blocking(table.name, staged_folders, table)
-        except Exception:  # a place that this coordinator cannot read shows in what is said of the head
+        except Exception:  # the check of the head reports unreadable storage
             return []
 
     async def _look_at_files(
@@ -277,7 +277,7 @@ class Doctor:
             return None, head_unreadable(seen, head, error.message, missing=True)
         except DistopError as error:
             return None, head_unreadable(seen, head, error.message, missing=False)
-        except Exception as error:  # whatever a file system may raise
+        except Exception as error:  # any error of a file system
             why = f"{type(error).__name__}: {error}"
             return None, head_unreadable(seen, head, why, missing=False)
 

@@ -14,7 +14,7 @@ from distop.metastore.tables.schedules import agenda_of, looked_at_once, name_of
 
 
 def check_schedules(seen: TableSeen) -> Iterator[Finding]:
-    """What is wrong with the schedules of a table."""
+    """Problems of a table's schedules."""
     for kv in seen.schedules:
         try:
             decode(kv.value, ScheduleRecord, kv.key)
@@ -27,9 +27,9 @@ def check_schedules(seen: TableSeen) -> Iterator[Finding]:
             added = Txn((absent(agenda.key), unchanged(table)), (looked_at_once(agenda),))
             yield seen.finding(
                 "SCHEDULES_NOT_INDEXED",
-                sentence=f"table {seen.name!r} has schedules ({names}), and {text(agenda.key)} does not "
-                "stand: nobody looks at them",
-                remedy=f"{DOCTOR} adds the entry; the table's leader does the rest",
+                sentence=f"table {seen.name!r} has schedules ({names}), but {text(agenda.key)} is "
+                "missing: no leader examines them",
+                remedy=f"{DOCTOR} adds the entry; the table's leader then continues",
                 fix=Change("added the entry", added),
             )
         return
@@ -50,7 +50,7 @@ def check_schedules(seen: TableSeen) -> Iterator[Finding]:
 
 
 def is_due(seen: TableSeen, now: float) -> bool:
-    """Whether a leader is to look at the schedules of a table."""
+    """Whether a leader must examine the schedules of a table."""
     try:
         due = agenda_of(seen.agenda).due
     except CorruptRecord:

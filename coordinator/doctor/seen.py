@@ -1,4 +1,4 @@
-"""What the doctor looks at: the members, and one table with its operations, as they stand at one revision."""
+"""What the doctor examines: the members, and one table with its operations, at one revision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distop.metastore.records.keyspace import OperationId, OperationKeys, TableK
 from distop.metastore.records.member import MemberRecord
 
 MAX_BATCHES = 20
-"""Batches of a backlog that are looked at."""
+"""Batches of a backlog that are examined."""
 
 
 @dataclass(slots=True)
@@ -25,15 +25,15 @@ class OperationSeen:
     words: dict[str, KeyValue] = field(default_factory=dict)
     """The keys directly below its root."""
     tracked: Tracked | None = None
-    """Its state, without its jobs; ``None`` if it has no argument that can be read."""
+    """Its state, without its jobs; ``None`` if it has no readable argument."""
     unreadable: str = ""
     """Why a record of it cannot be read."""
     jobs: int = 0
     """Jobs with a result."""
     claims: dict[int, int] = field(default_factory=dict)
-    """Claims by the lease that holds them."""
+    """Claims by lease."""
     leaseless: list[KeyValue] = field(default_factory=list)
-    """Claims that no lease holds."""
+    """Claims without a lease."""
     keys_count: int = 0
     newest: KeyValue = KeyValue.missing(b"")  # noqa: RUF009 - a frozen value
     """The key that was written last."""
@@ -58,7 +58,7 @@ class MemberSeen:
 
 @dataclass(slots=True)
 class Members:
-    """Who is there."""
+    """The live members."""
 
     members: list[MemberSeen] = field(default_factory=list)
     unreadable: dict[bytes, str] = field(default_factory=dict)
@@ -97,9 +97,9 @@ class TableSeen:
     ordering: KeyValue
     backlog_index: KeyValue
     dropped: KeyValue
-    """The tombstone: what is left of it is still being removed."""
+    """The tombstone: the removal of the table's keys is not finished."""
     agenda: KeyValue
-    """When its schedules are to be looked at."""
+    """When its schedules are due."""
     schedules: list[KeyValue] = field(default_factory=list)
     claims: list[list[KeyValue]] = field(default_factory=list)
     """To its location, to folders above it, and the first in it."""
@@ -107,14 +107,14 @@ class TableSeen:
     """The first of its backlog."""
     batches_limit: int = MAX_BATCHES
     unordered: list[KeyValue] = field(default_factory=list)
-    """The first batches without an order that are not done with."""
+    """The first unfinished batches without an order."""
     paused_index: list[KeyValue] = field(default_factory=list)
     """What the index of paused things says of the table and its operations."""
     next_instances: dict[str, KeyValue] = field(default_factory=dict)
     operations: dict[OperationId, OperationSeen] = field(default_factory=dict)
     history: dict[OperationId, KeyValue] = field(default_factory=dict)
     own_keys: int = 0
-    """Keys that are of no operation."""
+    """Keys that belong to no operation."""
 
     @property
     def name(self) -> str:
@@ -144,12 +144,12 @@ class TableSeen:
         )
 
     def unreadable(self, key: bytes, why: str, operation: OperationId | str = "") -> Finding:
-        """A record of this table that this version does not understand."""
+        """A record of this table that this version cannot parse."""
         return unreadable_record(key, why, table=self.name, operation=str(operation))
 
     @property
     def empty(self) -> bool:
-        """Nothing of it stands: it never was, or has been dropped."""
+        """It has no keys: it never existed, or has been dropped."""
         indexes = self.entry, self.backlog_index, self.agenda
         spoken_of = any(index.exists for index in indexes) or self.paused_index
         return not (self.own_keys or self.operations or spoken_of)

@@ -1,1 +1,1 @@
-"""What a coordinator counts, and its Prometheus registry."""
+"""The metrics of a coordinator, and its Prometheus registry."""

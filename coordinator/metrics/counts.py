@@ -1,7 +1,7 @@
-"""What a coordinator counts. This class counts nothing: it is what the rest of the coordinator calls.
+"""What a coordinator counts. This class counts nothing; the rest of the coordinator calls its methods.
 
-The methods are the events worth counting, called where they happen; each call costs a look-up when nobody
-scrapes. ``PrometheusMetrics`` does count, and is loaded only with the
+The methods are the events worth counting, called where they happen; without a scraper each call costs a
+look-up. ``PrometheusMetrics`` counts, and is loaded only with the
 page that shows it.
 """
 
@@ -21,32 +21,32 @@ Led: TypeAlias = Mapping[str, Iterable[Tracked]]
 
 
 class Metrics:
-    """Ignores everything; overridden by what counts."""
+    """Ignores everything; subclasses count."""
 
     def etcd_client(self, config: EtcdConfig) -> EtcdClient:
         """The connection to etcd that the coordinator works with."""
         return EtcdClient(config)
 
     def incarnation(self, led: Callable[[], Led]) -> None:
-        """A new lease was granted; ``led`` says at any time what is led under it."""
+        """A new lease was granted; ``led`` returns what is led under it."""
 
     def planning(self, count: int) -> None:
-        """So many starts are being planned, or wait for a thread to be."""
+        """This many starts are being planned, or wait for a thread."""
 
     def long_calls(self, count: Callable[[], int]) -> None:
-        """``count`` says at any time how many calls of user code, and preparations of commits, take long."""
+        """``count`` returns how many calls of user code, and preparations of commits, take long."""
 
     def operation_started(self, type_name: str) -> None:
-        """A start was accepted here, for the first time (not: answered again)."""
+        """A start was accepted here for the first time (a repeated answer does not count)."""
 
     def operation_finished(self, tracked: Tracked, history: HistoryRecord) -> None:
         """An operation has ended; called by the leader that finished it."""
 
     def finish_lost_race(self, type_name: str) -> None:
-        """A finishing transaction lost to another writer, and is put on that one's result."""
+        """A finishing transaction lost to another writer, and is retried on the new state."""
 
     def action_failed(self, type_name: str, error: BaseException) -> None:
-        """Sealing, completing or collecting an operation failed, and will be tried again."""
+        """Sealing, completing or collecting an operation failed, and will be retried."""
 
     def election(self, *, won: bool) -> None:
         """This coordinator has campaigned for a table."""
@@ -55,9 +55,9 @@ class Metrics:
         """A schedule has started an operation of the type, or was skipped."""
 
     def leadership_lost(self) -> None:
-        """A table that was led here is led here no more, without having been given up."""
+        """A table is no longer led here, without having been handed over."""
 
 
 def code_of(error: BaseException) -> str:
-    """The stable code of an error; that of internal errors for whatever is no error of distop."""
+    """The stable code of an error; the code of internal errors for errors outside distop."""
     return error.code if isinstance(error, DistopError) else DistopError.code

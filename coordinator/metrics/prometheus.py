@@ -1,7 +1,7 @@
 """The metrics of one coordinator for Prometheus, in a registry of its own: several run in one process.
 
 No table is a label: an installation may have 100,000 of them, and every label value is a series for ever. The
-page answers for single tables. Operation types are labels up to :data:`MAX_TYPES`.
+web page shows single tables. Operation types are labels up to :data:`MAX_TYPES`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from distop.metastore.records.operation import HistoryRecord
 from distop.proto.http.exposition import process_registry
 
 MAX_TYPES = 64
-"""Operation types that get series of their own; further ones share ``other``."""
+"""Operation types with series of their own; further ones share ``other``."""
 
 MAX_REMEMBERED = 4096
-"""Operations whose counted jobs are remembered, so that none is counted twice."""
+"""Operations whose counted jobs are remembered, to count none twice."""
 
 _DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 43_200)
 
 
 class PrometheusMetrics(Metrics):
-    """Counts what happens here; :attr:`registry` is what ``/metrics`` shows."""
+    """Counts events here; :attr:`registry` is what ``/metrics`` shows."""
 
     def __init__(self) -> None:
         registry = self.registry = process_registry()
@@ -101,7 +101,7 @@ class PrometheusMetrics(Metrics):
         labels = self._type(tracked.arg.type), history.outcome
         self._finished.labels(*labels).inc()
         self._duration.labels(*labels).observe(max(0.0, history.finished_at - history.started_at))
-        # Its marks may be gone from what is tracked: the event of the end can be faster than the reply.
+        # Its marks may be gone already: the event of the end can arrive before the reply.
         self._led.count(tracked, history.succeeded, history.failed)
 
     def finish_lost_race(self, type_name: str) -> None:
@@ -121,10 +121,10 @@ class PrometheusMetrics(Metrics):
 
 
 class _Led(Collector):
-    """What is led here, read from the leaders when somebody asks: jobs cost nothing while they are marked.
+    """What is led here, read from the leaders at each scrape, so that marking jobs costs nothing.
 
-    Finished jobs are counted when a scrape sees them and when their operation ends, whichever is first. Jobs
-    of an operation that changes leaders are counted by each of them.
+    Finished jobs are counted by the first scrape that sees them, or when their operation ends. Each leader of
+    an operation counts its jobs.
     """
 
     def __init__(self, registry: CollectorRegistry, type_label: Callable[[str], str]) -> None:
@@ -155,7 +155,7 @@ class _Led(Collector):
         for operations in led.values():
             for tracked in operations:
                 if not tracked.state:
-                    continue  # over, and counted; its keys are being removed
+                    continue  # ended and counted; its keys are being removed
                 self.count(tracked, tracked.jobs.succeeded, tracked.jobs.failed)
                 kind = self._type(tracked.arg.type)
                 active[kind, tracked.state.decode(errors="replace")] += 1
@@ -164,7 +164,7 @@ class _Led(Collector):
         by_state, undone = ["type", "state"], {(kind,): count for kind, count in unfinished.items()}
         yield GaugeMetricFamily("distop_tables_led", "Tables led here", len(led))
         yield _family(GaugeMetricFamily, "distop_operations_active", "Operations led here", by_state, active)
-        stuck = "Operations led here that wait for somebody to decide about them"
+        stuck = "Operations led here that wait for a decision"
         yield _family(GaugeMetricFamily, "distop_operations_parked", stuck, ["type"], parked)
         left = "Jobs without a result, of operations led here"
         yield _family(GaugeMetricFamily, "distop_jobs_unfinished", left, ["type"], undone)

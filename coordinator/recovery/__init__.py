@@ -1,4 +1,4 @@
-"""Backups of etcd, and mending the tables after one was restored.
+"""Backups of etcd, and repair of the tables after a restore.
 
-For those who hold etcd's credentials: no coordinator runs meanwhile. The command line uses it.
+For operators with etcd's credentials: no coordinator may run meanwhile. The command line uses it.
 """

@@ -1,7 +1,7 @@
-"""A backup: etcd's own snapshot in a file, beside it what it holds, and a look whether a file still does.
+"""A backup: etcd's own snapshot in a file, with a manifest of its content, and the check of both.
 
-The mark that stands in etcd meanwhile stands in the snapshot, too. By it every process knows the keys of a
-restored etcd for what they are, see ``installation.py``.
+During the backup etcd contains a mark, and so does the snapshot. By the mark every process recognises a
+restored etcd, see ``installation.py``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto.identity import own_version
 
 _HASH_BYTES = 32
-"""A snapshot ends with the SHA-256 of what comes before."""
+"""A snapshot ends with the SHA-256 of the rest."""
 
 
 class BackupDamaged(CorruptRecord):
@@ -41,43 +41,43 @@ class BackupManifest(Record, kw_only=True):
 
     bytes: int
     sha256: str
-    """Of the database, which is all but the last 32 bytes of the file."""
+    """SHA-256 of the database, which is all but the last 32 bytes of the file."""
     prefix: str
-    """Of the keys of the installation; others may be in the snapshot, too."""
+    """Prefix of the installation's keys; the snapshot may contain others, too."""
     revision: int
-    """The snapshot holds everything up to it, and perhaps some more."""
+    """The snapshot holds everything up to it, and perhaps more."""
     cluster_id: str
     etcd: str = ""
-    """Version of the member that has sent it; empty: it did not say."""
+    """Version of the member that sent it; empty: unknown."""
     distop: str
     at: float
-    """When it was begun; seconds since the Unix epoch."""
+    """When it began; seconds since the Unix epoch."""
     tables: int
     operations: int
-    """That had not ended."""
+    """Operations that had not ended."""
 
 
 def manifest_of(file: Path) -> Path:
-    """Where it stands."""
+    """The path of the manifest."""
     return file.with_name(f"{file.name}.json")
 
 
 async def back_up(
     client: EtcdClient, file: Path, *, by: str, limit_s: float = BACKUP_LIMIT_S
 ) -> BackupManifest:
-    """Write a snapshot of etcd to a file that does not exist yet, and its manifest beside it.
+    """Write a snapshot of etcd to a new file, and its manifest next to it.
 
-    Both appear whole or not at all, the manifest last. May die anywhere: what stays is a file that ends with
-    ``.part``, and the mark in etcd, which the next backup replaces and the next process removes.
+    Both are written atomically, the manifest last. A crash leaves a file that ends with ``.part``, and the
+    mark in etcd, which the next backup replaces and the next process removes.
 
     Raises
     ------
     AlreadyExists
-        The file is there.
+        The file exists.
     EtcdUnavailable, EtcdDenied
-        Of an etcd with users only ``root`` may have a snapshot.
+        If etcd has users only ``root`` may read a snapshot.
     BackupDamaged
-        What has arrived is not what was sent.
+        The received data is not what was sent.
     Conflict
         Another backup was made at the same time.
     """
@@ -88,7 +88,7 @@ async def back_up(
     found = await client.get_range(space.backup, b"")
     if any(was_restored(kv, found.revision) for kv in found.kvs):
         raise InvalidArgument(
-            "etcd was restored from a backup, and is not mended yet",
+            "etcd was restored from a backup, and is not repaired yet",
             hint="first: distop doctor --after-restore --fix",
         )
     marked = await settle(client, Txn(then=(mark, entry)))
@@ -100,7 +100,7 @@ async def back_up(
         hashed = await _write(client, part, limit_s)
         if (await client.get(space.backup)).mod_revision != marked.revision:
             os.unlink(part)
-            raise Conflict("another backup was made at the same time: it may have taken the mark away")
+            raise Conflict("another backup was made at the same time: it may have removed the mark")
         _put_in_place(part, file)
         manifest = BackupManifest(
             bytes=hashed.size,
@@ -116,7 +116,7 @@ async def back_up(
         )
         _write_manifest(manifest_of(file), manifest)
     finally:
-        with suppress(DistopError):  # etcd may be away; it does no harm
+        with suppress(DistopError):  # etcd may be unreachable; the mark is harmless
             standing = await client.get(space.backup)
             if standing.mod_revision == marked.revision:
                 await settle(client, Txn((unchanged(standing),), (Delete(space.backup),)))
@@ -136,7 +136,7 @@ async def _write(client: EtcdClient, part: Path, limit_s: float) -> _Hashed:
     except OSError as error:
         raise InvalidArgument(f"{part} cannot be written: {error}", details={"field": "file"}) from error
     if not hashed.whole:
-        raise BackupDamaged(f"the snapshot in {part} has broken off, or was changed on its way")
+        raise BackupDamaged(f"the snapshot in {part} is incomplete, or was changed in transit")
     return hashed
 
 
@@ -148,12 +148,12 @@ def _check_free(file: Path) -> None:
 
 def _opened(part: Path) -> IO[bytes]:
     part.unlink(missing_ok=True)
-    # Whoever can read it knows all that etcd knows.
+    # A reader of the file sees everything in etcd.
     return os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 class _Hashed:
-    """Size and digest of a snapshot, whose end is the digest of the rest."""
+    """Size and digest of a snapshot, whose last bytes are the digest of the rest."""
 
     def __init__(self) -> None:
         self.size, self._end, self._digest = 0, b"", hashlib.sha256()
@@ -196,7 +196,7 @@ def _put_in_place(part: Path, file: Path) -> None:
 
 
 def check(file: Path) -> BackupManifest:
-    """See whether a backup is what was written. Blocks.
+    """Check that a backup is unchanged. Blocks.
 
     Raises :class:`~distop.errors.NotFound`, and :class:`BackupDamaged`.
     """
@@ -211,5 +211,5 @@ def check(file: Path) -> BackupManifest:
     except OSError as error:
         raise InvalidArgument(f"{file} cannot be read: {error}", details={"field": "file"}) from error
     if (hashed.size, hashed.sha256) != (manifest.bytes, manifest.sha256) or not hashed.whole:
-        raise BackupDamaged(f"{file} is not the snapshot that {manifest_of(file)} tells of")
+        raise BackupDamaged(f"{file} is not the snapshot that {manifest_of(file)} describes")
     return manifest

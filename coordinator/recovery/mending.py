@@ -1,8 +1,8 @@
-"""``distop doctor --after-restore``: etcd came back from a backup, and the tables' files are ahead of it.
+"""``distop doctor --after-restore``: etcd was restored from a backup, and the tables' files are ahead of it.
 
-No service runs meanwhile. What was held before (leaderships, runs, claims, memberships) is let go of first:
-a process of before that wakes up finds its fence gone. Then each table is looked at, and led while it is
-mended, so that nobody else can act on it. Everything compares what was read, and may be done again from the
+No service runs meanwhile. First, everything held before (leaderships, runs, claims, memberships) is released:
+an old process that wakes up finds its fence gone. Then each table is examined, and led during the repair, so
+that no other process can act on it. Everything compares what was read, and may be repeated from the
 start.
 """
 
@@ -34,29 +34,29 @@ from distop.metastore.tables.listing import table_names
 TTL_S = 15
 PAGE = 1000
 BITE = 60
-"""Keys let go of by one transaction."""
+"""Keys released by one transaction."""
 
 AFTER_RESTORE = f"{DOCTOR} --after-restore"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Mending:
-    """What is to be done."""
+    """What to do."""
 
     fix: bool = False
     table: str = ""
-    """Only this one; the first time it must be all."""
+    """Only this table; the first time it must be all."""
     anyway: bool = False
-    """Also if nothing shows that etcd was restored: the backup was made by other means."""
+    """Also if no mark shows that etcd was restored: the backup was made by other means."""
     published: Collection[str] = field(default_factory=tuple)
-    """Names of metadata files that somebody says were published, where that cannot be told."""
+    """Names of metadata files that the operator says were published, where that is unknown."""
     folders: Collection[str] = field(default_factory=tuple)
-    """Where tables may lie that were made after the backup, beside those where others lie."""
+    """Further folders of tables that were created after the backup, apart from those next to others."""
     by: str = ""
 
 
 async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerator[Reported, None]:
-    """Look at all tables, and mend them if asked to; what was found, as it is.
+    """Examine all tables, and repair them if requested; yields the findings.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
     Raises
     ------
     PreconditionFailed
-        Nothing shows that etcd was restored; or services run already.
+        No mark shows that etcd was restored; or services run already.
     TableNotFound
         There is no such table. Nothing was done.
     """
@@ -87,7 +87,7 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
         restored = Restored(record.restored, 0.0)
     else:
         raise PreconditionFailed(
-            "nothing shows that this etcd was restored from a backup of distop",
+            "this etcd has no mark of a restore from a distop backup",
             hint="restore it with --bump-revision 1000000000 --mark-compacted; was the backup made by other "
             "means? then, while no service runs: --anyway",
         )
@@ -123,7 +123,7 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
 async def _held_before(
     client: EtcdClient, restored: Restored, session: LeaseSession | None
 ) -> Reported | None:
-    """Let go of what processes of before hold: their leases came back, too, and they may still renew them."""
+    """Release what old processes hold: their leases were restored, too, and they may still renew them."""
     space, held = client.keyspace, []
     pages = client.pages(space.prefix, prefix_end(space.prefix), limit=PAGE, keys_only=True)
     async with aclosing(pages):
@@ -132,32 +132,32 @@ async def _held_before(
     if any(kv.create_revision >= restored.revision for kv in held):
         raise PreconditionFailed(
             "a service has registered since etcd was restored",
-            hint="end all services, wait until their leases are over, and try again",
+            hint="end all services, wait until their leases have expired, and try again",
         )
     if not held:
         return None
     finding = Finding(
         code="HELD_BEFORE_RESTORE",
         sentence=f"{len(held):,} keys are held by processes of before the restore, which may still run",
-        remedy=f"{AFTER_RESTORE} takes them away",
+        remedy=f"{AFTER_RESTORE} releases them",
     )
     if session is None:
         return Reported(finding)
     for first in range(0, len(held), BITE):
         bite = held[first : first + BITE]
-        # What has gone meanwhile ran out; its absence must not keep the others.
+        # A key that is gone meanwhile has expired; it must not protect the others.
         gone = tuple(Txn((unchanged(kv),), (Delete(kv.key),)) for kv in bite)
         await settle(client, Txn(then=gone))
     return Reported(finding, fixed=True, outcome="took them away")
 
 
 def _is_open(reported: Reported) -> bool:
-    """Whether a table is neither mended nor paused: no service may begin."""
+    """Whether a table is neither repaired nor paused: no service may begin."""
     return reported.finding.code == "RESTORE_UNCLEAR" and not reported.outcome
 
 
 def _is_answer(client: EtcdClient, kv: KeyValue) -> bool:
-    """What was answered to a request stays true."""
+    """The answer to a request stays valid."""
     return kv.key.startswith(client.keyspace.prefix + b"_answers.")
 
 

@@ -1,6 +1,6 @@
-"""What trees of files and Delta tables tell of operations that etcd does not know. Blocks.
+"""What file trees and Delta tables show of operations that etcd does not know. Blocks.
 
-They carry no watermarks: who ingests again after a restore might double rows. So it is told, and no more.
+They contain no watermarks: ingesting again after a restore might duplicate rows. So it is only reported.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from distop.metastore.records.table import TableRecord
 
 _PART = re.compile(r"part-([0-9a-f]{12})-")
 CLOCKS_S = 60.0
-"""Seconds that clocks may differ."""
+"""Tolerated clock skew in seconds."""
 
 COMMITS = 1000
-"""Newest commits of a Delta table that are looked at."""
+"""Newest commits of a Delta table that are examined."""
 
 
 def operations_since(table: TableRecord, known: Collection[str], since: float) -> set[str]:
-    """What names the operations that have published since a time (0: whenever), other than the known ones."""
+    """Names of the operations that have published since a time (0: any), except the known ones."""
     if table.format == "delta":
         return _of_delta(table, known, since)
     storage = storage_of(table)

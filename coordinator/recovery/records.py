@@ -1,7 +1,7 @@
-"""What etcd is to know again of one operation that had published before etcd was restored.
+"""Restores etcd's records of one operation that had published before etcd was restored.
 
-Its history line, its request, its batches, the number behind its own: written in one transaction, of which
-the history line is the last witness. Where that stands there is nothing to do.
+Its history line, its request, its batches, the next instance number: written in one transaction, and the
+history line proves it. If that exists there is nothing to do.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from distop.metastore.records.operation import COMMITTING, SUCCESS, HistoryRecor
 from distop.metastore.records.record import decode, encode
 
 RACES = 10
-"""How often the end of an operation is tried while something else moves its table: nothing should."""
+"""Attempts at the end of an operation while another process changes its table: none should."""
 
 
 async def publish_again(
     client: EtcdClient, keys: TableKeys, epoch: Epoch, found: Publication, now: float
 ) -> bool:
-    """See that etcd knows of a publication; whether it did not. Safe to repeat.
+    """Make sure that etcd knows a publication; return whether it did not. Idempotent.
 
-    Raises :class:`~distop.errors.LeadershipLost` when somebody else leads the table.
+    Raises :class:`~distop.errors.LeadershipLost` when another process leads the table.
     """
     # The table may have had another name then.
     operation = replace(OperationId.parse(found.operation), table=keys.name)
@@ -79,8 +79,8 @@ async def _finish(
     found: Publication,
     now: float,
 ) -> None:
-    """End an operation that runs, as etcd has it, as its leader did then."""
-    # Whatever was asked for after the backup, or paused before, came too late.
+    """End an operation that runs, according to etcd, as its leader did then."""
+    # A cancellation or pause around the backup came too late.
     held = (Delete(op.waiting), Delete(op.cancel))
     await settle(client, Txn((epoch.held(),), (Put(op.state, COMMITTING), *held)))
     for _ in range(RACES):
@@ -95,7 +95,7 @@ async def _finish(
         )
         if (await finish(client, keys, op, epoch, plan))[0] is Finished.DONE:
             return
-    raise Busy(f"{arg.id} could not be ended: something else changes its table")
+    raise Busy(f"{arg.id} could not be ended: another process changes its table")
 
 
 def _history(found: Publication, arg: OperationArg | None) -> HistoryRecord:
@@ -136,7 +136,7 @@ async def _remember(
         if standing[line].exists:
             return None, None
         if standing[epoch.key].create_revision != epoch.revision:
-            raise LeadershipLost(f"table {keys.name!r} is led by somebody else: is a coordinator running?")
+            raise LeadershipLost(f"table {keys.name!r} is led by another process: is a coordinator running?")
         ops: list[Op] = [Put(line, encode(_history(found, None)))]
         following = max(int(standing[number].value or b"1"), operation.instance + 1)
         ops.append(Put(number, str(following).encode()))
@@ -185,7 +185,7 @@ def _asked(operation: OperationId, found: Publication) -> OperationArg:
 
 
 def _applied(operation: OperationId, queued: KeyValue, at: float) -> bytes:
-    """Of a batch; ``queued``: as somebody had queued it before the backup, if that is so."""
+    """Of a batch; ``queued``: as it was queued before the backup, if it was."""
     record = decode(queued.value, BatchRecord, queued.key) if queued.exists else BatchRecord(type="")
     done = AppliedRecord(
         outcome="applied", operation=str(operation), digest=record.digest, uid=record.uid, at=at
@@ -194,7 +194,8 @@ def _applied(operation: OperationId, queued: KeyValue, at: float) -> bytes:
 
 
 async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId) -> None:
-    """See that no number up to that of an operation is used again: a Delta table knows operations by them."""
+    """Make sure that no instance number up to an operation's is reused: a Delta table identifies operations
+    by it."""
     key = keys.next_instance(operation.type)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:

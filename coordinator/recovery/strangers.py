@@ -1,4 +1,4 @@
-"""Folders of tables that etcd does not know: they were made after the backup. Blocks."""
+"""Folders of tables that etcd does not know: they were created after the backup. Blocks."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from distop.coordinator.doctor.findings import Finding
 from distop.metastore.records.table import TableRecord
 
 MAX_FOLDERS = 10_000
-"""Looked into, beside those of known tables."""
+"""Folders examined next to those of known tables."""
 
 
 def files_without_table(tables: Mapping[str, TableRecord], folders: Collection[str]) -> list[Finding]:
-    """What lies beside the tables that etcd knows (by their uuids), or in these folders."""
+    """Folders of unknown tables next to the known ones (by their uuids), or in these folders."""
     parents: dict[str, StorageOptions | None] = {folder.rstrip("/"): None for folder in folders}
     for table in tables.values():
         parents.setdefault(table.location.rstrip("/").rpartition("/")[0], storage_of(table))
     known = {table.location.rstrip("/") for table in tables.values()}
     found, looked = [], 0
     for parent, storage in parents.items():
-        with suppress(OSError):  # a place that cannot be read shows with its table
+        with suppress(OSError):  # its table's check reports an unreadable folder
             for entry in entries(parent, storage):
                 place = f"{parent}/{entry.name}"
                 if not entry.is_folder or place in known or looked >= MAX_FOLDERS:
@@ -39,12 +39,12 @@ def _finding(place: str, uuid: str, storage: StorageOptions | None) -> Finding:
     newest = max((name for name in names if name.endswith(".metadata.json")), default="")
     if newest:
         remedy = (
-            f"to take it up again: remove {owner_file(place, uuid)}; in pyiceberg "
+            f"to register it again: remove {owner_file(place, uuid)}; in pyiceberg "
             f"register_table(NAME, {place + '/metadata/' + newest!r}); then: "
             "distop doctor --after-restore --fix --table NAME"
         )
     else:
-        remedy = "make the table again in another folder; remove this one if it is not needed"
+        remedy = "create the table again in another folder; remove this one if it is not needed"
     return Finding(
         code="FILES_WITHOUT_TABLE",
         subject=place,

@@ -1,4 +1,4 @@
-"""One table after a restore: what its files say was published, and bringing etcd up to that."""
+"""One table after a restore: what its files show as published, and bringing etcd up to that."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from distop.metastore.tables.audit import audit_put
 from distop.metastore.tables.watermarks import make_room, marks_at
 
 LOOK_S = 900.0
-"""Longest look into the files of one table."""
+"""Longest examination of one table's files."""
 
 RACES = 5
 MAX_NAMED = 5
@@ -49,16 +49,16 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class Restored:
-    """What separates before from after."""
+    """The boundary between before and after the restore."""
 
     revision: int
-    """What was created below it was so before the restore."""
+    """Keys with a lower create revision are from before the restore."""
     backup_at: float
-    """Seconds since the Unix epoch; 0: not known."""
+    """Seconds since the Unix epoch; 0: unknown."""
 
 
 class TableMending:
-    """Mends one table.
+    """Repairs one table.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class TableMending:
         self._by, self._now = by, now
 
     async def read(self) -> TableRecord | None:
-        """The table's record; ``None`` if there is none that can be read, of which the doctor tells."""
+        """The table's record; ``None`` if it cannot be read, which the doctor reports."""
         kv = await self._client.get(self._keys.table)
         try:
             return decode(kv.value, TableRecord, kv.key) if kv.exists else None
@@ -81,7 +81,7 @@ class TableMending:
     async def mend(
         self, session: LeaseSession | None, published: Collection[str]
     ) -> AsyncGenerator[Reported, None]:
-        """What is found; mended, if there is a session."""
+        """The findings; repaired, if there is a session."""
         record = await self.read()
         if record is None:
             return
@@ -107,7 +107,9 @@ class TableMending:
         except (DistopError, TimeoutError) as error:
             said = error.message if isinstance(error, DistopError) else f"it took longer than {LOOK_S:g} s"
             yield Reported(
-                self._finding("RESTORE_UNCLEAR", f"table {self._keys.name!r} could not be mended: {said}", "")
+                self._finding(
+                    "RESTORE_UNCLEAR", f"table {self._keys.name!r} could not be repaired: {said}", ""
+                )
             )
 
     async def _led(self, session: LeaseSession) -> Epoch:
@@ -115,7 +117,7 @@ class TableMending:
         epoch = await campaign(self._client, self._keys, session, leader)
         if epoch is None:
             raise LeadershipLost(
-                f"a coordinator leads table {self._keys.name!r}", hint="end all coordinators, and then again"
+                f"a coordinator leads table {self._keys.name!r}", hint="end all coordinators, then repeat"
             )
         return epoch
 
@@ -124,7 +126,7 @@ class TableMending:
     async def _look(
         self, record: TableRecord, published: Collection[str], epoch: Epoch | None
     ) -> tuple[Ahead | None, list[str]]:
-        """What was published since; and what cannot be told."""
+        """What was published since; and what is unclear."""
         if record.format != "iceberg":
             return None, await self._of_another_format(record, epoch)
         kv = await self._client.get(self._keys.head)
@@ -144,7 +146,7 @@ class TableMending:
             return None, [f"{error.message}; {error.hint}"]
         except DistopError as error:
             return None, [error.message]
-        except Exception as error:  # whatever a file system may raise
+        except Exception as error:  # any error of a file system
             return None, [f"its files cannot be read: {type(error).__name__}: {error}"]
         return ahead, list(ahead.doubts) if ahead is not None else []
 
@@ -160,7 +162,7 @@ class TableMending:
                 await number_beyond(self._client, self._keys, epoch, replace(number, table=self._keys.name))
         named = ", ".join(sorted(since)[:MAX_NAMED])
         return [
-            f"{len(since)} operations published to it that etcd does not know ({named}): no watermarks tell"
+            f"{len(since)} operations published to it that etcd does not know, nor their watermarks ({named})"
         ]
 
     async def _knows_nothing(self) -> bool:
@@ -182,18 +184,18 @@ class TableMending:
     # -- mending -------------------------------------------------------------------------------------
 
     def _finding(self, code: str, sentence: str, remedy: str, operation: str = "") -> Finding:
-        remedy = remedy or f"{DOCTOR} --after-restore --table {self._keys.name}, once that is put right"
+        remedy = remedy or f"{DOCTOR} --after-restore --table {self._keys.name}, once that is repaired"
         return Finding(
             code=code, table=self._keys.name, operation=operation, sentence=sentence, remedy=remedy
         )
 
     async def _paused(self, doubts: list[str], epoch: Epoch | None) -> Reported:
-        """Nothing is written to it before somebody has looked."""
+        """Pause it: nothing is written to it before an operator has checked it."""
         name = self._keys.name
         finding = self._finding(
             "RESTORE_UNCLEAR",
             f"table {name!r}: {'; '.join(doubts)}",
-            f"put its watermarks right (distop watermarks set), then: distop resume {name}",
+            f"correct its watermarks (distop watermarks set), then: distop resume {name}",
         )
         if epoch is None:
             return Reported(finding)
@@ -203,7 +205,7 @@ class TableMending:
         return Reported(finding, outcome="paused the table")
 
     async def _moved(self, record: TableRecord, ahead: Ahead, epoch: Epoch | None) -> Reported:
-        """Head and watermarks go forward to what the files say, in one transaction."""
+        """Move head and watermarks forward to what the files show, in one transaction."""
         name, count = self._keys.name, len(ahead.publications)
         finding = self._finding(
             "HEAD_BEHIND_FILES",
@@ -234,15 +236,15 @@ class TableMending:
                 return Reported(finding, fixed=True, outcome=f"moved them on by {count} snapshots")
             if _is_at(await self._client.get(head.key), ahead):
                 return Reported(finding, fixed=True, outcome=f"moved them on by {count} snapshots")
-        raise PreconditionFailed(f"table {name!r} is changed by somebody else")
+        raise PreconditionFailed(f"table {name!r} is being changed by another process")
 
     async def _given_up(self, arg: OperationArg, epoch: Epoch | None) -> Reported:
-        """An operation that has not published is started again by its caller, or with its batch."""
+        """An unpublished operation is started again by its caller, or with its batch."""
         op = self._keys.operation(arg.id)
         finding = self._finding(
             "OPERATION_BEFORE_RESTORE",
-            f"{arg.id} was under way when the backup was made, and has published nothing",
-            f"{DOCTOR} --after-restore gives it up; its batches wait again, its callers start it again",
+            f"{arg.id} was running when the backup was made, and has published nothing",
+            f"{DOCTOR} --after-restore aborts it; its batches wait again, its callers start it again",
             str(arg.id),
         )
         if epoch is None:

@@ -1,1 +1,1 @@
-"""What is done to tables by itself: at which times, on which conditions, and once for each tick."""
+"""Schedules of tables: operations that start at times or on conditions, once for each tick."""

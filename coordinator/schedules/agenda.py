@@ -1,7 +1,7 @@
-"""When which table is to be looked at, as ``_schedules.`` says: kept in memory, without a look at any table.
+"""When each table's schedules are due, from ``_schedules.``: kept in memory, without reading any table.
 
-A time is waited for with a heap; heads are read by their revisions alone, many in one request, and only those
-of tables with conditions.
+Times are kept in a heap; heads are read by their revisions alone, many in one request, and only for tables
+with conditions.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ from distop.metastore.records.schedule import AgendaRecord
 
 
 class Agenda:
-    """Of one installation; what it says is of the tables that are ``mine``.
+    """The agenda of one installation, restricted to the tables that are ``mine``.
 
     Parameters
     ----------
     wall:
         Seconds since the Unix epoch.
     mine:
-        Whether this coordinator should lead a table; :meth:`regroup` says that this has changed.
+        Whether this coordinator should lead a table; :meth:`regroup` announces a change of that.
     """
 
     def __init__(self, keyspace: Keyspace, wall: Callable[[], float], mine: Callable[[str], bool]) -> None:
         self._prefix, self._wall, self._mine = keyspace.agendas, wall, mine
         self._standing: dict[str, AgendaRecord] = {}
-        """Of all tables."""
+        """The entries of all tables."""
         self._watching: set[str] = set()
         """Those with conditions."""
         self._times: list[tuple[float, str]] = []
-        """A heap; an entry counts if it says what stands."""
+        """A heap; an entry counts only if it matches the current one."""
         self._due: dict[str, None] = {}
-        """Those to be looked at, who waits longest first."""
+        """Tables that are due, the longest waiting first."""
         self._moved: set[str] = set()
-        """Of these, those whose head has moved since their conditions were looked at."""
+        """Due tables whose head has moved since the last look at their conditions."""
         self._now = 0.0
-        """When it was looked at the clock last."""
+        """When the clock was last checked."""
 
     def apply(self, news: Snapshot | WatchBatch) -> set[str] | None:
-        """Take in a listing or changes; returns the tables that it is about, ``None``: all."""
+        """Apply a listing or changes; returns the affected tables, ``None``: all."""
         if isinstance(news, Snapshot):
             for table in self._standing.keys() - {self._table_of(kv) for kv in news.kvs}:
                 self._forget(table)
@@ -76,7 +76,7 @@ class Agenda:
         try:
             record = self._standing[table] = decode(kv.value, AgendaRecord, kv.key)
         except CorruptRecord:
-            return  # of a newer version, whose coordinators look at it
+            return  # a newer version's, whose coordinators handle it
         self._enter(table, record)
         if len(self._times) > 2 * len(self._standing) + 100:  # most of it is of records that are gone
             self._times = [entry for entry in set(self._times) if self._stands(*entry)]
@@ -101,8 +101,8 @@ class Agenda:
         self._moved.discard(table)
 
     def fall_due(self) -> Collection[str]:
-        """The tables to be looked at now, who waits longest first. Where the clock was set back to before its
-        time, a table waits again."""
+        """The tables that are due now, the longest waiting first. If the clock was set back before its time,
+        a table waits again."""
         now, before = self._wall(), self._now
         self._now = now
         if now < before:
@@ -118,11 +118,11 @@ class Agenda:
         return self._due.keys()
 
     def wait_s(self, longest_s: float) -> float:
-        """Seconds until the next one falls due, at most so many."""
+        """Seconds until the next one falls due, at most this many."""
         return min(max(0.0, self._times[0][0] - self._wall()), longest_s) if self._times else longest_s
 
     def watched(self) -> list[str]:
-        """The tables whose heads are to be looked at; what was looked at a moment ago waits."""
+        """The tables whose heads are to be read; recently examined ones wait."""
         now = self._wall()
         return [
             table
@@ -131,7 +131,7 @@ class Agenda:
         ]
 
     def heads(self, revisions: Mapping[str, int]) -> None:
-        """Take in at which revisions the heads of some tables stand: those that have moved are due."""
+        """Apply the revisions of the heads of some tables: tables whose head has moved are due."""
         for table, revision in revisions.items():
             if table in self._watching and self._standing[table].head != revision:
                 self._moved.add(table)

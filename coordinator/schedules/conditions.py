@@ -1,6 +1,6 @@
-"""What may be measured of a table cheaply, and the conditions that are made of it.
+"""Cheap measures of a table, and conditions on them.
 
-All of it stands in the metadata file of the published snapshot: nothing is listed, and no manifest is read.
+All of them are in the metadata file of the published snapshot: nothing is listed, and no manifest is read.
 """
 
 from __future__ import annotations
@@ -21,31 +21,30 @@ _WRITTEN = re.compile(r"\s*([a-z_]+)\s*>\s*([0-9][0-9_]{0,17})\s*")
 
 
 def parse_condition(text: str) -> tuple[str, int]:
-    """What is measured, and what it has to be more than; raises
+    """The measure and its limit; raises
     :class:`~distop.errors.InvalidArgument`."""
     found = _WRITTEN.fullmatch(text)
     if found is None or found[1] not in MEASURES:
         raise InvalidArgument(
-            f"{text[:100]!r} is no condition",
-            hint=f"such as 'small_files > 200'; what can be measured: {', '.join(sorted(MEASURES))}",
+            f"{text[:100]!r} is not a condition",
+            hint=f"such as 'small_files > 200'; measures: {', '.join(sorted(MEASURES))}",
             details={"field": "when"},
         )
     return found[1], int(found[2])
 
 
 def check_measured(table: TableRecord) -> None:
-    """Raise :class:`~distop.errors.PreconditionFailed` for a table of which nothing can be measured."""
+    """Raise :class:`~distop.errors.PreconditionFailed` for a table without measures."""
     if table.format != "iceberg":
         raise PreconditionFailed(
-            f"table {table.name!r} has format {table.format}: conditions are looked at in the metadata of "
-            "Iceberg tables",
+            f"table {table.name!r} has format {table.format}: conditions need the metadata of Iceberg tables",
             hint="give a cron expression instead",
             details={"field": "when", "table": table.name},
         )
 
 
 def measured(table: TableRecord, head: Head) -> dict[str, int]:
-    """All that is measured, of a published state. Reads its metadata file."""
+    """All measures of a published state. Reads its metadata file."""
     metadata = load_metadata(head.metadata_location, storage=storage_of(table))
     snapshot = metadata.current_snapshot()
     told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
@@ -53,7 +52,7 @@ def measured(table: TableRecord, head: Head) -> dict[str, int]:
 
 
 def _small_files(metadata: TableMetadata, told: Mapping[str, Any]) -> int:
-    """Data files beyond those that as many bytes would take at the size that writers aim at."""
+    """Data files in excess of the number that the target size of writers would give."""
     name, default = (
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
@@ -73,4 +72,4 @@ MEASURES: dict[str, Callable[[TableMetadata, Mapping[str, Any]], int]] = {
     "delete_files": lambda _, told: _number(told, "total-delete-files"),
     "snapshots": lambda metadata, _: len(metadata.snapshots),
 }
-"""By the names that conditions are written with."""
+"""The measures by their names in conditions."""

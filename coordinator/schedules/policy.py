@@ -1,4 +1,4 @@
-"""What is to be decided of a schedule at a time, and when it is to be looked at next. Pure."""
+"""What to decide about a schedule at a time, and when to look at it next. Pure."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from distop.coordinator.schedules.times import last_tick, next_tick
 from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord, Skip
 
 AGAIN_S = 60.0
-"""How often at most the conditions of a table are looked at: also, what such a look has skipped, and
-schedules that only a newer version can read."""
+"""Shortest interval between looks at the conditions of a table; also after a skipped tick, and for schedules
+that only a newer version can read."""
 
 
 @dataclass(frozen=True)
 class Tick:
-    """A schedule that is to start its operation, or to be skipped."""
+    """A schedule whose operation is to be started, or skipped."""
 
     at: float
     """All ticks up to it are decided with it."""
     head: int = 0
-    """The revision of the head that a condition is decided for."""
+    """The revision of the head that the condition was evaluated for."""
 
     def started(self, record: ScheduleRecord, operation: str) -> ScheduleRecord:
-        """The record once it has started an operation."""
+        """The record after its operation was started."""
         return msgspec.structs.replace(
             record,
             tick=self.at,
@@ -39,13 +39,13 @@ class Tick:
     def skipped(
         self, record: ScheduleRecord, code: str, message: str, now: float, *, passes: bool
     ) -> ScheduleRecord:
-        """The record once it is skipped.
+        """The record after it was skipped.
 
         Parameters
         ----------
         passes:
-            Whether a condition is looked at again, although the head stays where it is: what was in the way
-            may be gone then. A time is over.
+            Whether a condition is evaluated again although the head is unchanged: the obstacle may be gone by
+            then. A time is not repeated.
         """
         waits = passes and bool(record.measure)
         return msgspec.structs.replace(
@@ -61,17 +61,17 @@ class Tick:
 def due_tick(
     record: ScheduleRecord, now: float, head: int, measures: Mapping[str, int] | None
 ) -> Tick | None:
-    """What is to be decided now.
+    """The ticks to decide now.
 
-    Of the times that have passed undecided it is the last one: they are made up for by one operation. A clock
-    that has jumped back shows times that are decided already.
+    Of the undecided times that have passed only the last one counts: one operation makes up for all of them.
+    A clock that has jumped back shows times that are already decided.
 
     Parameters
     ----------
     head:
         The revision of the table's head; 0: it has none.
     measures:
-        What was measured of it; ``None``: it was not.
+        The table's measures; ``None``: not measured.
     """
     if record.pause is not None:
         return None
@@ -83,12 +83,12 @@ def due_tick(
 
 
 def looks(record: ScheduleRecord, head: int) -> bool:
-    """Whether the condition of a schedule is to be looked at."""
+    """Whether the condition of a schedule must be evaluated."""
     return bool(record.measure) and record.pause is None and head not in (0, record.head)
 
 
 def was_told(record: ScheduleRecord, tick: Tick) -> bool:
-    """Whether this tick of a condition was counted as skipped already, and only waits to be let in."""
+    """Whether this tick of a condition was already counted as skipped, and only waits for its start."""
     return bool(record.measure) and record.skip is not None and record.skip.head == tick.head
 
 
@@ -100,12 +100,12 @@ def rested(
     *,
     waiting: bool,
 ) -> AgendaRecord:
-    """When to look next, once nothing is left to be decided.
+    """When to look next, once nothing is left to decide.
 
     Parameters
     ----------
     waiting:
-        Whether a condition holds for which nothing could be started, or a schedule could not be read.
+        Whether a true condition could not start its operation, or a schedule could not be read.
     """
     active = [record for record in records if record.pause is None]
     times = [

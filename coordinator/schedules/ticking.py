@@ -1,8 +1,8 @@
-"""Starts what the schedules of one table say, once for each tick: the part of a table's leader that does.
+"""Starts the operations of one table's schedules, once for each tick: a part of the table's leader.
 
-The transaction that starts the operation of a tick carries the leader's epoch, compares the schedule as it
-was read, and writes it with the tick decided. So whoever dies, sleeps or hears no reply, a tick is decided
-once; and since it is looked at again until it is decided, it is at most late.
+The transaction that starts the operation of a tick carries the leader's epoch, compares the schedule as read,
+and writes it with the tick decided. So a tick is decided once, whatever process dies, is suspended or loses a
+reply; and since it is examined again until it is decided, it is at most late.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ from distop.operations.api import DistributedOperation
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-"""Pause before what met an etcd that is away, or lost a race, is looked at again."""
+"""Back-off after etcd was unreachable, or a race was lost."""
 
 MEASURE_S = 60.0
-"""Seconds that reading the metadata of a table may take."""
+"""Longest read of a table's metadata, in seconds."""
 
 MAX_MESSAGE_LENGTH = 500
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a look finds, at one revision."""
+    """The schedules of a table at one revision."""
 
     agenda: KeyValue
     table: KeyValue
@@ -64,18 +64,18 @@ class Seen:
     run_ops: KeyValue
     schedules: Mapping[str, tuple[KeyValue, ScheduleRecord]]
     unreadable: bool
-    """Whether there are others, of a newer version: nobody here knows their times."""
+    """Whether there are schedules of a newer version: their times are unknown here."""
 
 
 class Ticker:
-    """Of one table for one epoch.
+    """The schedules of one table for one epoch.
 
     Parameters
     ----------
     check:
         Raises when this process may no longer act as the leader.
     wall:
-        Seconds since the Unix epoch: the clock that ticks go by.
+        Seconds since the Unix epoch: the clock for ticks.
     """
 
     def __init__(
@@ -103,15 +103,15 @@ class Ticker:
         )
         self._news = asyncio.Event()
         self.busy = False
-        """Something may have to be decided."""
+        """A tick may be due."""
 
     def heed(self) -> None:
-        """The time of a schedule has come, the head of the table has moved, or somebody has changed one."""
+        """A time has come, the table's head has moved, or a schedule was changed."""
         self.busy = True
         self._news.set()
 
     async def run(self) -> None:
-        """Decide what is to be decided, until cancelled; raises when the epoch is over."""
+        """Decide ticks until cancelled; raises when the epoch is over."""
         while True:
             await self._news.wait()
             self._news.clear()
@@ -121,7 +121,7 @@ class Ticker:
             except (LeadershipLost, LeaseLost):
                 raise
             except DistopError as error:
-                # No etcd, or nobody to plan: of the world, not of the schedule. Its tick waits.
+                # No etcd, or no thread to plan: not the schedule's fault. Its tick waits.
                 log.warning("schedules_wait", extra={"table": self._keys.name, "error": str(error)})
                 done = False
             if not done:
@@ -130,7 +130,7 @@ class Ticker:
             self.busy = self._news.is_set()
 
     async def _look(self) -> bool:
-        """Decide what is due; whether nothing is left."""
+        """Decide what is due; return whether nothing is left."""
         seen = await self._read()
         if not seen.agenda.exists:
             return True
@@ -159,7 +159,7 @@ class Ticker:
                     return False
                 self._metrics.schedule_ticked(record.type, started=True)
             acted = True
-        # What was decided is read, before it is told when to look next.
+        # Read the decisions before writing when to look next.
         if acted:
             self._news.set()
             return True
@@ -173,14 +173,14 @@ class Ticker:
         for kv in read.got(len(wanted)):
             try:
                 schedules[name_of(keys, kv)] = kv, decode(kv.value, ScheduleRecord, kv.key)
-            except CorruptRecord as error:  # of a newer version, whose coordinators decide about it
+            except CorruptRecord as error:  # a newer version's, whose coordinators decide about it
                 log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
         agenda, table, head, pause, run_ops = (read.one(at, get.key) for at, get in enumerate(wanted))
         unreadable = len(schedules) < len(read.got(len(wanted)))
         return Seen(agenda, table, head, pause, run_ops, schedules, unreadable)
 
     async def _measured(self, seen: Seen) -> tuple[Mapping[str, int] | None, Exception | None]:
-        """What is measured of the table, or why it cannot be; neither where nothing asks for it."""
+        """The measures of the table, or why they are unavailable; neither if no schedule needs them."""
         head = seen.head.mod_revision
         if not any(looks(record, head) for _, record in seen.schedules.values()):
             return None, None
@@ -222,7 +222,7 @@ class Ticker:
         def share(arg: OperationArg) -> Txn:
             return Txn((unchanged(kv),), (Put(kv.key, encode(tick.started(record, str(arg.id)))),))
 
-        # The same id as long as nothing about the schedule has changed; and a start changes it.
+        # The same id while the schedule is unchanged; a start changes it.
         return await self._launcher.launch(
             kind, body, unique, share, [kv], started_by=record.added_by, schedule=name
         )
@@ -246,24 +246,25 @@ class Ticker:
     async def _skip(
         self, name: str, kv: KeyValue, record: ScheduleRecord, tick: Tick, error: Exception
     ) -> None:
-        """Write down that nothing was started, and why."""
+        """Record that nothing was started, and why."""
         in_the_way = isinstance(error, IncompatibleOperation | TablePaused)
         passes = in_the_way or not isinstance(error, DistopError) or error.retryable
         message = shortened(str(error), MAX_MESSAGE_LENGTH)
         left = tick.skipped(record, code_of(error), message, self._wall(), passes=passes)
         txn = Txn((unchanged(kv),), (Put(kv.key, encode(left)),))
         reached("schedule.skip.before")
-        # Refused: somebody has changed it meanwhile, and the next look tells.
+        # Refused: the schedule has changed meanwhile, and the next look shows how.
         if await self._launcher.settled(txn, lambda: reached("schedule.skip.after")):
             self._metrics.schedule_ticked(record.type, started=False)
             fields = {"table": self._keys.name, "schedule": name, "code": code_of(error), "error": message}
             log.warning("schedule_skipped", extra=fields)
 
     async def _rest(self, seen: Seen, now: float, *, waiting: bool) -> bool:
-        """Tell etcd when to look next, unless something has changed since this look; whether it was told."""
+        """Record in etcd when to look next, unless something has changed since this look; return whether it
+        was."""
         try:
             agenda = agenda_of(seen.agenda)
-        except CorruptRecord as error:  # of a newer version, as above
+        except CorruptRecord as error:  # a newer version's, as above
             log.error("schedule_unreadable", extra={"table": self._keys.name, "error": str(error)})
             return True
         records = [record for _, record in seen.schedules.values()]

@@ -1,4 +1,4 @@
-"""Cron expressions: five fields, in UTC, where no hour is ever missing or there twice."""
+"""Cron expressions: five fields, in UTC, where no hour is missing or repeated."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from cronsim import CronSim, CronSimError
 from distop.errors import InvalidArgument
 
 MAX_LENGTH = 100
-"""Of an expression; to follow one costs the more, the longer it is."""
+"""Longest expression; evaluating a longer one costs more."""
 
 _ALLOWED = re.compile(r"[0-9A-Za-z*,/#-]+(?: [0-9A-Za-z*,/#-]+){4}")
 
 
 def check_cron(text: str, now: float) -> str:
-    """An expression in its one spelling; raises :class:`~distop.errors.InvalidArgument` if it is none, or has
-    no time after ``now`` (seconds since the Unix epoch)."""
+    """An expression in canonical form; raises :class:`~distop.errors.InvalidArgument` if it is invalid, or
+    has no time after ``now`` (seconds since the Unix epoch)."""
     cron = " ".join(text.split())
     try:
         if len(cron) > MAX_LENGTH or not _ALLOWED.fullmatch(cron):
-            raise CronSimError("five fields are wanted: minute, hour, day of month, month, day of week")
+            raise CronSimError("five fields are required: minute, hour, day of month, month, day of week")
         if next_tick(cron, now) == math.inf:
             raise CronSimError("there is no such time")
     except (CronSimError, AssertionError, TypeError, ValueError) as error:
-        why = str(error) or "a field of it makes no sense"
+        why = str(error) or "a field is invalid"
         raise InvalidArgument(
-            f"{text[:MAX_LENGTH]!r} is no cron expression: {why}",
+            f"{text[:MAX_LENGTH]!r} is not a cron expression: {why}",
             hint="such as '30 3 * * *' for half past three every night, '0 * * * SUN' for every hour of "
             "Sundays; times are in UTC",
             details={"field": "cron"},

@@ -1,7 +1,7 @@
-"""Which starts are let in when more come than a coordinator can serve, fair between callers; others return.
+"""Admits starts under overload, fairly between callers; callers beyond the limits must retry later.
 
-The later its event loop comes round, the fewer are let in at a time. So what runs already is brought to its
-end first, and as much is finished under any load as at its best.
+The more the event loop lags, the fewer starts are admitted at a time. So running operations finish first, and
+the throughput under any load is that of the best case.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from distop.errors import Busy, DeadlineExceeded
 from distop.errors.base import RETRY_AFTER
 
 MOST, FEWEST = 32, 2
-"""Starts let in at a time, at the most and under the heaviest load. One that takes long is not counted."""
+"""Concurrent starts, at most and under the heaviest load. Slow ones are not counted."""
 
 EACH_TABLE = 4
-"""Starts of one table at a time: they take its next instance from each other."""
+"""Concurrent starts of one table: they compete for its next instance."""
 
 MAX_WAITING = 1024
-"""Starts that wait to be let in; more are sent away."""
+"""Waiting starts; more are refused."""
 
 FEWEST_WAITING, MOST_WAITING = 64, 384
-"""Those of one caller or table: as many as are served in half of the time that they have, within bounds. To
-wait costs nothing, to be sent away and to come back costs both sides. With those who wait for ends they must
-be fewer than a connection carries: what is beyond that gRPC refuses, and nobody is told when to come back."""
+"""Waiting starts of one caller or table: as many as are served in half of their time, within bounds. Waiting
+costs nothing, a refusal and a retry cost both sides. Together with calls that wait for ends they must be
+fewer than a connection carries: gRPC refuses more, without a retry delay."""
 
 _MANY = 1 << 20
 
 TICK_S, LAG_S = 0.05, 0.1
-"""How often is looked whether the event loop comes round, and how late it may be."""
+"""How often the lag of the event loop is measured, and how large it may be."""
 
 SOONEST_S, LATEST_S = 0.1, 5.0
-"""When those who are sent away are to come back."""
+"""Retry delay of refused starts."""
 
 
 class Admission:
-    """Of one coordinator."""
+    """The admission of one coordinator."""
 
     def __init__(self) -> None:
         self._callers = Places(at_a_time=MOST, most=_MANY, each=_MANY)
@@ -49,11 +49,11 @@ class Admission:
 
     @property
     def at_a_time(self) -> int:
-        """How many are let in at a time at present."""
+        """How many are admitted at a time at present."""
         return self._callers.at_a_time
 
     async def run(self) -> None:
-        """Let in as many at a time as the event loop bears."""
+        """Adapt the number of concurrent starts to the event loop's lag."""
         loop = asyncio.get_running_loop()
         measured_at, served = loop.time(), 0
         while True:
@@ -72,12 +72,12 @@ class Admission:
 
     @asynccontextmanager
     async def admitted(self, caller: str, table: str, limit_s: float) -> AsyncGenerator[None]:
-        """Let a start of this caller on this table in when it is its turn, and the load allows it.
+        """Admit a start of this caller on this table when it is its turn, and the load allows it.
 
         Raises
         ------
         Busy
-            Too many wait already; says when to come back.
+            Too many wait already; contains a retry delay.
         DeadlineExceeded
             Its turn did not come in time.
         """
@@ -86,7 +86,7 @@ class Admission:
                 if self._waiting >= MAX_WAITING:
                     raise Busy
                 async with asyncio.timeout(limit_s):
-                    # Those of a table whose starts wait for each other take no room of its caller's others.
+                    # Starts of a table that wait for each other take no room from the caller's others.
                     room = self._room(limit_s)
                     held.callback((await self._tables.enter(table, waiting=room)).leave)
                     held.callback((await self._callers.enter(caller, waiting=room)).leave)
@@ -94,7 +94,7 @@ class Admission:
                 raise self._come_back() from None
             except TimeoutError:
                 raise DeadlineExceeded(
-                    f"too many starts wait here: not let in within {limit_s:.0f} s"
+                    f"too many starts wait here: this one was not admitted within {limit_s:.0f} s"
                 ) from None
             held.callback(self._count)
             yield
@@ -111,9 +111,9 @@ class Admission:
         self._served += 1
 
     def _come_back(self) -> Busy:
-        """Each is told a moment of its own: when those before it will have been served, at this pace."""
+        """Each gets its own retry delay: when those before it will have been served, at the present pace."""
         now = asyncio.get_running_loop().time()
         self._booked_until = max(self._booked_until, now) + 1 / self._per_s
         after = self._booked_until - now + self._waiting / self._per_s
         after = min(max(after, SOONEST_S), LATEST_S)
-        return Busy("more starts wait here than are let in", details={RETRY_AFTER: f"{after:.2f}"})
+        return Busy("too many starts wait here", details={RETRY_AFTER: f"{after:.2f}"})

@@ -1,4 +1,4 @@
-"""What callers ask for when they start an operation: checked, and as the record that is kept of it."""
+"""Requests to start an operation: checked, and converted to the operation's record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, to_json
 
 MAX_ASKED_BYTES = 2048
-"""Of what was asked for, as it stays on record."""
+"""Limits of an argument in the record."""
 
 
 BATCHES = "batches"
@@ -42,7 +42,7 @@ BATCHES = "batches"
 
 @dataclass(frozen=True, kw_only=True)
 class StartBody:
-    """What an operation is to do, checked: the body of a start request, or what batches ask for."""
+    """A checked description of an operation: the body of a start request, or of a batch."""
 
     table: str
     type: str
@@ -56,7 +56,7 @@ class StartBody:
     def request(
         self, request_id: str, kind: DistributedOperation, *, call: str = "", keep_s: float = REMEMBER_S
     ) -> StartRequest:
-        """The request for it under an id: the same id and the same body start one operation."""
+        """The request with an id: the same id and the same body start one operation."""
         return StartRequest(
             table=self.table,
             type=self.type,
@@ -71,7 +71,7 @@ class StartBody:
 
     @classmethod
     async def of(cls, request: pb.StartOperationRequest, work: Work) -> StartBody:
-        """Raises :class:`~distop.errors.InvalidArgument` that names the field."""
+        """Raises :class:`~distop.errors.InvalidArgument` with the field's name."""
         if request.ByteSize() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the request takes {request.ByteSize():,} bytes, at most {MAX_REQUEST_BYTES:,} are allowed",
@@ -92,7 +92,7 @@ class StartBody:
             partitions=_partitions(request.partitions),
             options=options,
             then=then,
-            # Requests without a follow-up keep the digest that they had before there were any.
+            # Requests without a follow-up keep the digest that they had before follow-ups existed.
             digest=digest_of(parts if then is None else [*parts, then]),
         )
         check_scope(kind, body.object)
@@ -100,12 +100,12 @@ class StartBody:
 
 
 def seconds(duration: duration_pb2.Duration) -> float:
-    """A duration in seconds. On the wire it may lie far outside of what protobuf's own helpers take."""
+    """A duration in seconds. On the wire it may exceed the range of protobuf's own helpers."""
     return float(duration.seconds) + duration.nanos / 1e9
 
 
 def options_of(given: pb.OperationOptions) -> OperationOptions:
-    """How an operation is to be run; what is not set gets its default."""
+    """The options of an operation; unset ones get their default."""
     return OperationOptions(
         deadline_s=seconds(given.deadline) if given.HasField("deadline") else None,
         max_job_attempts=given.max_job_attempts or 3,
@@ -118,7 +118,7 @@ def options_of(given: pb.OperationOptions) -> OperationOptions:
 async def _object(
     work: Work, kind: DistributedOperation, table: str, given: str, argument: dict[str, Any]
 ) -> str:
-    """What the operation is about: as it was named, or as the argument says."""
+    """The object of the operation: as named, or derived from the argument."""
     named = given
     if not given and kind.scope is Scope.PER_OBJECT:
         named = await work.asked(kind, table, "object_of", functools.partial(_named, kind.type, argument))
@@ -134,7 +134,7 @@ def _partitions(names: Sequence[str]) -> list[str]:
 
 
 async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1) -> FollowUp:
-    """What can be checked before its time comes: everything but its argument, which is planned then."""
+    """Checks a follow-up in advance: everything but its argument, which is planned later."""
     if depth > MAX_FOLLOW_UPS:
         raise InvalidArgument(
             f"follow-ups are nested more than {MAX_FOLLOW_UPS} deep", details={"field": "then"}
@@ -157,7 +157,7 @@ async def _follow_up(table: str, given: pb.FollowUp, work: Work, depth: int = 1)
 
 
 def check_scope(kind: DistributedOperation, obj: str) -> None:
-    """Raises :class:`~distop.errors.InvalidArgument` when an object is missing, or makes no sense."""
+    """Raises :class:`~distop.errors.InvalidArgument` when an object is missing or invalid."""
     if kind.scope is Scope.PER_OBJECT and not obj:
         raise InvalidArgument(f"{kind.type} runs once per object: name one", details={"field": "object"})
     if kind.scope is Scope.SINGLE and obj:
@@ -180,18 +180,18 @@ def operation_arg(
     unordered: str = "",
     schedule: str = "",
 ) -> OperationArg:
-    """The record of an operation that is to be started.
+    """The record of a new operation.
 
-    Raises :class:`~distop.errors.InvalidArgument` if it may not be run as the options have it.
+    Raises :class:`~distop.errors.InvalidArgument` if the options do not allow it.
     """
     if plan.dynamic and wanted.options.max_failed_partitions:
         raise InvalidArgument(
             "jobs of a DataFrame may not fail: which rows are in a partition is not fixed, "
-            "so nobody could tell which ones are missing",
+            "so it would be unknown which ones are missing",
             details={"field": "options.max_failed_partitions"},
         )
     return OperationArg(
-        # Older versions must not take it for an operation without jobs.
+        # Older versions must not read it as an operation without jobs.
         version=2 if plan.dynamic else 1,
         dynamic=plan.dynamic,
         table=table.name,
@@ -230,12 +230,12 @@ def operation_arg(
 
 
 def for_people(argument: Mapping[str, Any]) -> str:
-    """An argument as it is shown and kept on record: JSON in its order, bounded, and without secrets."""
+    """An argument for display and for the record: JSON in its order, bounded, and without secrets."""
     for items, letters in ((20, 400), (5, 200), (2, 50)):
         told = to_json(_cut(without_secrets(argument), items, letters), "argument")
         if len(told.encode()) <= MAX_ASKED_BYTES:
             return told
-    return to_json({"…": f"{len(to_json(argument, 'argument')):,} letters of JSON"}, "argument")
+    return to_json({"…": f"{len(to_json(argument, 'argument')):,} characters of JSON"}, "argument")
 
 
 def _cut(value: Any, items: int, letters: int) -> Any:

@@ -1,7 +1,7 @@
-"""Starting an operation under the epoch of the table's leader: what applies batches, or what a schedule says.
+"""Starts operations under the epoch of the table's leader: for batches and schedules.
 
-Whatever it is started for changes in the transaction that starts it, and is compared there: so it is started
-once, whoever dies, sleeps or hears no reply."""
+The batch or schedule changes in the transaction that starts the operation, which also compares it: so it
+starts once, whatever process dies, is suspended or loses a reply."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from distop.operations.api import DistributedOperation, Plan
 log = logging.getLogger(__name__)
 
 LOOK_S = 1.0
-"""How often it is looked whether a plan that takes long is still of use."""
+"""How often a slow plan is checked for still being needed."""
 
 PLANNING_S = 300.0
-"""Longest time that planning may take."""
+"""Longest planning."""
 
 
 class Launched(Enum):
-    """What became of an attempt to start an operation."""
+    """The result of an attempt to start an operation."""
 
     STARTED = "started"
     IN_THE_WAY = "another operation is in the way"
-    LOST = "something it stands on has moved, or it was started before"
+    LOST = "something it depends on has changed, or it was started before"
 
 
 class Launcher:
@@ -73,7 +73,7 @@ class Launcher:
         self._check, self._wall = check, wall
         self._before, self._after = before, after
         self._planning: tuple[tuple[str, str], Planning] | None = None
-        """Of the start that was lost last, by request and object."""
+        """The last lost start, by request and object."""
 
     async def launch(
         self,
@@ -95,15 +95,15 @@ class Launcher:
         unique:
             Id of the request.
         share:
-            What that which it is started for has in the transaction that starts it.
+            What the batch or schedule contributes to the transaction that starts the operation.
         stands_on:
-            What that compares. A plan that takes long is given up when one of it has changed, or somebody has
-            paused the table.
+            What that compares. A slow plan is abandoned when one of these has changed, or the table was
+            paused.
         batches, unordered, schedule:
-            What it is started for: batches of the backlog, the one without an order, or a schedule.
+            What it is started for: batches of the backlog, an unordered batch, or a schedule.
         """
         keys = self._keys
-        # Kept only for the next try of a start that was lost: the time that it may take goes on meanwhile.
+        # Kept only for the next attempt at a lost start: its time limit continues meanwhile.
         kept, self._planning = self._planning, None
         whose = f"schedule {schedule!r}" if schedule else f"batch {[*batches, unordered][0]!r}"
         request = body.request(unique, kind, call=unique)
@@ -137,7 +137,7 @@ class Launcher:
         txn = share(arg) + start_txn(keys, state, arg)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
-                f"the plan of {whose} takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}"
+                f"the plan of {whose} takes {txn.size():,} bytes, etcd allows {MAX_REQUEST_BYTES:,}"
             )
         self._before()
         if not await self.settled(txn, self._after):
@@ -165,9 +165,9 @@ class Launcher:
             await asyncio.gather(task, return_exceptions=True)
 
     async def settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
-        """Send a transaction under the epoch; whether it happened, as far as the last answer says.
+        """Send a transaction under the epoch; return whether it happened, according to the last answer.
 
-        One whose reply was lost is refused when it is sent again, and the next look tells what it did. Raises
+        A repetition after a lost reply is refused, and the next look shows its effect. Raises
         :class:`~distop.errors.LeadershipLost` if it was refused because the epoch is over.
         """
         epoch = self._epoch

@@ -1,5 +1,5 @@
-"""Planning an operation: the code of its type, in a process that can be ended, in turns between tables,
-bounded in number and time. A plan that is older than the state it is to start from is made again."""
+"""Plans an operation: runs the code of its type in a process that can be ended, with fair turns for tables,
+bounded in number and time. A plan that is older than the state to start from is made again."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Planner:
     async def plan(
         self, kind: DistributedOperation, request: PlanRequest, limit_s: float, whose: str = ""
     ) -> Plan:
-        """What the type makes of a request, under a uuid. ``whose`` plan it is, is told if it takes long.
+        """The type's plan for a request, under a uuid. ``whose`` names the plan in reports of slow calls.
 
-        Raises whatever ``plan`` of the type raises;
-        :class:`~distop.errors.Busy` or :class:`~distop.errors.DeadlineExceeded` in time of need.
+        Raises the errors of the type's ``plan``;
+        :class:`~distop.errors.Busy` or :class:`~distop.errors.DeadlineExceeded` under overload.
         """
         plan = await self._run(kind, request, limit_s, partial(_planned, kind.type, request), whose)
         for partition in plan.partitions or ():
@@ -60,7 +60,7 @@ class Planner:
     async def preview(
         self, kind: DistributedOperation, request: PlanRequest, limit_s: float
     ) -> Mapping[str, Any]:
-        """What the type says it would do; raises as :meth:`plan`."""
+        """The type's preview; raises as :meth:`plan`."""
         return await self._run(kind, request, limit_s, partial(_previewed, kind.type, request))
 
     async def holds(
@@ -72,7 +72,7 @@ class Planner:
         limit_s: float,
         whose: str = "",
     ) -> bool:
-        """Whether a plan may be started on another state of its table; raises as :meth:`plan`."""
+        """Whether a plan is valid for another state of its table; raises as :meth:`plan`."""
         if made_on.table != request.table:
             return False
         call = partial(_holds, kind.type, plan, made_on, request)
@@ -95,14 +95,14 @@ class Planner:
 
 
 class Planning:
-    """The plan of one start, as its table moves.
+    """The plan of one start, while its table changes.
 
     Parameters
     ----------
     limit_s:
-        How long planning may take altogether.
+        Total time for planning.
     whose:
-        Such as `` for batch 17``.
+        For messages, such as `` for batch 17``.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Planning:
         self._stands_on: tuple[KeyValue, ...] = ()
 
     async def on(self, state: TableState) -> Plan:
-        """The plan for a table as it stands: the one that was made before, where that still holds.
+        """The plan for the given state of the table: the earlier one, where it is still valid.
 
         Raises as :meth:`Planner.plan`.
         """
@@ -143,11 +143,11 @@ class Planning:
         return self._made[0]
 
     def stands_on(self, state: TableState) -> bool:
-        """Whether there is a plan that was made for just this state."""
+        """Whether there is a plan for exactly this state."""
         return self._made is not None and state.planned_on == self._stands_on
 
     async def preview(self, state: TableState) -> Mapping[str, Any]:
-        """What the operation would do to a table as it stands; raises as :meth:`Planner.plan`."""
+        """The preview for the given state of the table; raises as :meth:`Planner.plan`."""
         return await self._planner.preview(self.kind, await self._request(state), self._limit_s)
 
     async def _request(self, state: TableState) -> PlanRequest:
@@ -169,8 +169,8 @@ class Planning:
 
 
 def _planned(name: str, request: PlanRequest, surroundings: Surroundings) -> Plan:
-    """Before the first files of a table are written, its folder is made its own; later only if who made it
-    there may have died before."""
+    """Before the first files of a table are written, its folder becomes its own; later only if its creator
+    may have died before."""
     kind, table = surroundings.registry.get(name), request.table
     plan = kind.plan(request)
     if kind.stages_files and (request.head is None or table.found_empty):

@@ -1,4 +1,4 @@
-"""What the leader of a table does next about an operation, from nothing but its present state. Pure."""
+"""What the leader of a table does next about an operation, computed only from its present state. Pure."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Publish (committing) or bury (aborting) it; one that publishes nothing ends from running."""
+    """Publish (committing) or clean up (aborting); one that publishes nothing ends from running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Act on what somebody has decided about one that is parked, or hangs."""
+    """Act on the decision about an operation that is parked, or hangs."""
 
     decision: ResolveRecord
 
@@ -46,20 +46,20 @@ Action: TypeAlias = Wait | Seal | Finish | Resolve | Collect
 
 
 def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> Action:
-    """What the leader should do about an operation, from nothing but its present state.
+    """What the leader should do about an operation, computed only from its present state.
 
     Parameters
     ----------
     paused:
-        Somebody holds it, or its table. It is not published then; it can still fail, be cancelled, and pass
-        its deadline, which goes on counting.
+        The operation or its table is paused. It is not published then; it can still fail, be cancelled, and
+        pass its deadline, which keeps counting.
     """
     if not tracked.state:
         return Wait() if tracked.gone else Collect()
     if tracked.state == ABORTING:
         return Finish()
     if tracked.state not in (RUNNING, COMMITTING):
-        return Wait()  # of a newer version, which knows what to do about it
+        return Wait()  # a newer version's state, which that version handles
     if tracked.cancel_requested:
         return Seal(tracked.state, ABORTING, "CANCELLED", tracked.cancel_text)
     if tracked.state == COMMITTING:
@@ -79,7 +79,7 @@ def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> 
 
 def _why_failed(tracked: Tracked) -> str:
     partition, error = next(iter(tracked.jobs.failures.items()), ("?", "?"))
-    # The code of the operation's error goes without saying twice.
+    # Do not repeat the code of the operation's error.
     first = f"job {partition} failed: {error.removeprefix(f'{JobFailed.code}: ')}"
     allowed = tracked.arg.options.max_failed_partitions
     if not allowed:

@@ -1,8 +1,8 @@
-"""Ends of operations that this coordinator leads, told from memory to those who wait for them here.
+"""Ends of operations that this coordinator leads, passed from memory to callers that wait here.
 
-The leader of a table hears of everything that is written to it. A caller that waits for the end of a small
-operation at the same coordinator need not open a watch of his own, which would take as long as the operation
-itself. Nothing depends on it: who hears nothing here looks into etcd.
+The leader of a table sees every write to it. A caller that waits for the end of a small operation at the same
+coordinator need not open a watch, which would take as long as the operation itself. Nothing depends on it: a
+caller without an answer here reads etcd.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import asyncio
 from distop.metastore.etcd.txn import KeyValue
 
 REMEMBERED = 1000
-"""Ends that are remembered for those who ask late."""
+"""Ends that are remembered for late callers."""
 
 
 class Ends:
-    """What the leaders of one coordinator hear; belongs to one event loop.
+    """The ends that the leaders of one coordinator see; belongs to one event loop.
 
     Operations go by the keys of their history.
     """
@@ -27,21 +27,21 @@ class Ends:
         self._told: dict[bytes, KeyValue] = {}
 
     def hear(self, prefix: bytes) -> None:
-        """A leader here hears of all ends of a table from now on; ``prefix`` is that of its history."""
+        """From now on a leader here sees all ends of a table; ``prefix`` is that of its history."""
         self._tables.add(prefix)
 
     def lead(self, history: bytes) -> None:
-        """Its leader is here, and will tell of its end."""
+        """Its leader is here, and will report its end."""
         self._led.setdefault(history, [])
         self._told.pop(history, None)
 
     def started(self, prefix: bytes, history: bytes) -> None:
-        """An operation was started here; its leader may not have heard of it yet, or already of its end."""
+        """An operation was started here; its leader may not have seen it yet, or already its end."""
         if prefix in self._tables and history not in self._told:
             self._led.setdefault(history, [])
 
     def told(self, history: KeyValue) -> None:
-        """The record of an end was written, as an event says."""
+        """An event shows the record of an end."""
         if history.key in self._led:
             self._told[history.key] = history
             if len(self._told) > REMEMBERED:
@@ -49,7 +49,7 @@ class Ends:
         self._settle(history.key, history)
 
     def leave(self, prefix: bytes) -> None:
-        """Who led these is not here any more, or has lost the thread."""
+        """The leader of these is no longer here, or has lost its watch."""
         self._tables.discard(prefix)
         for key in [key for key in self._led if key.startswith(prefix)]:
             self._settle(key, None)
@@ -62,7 +62,7 @@ class Ends:
                 waiting.set_result(kv)
 
     async def within(self, history: bytes, seconds: float) -> KeyValue | None:
-        """The record of an operation's end; ``None`` if none is heard of in time, or would be here."""
+        """The record of an operation's end; ``None`` if it is not seen here in time, or never would be."""
         waiting = self._led.get(history)
         if waiting is None:
             return self._told.get(history)

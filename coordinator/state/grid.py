@@ -1,4 +1,4 @@
-"""The jobs of one operation as a row of cells: a byte a job, whatever the jobs are called.
+"""The jobs of one operation as a row of cells: one byte per job, whatever the jobs' names.
 
 A million jobs take a megabyte, where sets of their keys would take two hundred. Pure: no I/O.
 """
@@ -12,16 +12,16 @@ from typing import Literal
 from distop.metastore.records.operation import JobCountsRecord, OperationArg
 
 WAITING, CLAIMED, SUCCEEDED, FAILED = ".", "r", "s", "f"
-"""What stands in a cell: nothing yet, an attempt at an exclusive job, the job's result."""
+"""The values of a cell: nothing yet, an attempt at an exclusive job, the job's result."""
 
 LEVELS = 4
-"""Shades of a cell that stands for several jobs: the share of them that is done, in quarters."""
+"""Shades of a cell for several jobs: the share of them that is done, in quarters."""
 
 MAX_FAILURES = 100
 """How many failures keep their text."""
 
 MAX_DYNAMIC = 10_000_000
-"""Largest number of a job of a dynamic plan, whose number nobody has checked: far more than etcd holds."""
+"""Largest number of a job of a dynamic plan, whose number is unchecked: far more than etcd holds."""
 
 _WAITING, _CLAIMED, _SUCCEEDED, _FAILED = (ord(state) for state in (WAITING, CLAIMED, SUCCEEDED, FAILED))
 
@@ -31,7 +31,7 @@ class Cell:
     """One cell to draw: a job, or ``jobs`` neighbouring ones."""
 
     state: Literal[".", "r", "s", "f"]
-    """The job's; of several: ``f`` if any has failed, ``s`` once all are done, else ``.``."""
+    """The job's state; of several: ``f`` if any has failed, ``s`` once all are done, else ``.``."""
     level: int
     """Quarters of its jobs that are done, rounded up: 0 = none, 4 = (nearly) all."""
     label: str
@@ -40,11 +40,11 @@ class Cell:
 
 
 MANY = 1000
-"""An operation with more jobs is not counted by everybody who asks: its leader says how many are done."""
+"""An operation with more jobs is not counted by every reader: its leader publishes the counts."""
 
 
 class JobCounts:
-    """How many jobs are done, as somebody else has counted them."""
+    """How many jobs are done, as another process has counted them."""
 
     failures: Mapping[str, str] = {}
 
@@ -52,11 +52,11 @@ class JobCounts:
         self._record = JobCountsRecord()
 
     def told(self, record: JobCountsRecord) -> None:
-        """The counts that hold from now on."""
+        """Set the present counts."""
         self._record = record
 
     def restart(self) -> None:
-        """Another run of a dynamic plan begins: nothing that was counted holds."""
+        """Another run of a dynamic plan begins: earlier counts are invalid."""
         self._record = JobCountsRecord()
 
     def make_room(self, jobs: int) -> None:
@@ -76,14 +76,14 @@ class JobCounts:
 
     @property
     def revision(self) -> int:
-        """All results up to this revision are counted; 0: none is."""
+        """All results up to this revision are counted; 0: none are."""
         return self._record.revision
 
 
 class JobGrid:
     """The state of every job of an operation; setting the same state twice changes nothing.
 
-    A partition that is not of the plan has no cell: nothing that is said of it counts.
+    A partition outside the plan has no cell: its results do not count.
     """
 
     def __init__(self, arg: OperationArg) -> None:
@@ -95,9 +95,9 @@ class JobGrid:
         self.succeeded = 0
         self.failed = 0
         self.last_job_at = 0.0
-        """When a job finished last, as its executor says (seconds since the epoch)."""
+        """When the last job finished, according to its executor (seconds since the epoch)."""
         self.complete = True
-        """Whether all jobs there were have been read; until then there may be more results than counted."""
+        """Whether all existing jobs have been read; until then there may be more results than counted."""
 
     @property
     def total(self) -> int:
@@ -110,13 +110,13 @@ class JobGrid:
 
     @property
     def failures(self) -> dict[str, str]:
-        """Partition -> why it failed, in the order of the plan; of the first :data:`MAX_FAILURES` seen."""
+        """Partition -> why it failed, in plan order; for the first :data:`MAX_FAILURES` seen."""
         return {self._name(at): self._failures[at] for at in sorted(self._failures)}
 
     # -- keeping up ----------------------------------------------------------------------------------
 
     def claim(self, partition: str) -> None:
-        """An attempt holds the job; what has a result keeps it."""
+        """An attempt holds the job; a result is kept."""
         at = self._at(partition)
         if at >= 0 and self._cells[at] == _WAITING:
             self._set(at, _CLAIMED)
@@ -128,7 +128,7 @@ class JobGrid:
             self._set(at, _WAITING)
 
     def succeed(self, partition: str, when: float) -> None:
-        """The job has ended well."""
+        """The job has succeeded."""
         if (at := self._at(partition)) >= 0:
             self._set(at, _SUCCEEDED, when)
 
@@ -145,16 +145,16 @@ class JobGrid:
             self._set(at, _WAITING)
 
     def restart(self) -> None:
-        """Another run of a dynamic plan begins: nothing that was known of its jobs counts."""
+        """Another run of a dynamic plan begins: earlier results do not count."""
         self._cells, self.succeeded, self.failed = bytearray(), 0, 0
         self._failures.clear()
 
     def make_room(self, jobs: int) -> None:
-        """A dynamic plan has so many jobs at least."""
+        """A dynamic plan has at least this many jobs."""
         self._cells.extend((_WAITING,) * (min(jobs, MAX_DYNAMIC) - len(self._cells)))
 
     def _at(self, partition: str, *, grow: bool = True) -> int:
-        """The place of a partition; -1 if it is not of the plan. A dynamic plan may grow by it."""
+        """The position of a partition; -1 if it is not in the plan. A dynamic plan may grow by it."""
         if self._index is not None:
             return self._index.get(partition, -1)
         at = int(partition) if partition.isascii() and partition.isdecimal() else -1

@@ -1,7 +1,7 @@
-"""Operations that are led here, as their leader knows them, for callers of the same coordinator.
+"""Operations that are led here, in their leader's state, for callers of the same coordinator.
 
-The leader of a table hears of everything that is written to its operations. Whoever looks at one of them here
-need not follow it a second time. Nothing depends on it: what is not led here is followed in etcd.
+The leader of a table sees every write to its operations. A caller that looks at one of them here need not
+follow it a second time. Nothing depends on it: operations that are not led here are followed in etcd.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ JobEnd: TypeAlias = tuple[str, JobRecord]
 
 
 class Listener(Protocol):
-    """Wants to know what happens to one operation."""
+    """Receives the events of one operation."""
 
     def moved(self) -> None:
-        """Its leader is here now, or not any more."""
+        """Its leader is here now, or no longer."""
 
     def heard(self, key: bytes, ended: JobEnd | None) -> None:
-        """One of its keys was written, and this has been applied: of a job that has ended, or its own."""
+        """One of its keys was written and the write has been applied: a finished job's, or its own."""
 
 
 class Leads:
@@ -38,16 +38,16 @@ class Leads:
         self._listeners: dict[bytes, list[Listener]] = {}
 
     def get(self, root: bytes) -> Tracked | None:
-        """The operation, if it is led here. It is the leader's: only to be looked at."""
+        """The operation, if it is led here. It belongs to the leader: read only."""
         return self._led.get(root)
 
     def lead(self, tracked: Tracked) -> None:
-        """All that stands of the operation has been applied, and what is written will be."""
+        """All existing keys of the operation have been applied, and new writes will be."""
         self._led[tracked.keys.root] = tracked
         self._moved(tracked.keys.root)
 
     def leave(self, tracked: Tracked) -> None:
-        """The operation is not followed by a leader here any more."""
+        """The operation is no longer followed by a leader here."""
         if self._led.pop(tracked.keys.root, None) is not None:
             self._moved(tracked.keys.root)
 
@@ -63,11 +63,11 @@ class Leads:
                 listener.heard(key, ended)
 
     def listen(self, root: bytes, listener: Listener) -> None:
-        """From here on the listener is told."""
+        """From now on the listener gets events."""
         self._listeners.setdefault(root, []).append(listener)
 
     def forget(self, root: bytes, listener: Listener) -> None:
-        """The listener wants to hear nothing more."""
+        """The listener gets no more events."""
         listeners = self._listeners[root]
         listeners.remove(listener)
         if not listeners:
@@ -76,7 +76,7 @@ class Leads:
 
 @contextmanager
 def _leader_goes_on() -> Iterator[None]:
-    """It calls those who look on: a defect of theirs is not to end it."""
+    """Calls listeners: a listener's defect must not end the leader."""
     try:
         yield
     except Exception:

@@ -1,6 +1,6 @@
-"""What the leaders of one coordinator remember of their tables, for callers of the same coordinator.
+"""What the leaders of one coordinator cache of their tables, for callers of the same coordinator.
 
-Nothing depends on it. What is remembered may be wrong or missing: then etcd is asked.
+Nothing depends on it. The cache may be stale or empty: then etcd is read.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ class Memory:
     ends: Ends = field(default_factory=Ends)
     leads: Leads = field(default_factory=Leads)
     turns: WeakValueDictionary[str, Turn] = field(default_factory=WeakValueDictionary)
-    """Of the tables that are led here, by name."""
+    """State of the tables that are led here, by name."""
 
     def turn(self, keys: TableKeys) -> Turn:
-        """The turns of a table; its driver tells it what it hears."""
+        """The turns of a table; its driver passes on events."""
         return self.turns.setdefault(keys.name, Turn(keys))

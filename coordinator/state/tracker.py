@@ -1,6 +1,6 @@
 """The state of one operation, from its keys. Pure: no I/O, no clock of its own.
 
-Its leader, the page, those who watch it and the doctor all derive it here.
+Its leader, the page, its watchers and the doctor all derive it here.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Tracked:
     state: bytes = b""
     state_revision: int = 0
     counted: InitVar[JobCounts | None] = None
-    """Somebody else counts its jobs: only its own keys are followed here."""
+    """Another process counts its jobs: only its own keys are followed here."""
     jobs: JobGrid | JobCounts = field(init=False)
     """Its jobs; of a dynamic plan those of the run that counts."""
     revision: int = 0
-    """Up to where it has been followed: the revision of the last change that was applied."""
+    """The revision of the last change that was applied."""
     runner: str = ""
     """The executor that runs it; ``?`` if its record cannot be read."""
     runner_revision: int = 0
@@ -58,24 +58,24 @@ class Tracked:
     """Who has paused it, as far as :meth:`apply_put` and :meth:`apply_delete` have seen."""
     pause_revision: int = 0
     table_pause: PauseRecord | None = None
-    """Who has paused its table: set by those who know, since that key is not one of its own."""
+    """Who has paused its table: set by the owner, since that key is not one of its own."""
     cancel_text: str = "cancelled on request"
-    """Who asked for it, and why."""
+    """Who requested it, and why."""
     error: ErrorRecord | None = None
     completion: CompletionRecord = field(default_factory=CompletionRecord)
     """How completing it has failed so far."""
     completion_revision: int = 0
     decision: ResolveRecord | None = None
-    """What somebody has decided about it, while it is parked."""
+    """The decision about it, while it is parked."""
     decision_revision: int = 0
     failed_sweeps: int = 0
-    """How often its type has failed to sweep what its attempts have left."""
+    """How often its type has failed to sweep the remains of its attempts."""
     gone: bool = False
     """Its last key has been removed: nothing is left to do."""
     publishes: bool = True
-    """Whether its end has outputs, watermarks or a hook; if not, there is nothing a seal would freeze."""
+    """Whether its end has outputs, watermarks or a hook; if not, a seal would freeze nothing."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
-    """Marks that this version does not understand, and why. Such a job is neither done nor failed."""
+    """Unreadable marks, and why. Such a job is neither done nor failed."""
     run: RunRecord = field(default_factory=lambda: RunRecord(token=0))
     """Of a dynamic plan: the run whose results count."""
 
@@ -103,7 +103,7 @@ class Tracked:
 
     @property
     def total(self) -> int:
-        """How many jobs there are; of a dynamic plan whose count is not sealed: as far as is known."""
+        """How many jobs there are; of a dynamic plan without a sealed count: as far as is known."""
         if not self.arg.dynamic:
             return self.arg.partition_count
         return self.run.tasks if self.run.count is None else self.run.count
@@ -114,7 +114,7 @@ class Tracked:
         return self.total > MANY
 
     def counts(self) -> JobCountsRecord:
-        """How many jobs are done, for those who do not count them."""
+        """How many jobs are done, for processes that do not count them."""
         jobs = self.jobs
         return JobCountsRecord(
             succeeded=jobs.succeeded,
@@ -126,24 +126,24 @@ class Tracked:
 
     @property
     def counting(self) -> bool:
-        """Whether nobody knows yet how many jobs there are."""
+        """Whether the number of jobs is still unknown."""
         return self.arg.dynamic and self.run.count is None
 
     @property
     def done(self) -> int:
-        """Jobs that have ended well: the results that stand, or what the runner says before there are any."""
+        """Successful jobs: the present results, or the runner's count before there are any."""
         return max(self.jobs.succeeded, self.run.done) if self.counting else self.jobs.succeeded
 
     @property
     def parked(self) -> bool:
-        """Whether it waits for somebody to decide about it."""
+        """Whether it waits for a decision."""
         decided = self.decision is not None or self.cancel_requested
         return self.state == COMMITTING and self.completion.parked and not decided
 
     # -- keeping up ----------------------------------------------------------------------------------
 
     def set_state(self, state: bytes, revision: int) -> None:
-        """The state as of ``revision``; older news, such as a late event, changes nothing."""
+        """The state as of ``revision``; a late event with an older one changes nothing."""
         if revision > self.state_revision:
             self.state, self.state_revision = state, revision
 
@@ -155,7 +155,7 @@ class Tracked:
             self.decision = None
 
     def set_run(self, record: RunRecord) -> None:
-        """Which run's results count. That old ones are deleted need not be seen."""
+        """Which run's results count. The deletion of old ones need not be seen."""
         if self.run.count is not None or record.token < self.run.token:
             return
         if record.token > self.run.token:
@@ -165,7 +165,7 @@ class Tracked:
         self.jobs.make_room(self.total)
 
     def apply_put(self, kv: KeyValue) -> tuple[str, JobRecord] | None:
-        """Any key below the operation's root was written; what cannot be read never raises.
+        """A key below the operation's root was written; an unreadable value never raises.
 
         Returns partition and record if it is the result of a job, and counts.
         """
@@ -210,7 +210,7 @@ class Tracked:
             case b"resolve":
                 if kv.mod_revision > max(self.completion_revision, self.decision_revision):
                     decision = _read(kv, ResolveRecord)
-                    # One of a newer version is left to a leader of that version.
+                    # A newer version's decision is left to a leader of that version.
                     self.decision = None if isinstance(decision, CorruptRecord) else decision
                     self.decision_revision = kv.mod_revision
         return None
@@ -226,7 +226,7 @@ class Tracked:
             try:
                 record = decode(kv.value, JobRecord, kv.key)
             except CorruptRecord as error:
-                # It concerns this operation alone: the leader of its table must be able to go on.
+                # It concerns only this operation: the leader of its table must be able to go on.
                 self.jobs.clear(partition)
                 self.unreadable[kv.key] = str(error)
                 return None
@@ -243,14 +243,14 @@ class Tracked:
         return None
 
     def _is_of_present_run(self, token: int) -> bool:
-        """Whether a result counts. Tokens grow, and listings come in no order: one of a younger run says, as
-        its ``.run`` would, that the one before counts no more."""
+        """Whether a result counts. Tokens grow, and listings are unordered: a result of a younger run
+        implies, as its ``.run`` would, that the run before does not count any more."""
         if token > self.run.token:
             self.set_run(RunRecord(token=token))
         return token == self.run.token
 
     def apply_delete(self, key: bytes, revision: int) -> None:
-        """Any key below the operation's root was deleted. A deleted job state counts as not done."""
+        """A key below the operation's root was deleted. A deleted job state counts as not done."""
         self.revision = max(self.revision, revision)
         jobs = self.jobs
         match key[len(self.keys.prefix) :].split(b"."):

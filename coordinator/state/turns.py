@@ -1,8 +1,8 @@
-"""Finishes and starts of one table, one at a time, and what its leader remembers of it.
+"""Serialises finishes and starts of one table, and caches its leader's state.
 
-All of them change ``runOps``. Taking turns, those of one leader do not make each other lose; and since
-nearly all changes of it are the leader's own or come by its watch, it need not be read each time. The same
-goes for what a start reads. What is remembered may be wrong: the transactions compare it.
+All of them change ``runOps``. In turns, those of one leader do not make each other lose; and since nearly all
+changes of it are the leader's own or arrive by its watch, it need not be read each time. The same applies to
+what a start reads. The cache may be stale: the transactions compare it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from distop.metastore.records.operation import OperationArg
 
 
 class Turn:
-    """Whose turn it is, and what is known."""
+    """The turn, and the cache."""
 
     def __init__(self, keys: TableKeys) -> None:
         self.lock = asyncio.Lock()
         self.sending = asyncio.Lock()
-        """Held while a transaction that changes ``runOps`` is made of what is remembered, and sent."""
+        """Held while a transaction that changes ``runOps`` is built from the cache, and sent."""
         self._keys = keys
         self._run_ops: KeyValue | None = None
         self._revision = 0
         self._state: TableState | None = None
         self._instances: dict[bytes, KeyValue] = {}
-        """The next instance of each type that was started, by key."""
+        """The next instance of each started type, by key."""
 
     @property
     def run_ops(self) -> KeyValue | None:
@@ -36,7 +36,7 @@ class Turn:
         return self._run_ops
 
     def seen(self, kv: KeyValue) -> None:
-        """A key of the table was written, as an event says; late news change nothing."""
+        """An event shows a write to a key of the table; a late event changes nothing."""
         if kv.key == self._keys.run_ops:
             if kv.mod_revision > self._revision:
                 self._run_ops, self._revision = kv, kv.mod_revision
@@ -47,18 +47,18 @@ class Turn:
             self._state = None
 
     def finished(self, before: KeyValue, operation: OperationId, revision: int) -> None:
-        """An operation was taken out of it."""
+        """An operation was removed from it."""
         if revision > self._revision:
             self._revision, self._run_ops = revision, KeyValue.missing(before.key)
             if (left := slots_without(before, operation)) is not None:
                 self._run_ops = KeyValue(before.key, left, revision, before.create_revision)
 
     def forget(self) -> None:
-        """``runOps`` was not what was remembered."""
+        """``runOps`` did not have the cached value."""
         self._run_ops = None
 
     def started(self, state: TableState, arg: OperationArg, revision: int) -> None:
-        """An operation was started on a table that was as ``state`` says."""
+        """An operation was started on a table in this ``state``."""
         self._state = state
         if revision > self._revision:
             kv = state.run_ops_kv
@@ -68,7 +68,7 @@ class Turn:
         self._instances[key] = KeyValue(key, str(arg.instance + 1).encode(), revision, 0)
 
     def guess(self, type_name: str, request_id: str) -> TableState | None:
-        """What the next start of a type would read, most likely; ``None``: no idea."""
+        """What the next start of a type would most likely read; ``None``: unknown."""
         instance = self._instances.get(self._keys.next_instance(type_name))
         if self._state is None or self._run_ops is None or instance is None:
             return None
@@ -82,5 +82,5 @@ class Turn:
         )
 
     def guessed_wrong(self) -> None:
-        """A guess was not what stands in etcd, or led to what is better not believed."""
+        """A cached value was stale, or led to an error."""
         self._run_ops = self._state = None

@@ -1,1 +1,1 @@
-"""What callers are shown: operations, listings, updates, and why a table does not move."""
+"""What callers see: operations, listings, updates, and why a table does not move."""

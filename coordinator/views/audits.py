@@ -1,4 +1,4 @@
-"""The audit trail as it grows, as messages."""
+"""The audit trail as a stream of messages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from distop.metastore.tables.audit_feed import Cursor
 from distop.proto import distop_pb2 as pb
 
 HEARTBEAT_S = 5.0
-"""How often is shown that the trail is still followed, and how far."""
+"""Interval of heartbeats on the stream, with its position."""
 
 
 async def audit_updates(
     changes: AsyncGenerator[tuple[list[Entry], Cursor], None], stopping: asyncio.Event
 ) -> AsyncGenerator[pb.AuditUpdate, None]:
-    """The entries that are followed; never ends by itself.
+    """New entries of the trail, without end.
 
     Raises :class:`~distop.errors.Unavailable` when this coordinator is about to end.
     """
@@ -27,7 +27,7 @@ async def audit_updates(
     news: asyncio.Task[tuple[list[Entry], Cursor]] | None = None
     at: Cursor | None = None
     behind = False
-    """Whether entries were sent that the place sent with them does not cover yet."""
+    """Whether entries were sent that the position sent with them does not cover yet."""
     due = clock() + HEARTBEAT_S
     try:
         while True:
@@ -41,7 +41,7 @@ async def audit_updates(
             if news.done():
                 (entries, at), news = news.result(), None
                 behind = any(entry.revision > at.revision for entry in entries)
-            # Most of what happens in an installation is no entry: that moves the place only, which can wait.
+            # Most events in an installation are not entries: they only move the position, which can wait.
             if entries or clock() >= due or (soon and at is not None):
                 due = clock() + HEARTBEAT_S
                 if at is not None:
@@ -55,8 +55,8 @@ async def audit_updates(
 
 
 def _placed(entries: list[Entry], at: Cursor) -> Iterator[pb.AuditEntry]:
-    """Entries with where to go on after each: those that the place does not cover yet are of one trail, and
-    older ones of others are still to come."""
+    """Entries, each with the position to resume from: entries that it does not cover yet are of one trail,
+    and older ones of others are still to come."""
     for entry in entries:
         message = entry_message(entry)
         if entry.revision > at.revision:
@@ -71,7 +71,7 @@ async def _next(
 
 
 def entry_message(entry: Entry) -> pb.AuditEntry:
-    """An entry as callers see it."""
+    """An entry in the form of the API."""
     record = entry.record
     return pb.AuditEntry(
         id=entry.id,

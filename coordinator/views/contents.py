@@ -1,4 +1,4 @@
-"""What is published in a table, as callers see it: columns, rows, snapshots. Reads the metadata of tables."""
+"""What is published in a table, in the form of the API: columns, rows, snapshots. Reads table metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distop.proto import distop_pb2 as pb
 
 
 def content_of(table: TableRecord, head: Head | None) -> pb.TableContent:
-    """Columns and size of a table, as far as its published state tells them."""
+    """Columns and size of a table, as far as its published state has them."""
     content = pb.TableContent(table=table.name)
     if head is None:
         return content
@@ -47,7 +47,7 @@ def content_of(table: TableRecord, head: Head | None) -> pb.TableContent:
 
 
 def snapshots_of(table: TableRecord, head: Head | None) -> list[pb.Snapshot]:
-    """The snapshots that an Iceberg table still knows, the newest first."""
+    """The snapshots that an Iceberg table still has, the newest first."""
     _check_iceberg(table)
     if head is None:
         return []
@@ -66,7 +66,7 @@ def snapshots_of(table: TableRecord, head: Head | None) -> list[pb.Snapshot]:
 def rewound_watermarks(table: TableRecord, head: Head | None, watermarks: Marks, source: str = "") -> Marks:
     """The watermarks without the moves of snapshots that were rolled back.
 
-    Raises :class:`~distop.errors.PreconditionFailed` if it cannot be told where they had stood.
+    Raises :class:`~distop.errors.PreconditionFailed` if their earlier values are unknown.
     """
     _check_iceberg(table)
     if head is None:

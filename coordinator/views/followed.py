@@ -1,9 +1,9 @@
-"""Operations that somebody looks at: each is followed once, whoever looks.
+"""Operations that callers look at: each is followed once, for any number of callers.
 
-What a look costs does not grow with the number of lookers, nor with how often they look. An operation that is
-led here is followed already: its leader's knowledge is used, and only what the leader is not told of, the
-deletion of the operation's own keys, is watched. Another one is listed once and then kept up to date by a
-watch. Nobody looks any more: the watch ends.
+The cost does not grow with the number of callers, nor with how often they look. For an operation that is led
+here, the leader's state is used, and only events that the leader does not get (the deletion of the
+operation's own keys) are watched. Another one is listed once and then kept up to date by a watch. The watch
+ends when no caller looks any more.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from distop.proto import distop_pb2 as pb
 log = logging.getLogger(__name__)
 
 FIRST_LOOK_S = 0.5
-"""Longest wait for the first listing of an operation; a larger one shows what has been read by then."""
+"""Longest wait for the first listing of an operation; of a larger one only the part read by then is shown."""
 
 RETRY_S = 0.5
 PAGE = 1000
-"""Keys read at once: few enough that the event loop is not held up for more than some milliseconds."""
+"""Keys read at once: few enough to block the event loop only for some milliseconds."""
 
 MAX_JOBS_PER_UPDATE = 1000
-"""Jobs named in one update; many watchers share it. The counts are never cut."""
+"""Jobs named in one update; many watchers share it. The counts are never truncated."""
 
 
 class Followed:
-    """One live operation, as its keys say.
+    """One live operation, derived from its keys.
 
     Parameters
     ----------
     whole:
-        With its jobs. Of the others only their number is known where they are very many, see
+        Whether jobs are read. Otherwise, if there are very many, only their number is known, see
         :func:`~distop.coordinator.views.operations.read_live`.
     spacing:
         Shortest time between two updates, in seconds; of the operation itself (true) or of its jobs.
@@ -67,14 +67,14 @@ class Followed:
         self.looked_at = 0.0
         self.watchers = 0
         self.version = 0
-        """Grows with every update; :attr:`news` is set then, and is another one from then on."""
+        """Grows with every update; :attr:`news` is set then, and replaced by another one."""
         self.news = asyncio.Event()
         self.over = False
-        """Its state is gone, and :attr:`last` says what became of it, if its history does."""
+        """Its state is gone, and :attr:`last` is its end, if the history has it."""
         self._gone = False
         self.last: pb.OperationUpdate | None = None
         self.listed = asyncio.Event()
-        """What stood when it began to be followed has been read, or :attr:`error` says why not."""
+        """The first listing has been read, or :attr:`error` is its failure."""
         self.error: DistopError | None = None
         self.tracked: Tracked | None = None
         self._client, self._leads = client, leads
@@ -86,7 +86,7 @@ class Followed:
         self._urgent = (keys.state, keys.cancel, keys.completion, keys.resolve, keys.pause)
         self._moved = asyncio.Event()
         self._by_leader = False
-        """Whether :attr:`tracked` is its leader's, who tells what is written."""
+        """Whether :attr:`tracked` belongs to its leader, which reports changes."""
         self._jobs: list[pb.JobUpdate] = []
         self._named: list[pb.JobUpdate] = []
         self._update: tuple[bytes, int] | None = None
@@ -96,9 +96,9 @@ class Followed:
         self._refreshing: asyncio.Task[int] | None = None
 
     async def look(self) -> tuple[pb.Operation, JobGrid] | None:
-        """The operation and its jobs as they stand; ``None`` when it is over.
+        """The present operation and its jobs; ``None`` when it is over.
 
-        Raises whatever keeps it from being read.
+        Raises the error that prevents reading it.
         """
         try:
             async with asyncio.timeout(FIRST_LOOK_S):
@@ -166,7 +166,7 @@ class Followed:
         led = self._leads.get(self._keys.root)
         self._by_leader = led is not None
         whole = led is None and (self._whole or await has_many(self._client, self._keys) is False)
-        # The operation's own keys, from .arg to .state; numbered partitions lie outside of them.
+        # The operation's own keys, from .arg to .state; numbered partitions lie outside of this range.
         start, end = self._keys.arg, self._keys.state + b"\0"
         if whole:
             start, end = self._keys.prefix, prefix_end(self._keys.prefix)
@@ -186,7 +186,7 @@ class Followed:
                     return
 
     async def _stands(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
-        """Wait until a watch stands. It would wait for etcd as long as it takes; who looks is to know."""
+        """Wait until a watch exists, but not longer than a caller would wait."""
         try:
             async with asyncio.timeout(self._client.config.timeout_s):
                 await anext(changes)
@@ -194,11 +194,11 @@ class Followed:
             raise EtcdUnavailable(f"etcd at {self._client.endpoint} opens no watch") from None
 
     async def _list(self, led: Tracked | None, whole: bool) -> int:
-        """Read what stands, at one revision."""
+        """Read the present state, at one revision."""
         keys = self._keys
         own, revision = await read_own_keys(self._client, keys)
         if led is not None:
-            # Their deletion may have come before the watch of it.
+            # Their deletion may precede the watch.
             self._bring(led, {kv.key for kv in own}, revision)
             self.tracked = led
         else:
@@ -234,7 +234,7 @@ class Followed:
         if tracked is None:
             return
         if any(event.kind == "delete" and event.kv.key == self._keys.state for event in batch.events):
-            # Its other keys may go in the same revision: that takes no result back.
+            # Its other keys may be deleted in the same revision: that removes no result.
             self._gone = True
             return
         for event in batch.events:
@@ -251,7 +251,7 @@ class Followed:
     def moved(self) -> None:
         """See :class:`~distop.coordinator.state.leads.Listener`.
 
-        What is small and followed already is not worth another beginning.
+        A small operation that is already followed is not restarted.
         """
         tracked = self.tracked
         if self._by_leader or tracked is None or tracked.has_many or not self.listed.is_set():
@@ -275,7 +275,7 @@ class Followed:
     # -- telling watchers ----------------------------------------------------------------------------
 
     def _soon(self, *, urgent: bool = False) -> None:
-        """Something has changed: tell of it as soon as it may be."""
+        """Something has changed: report it as soon as the spacing allows."""
         if not self.watchers:
             return
         loop = asyncio.get_running_loop()
@@ -288,7 +288,7 @@ class Followed:
         self._timer = loop.call_at(self._due, self.tell)
 
     def tell(self) -> None:
-        """Wake those who watch."""
+        """Wake the watchers."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._updated_at = None, asyncio.get_running_loop().time()
@@ -298,13 +298,13 @@ class Followed:
         news.set()
 
     def update(self) -> tuple[bytes, int] | None:
-        """The newest update, encoded once for all, and its revision; ``None``: nothing to tell (yet)."""
+        """The newest update, encoded once for all, and its revision; ``None``: nothing to report (yet)."""
         if self._update is None:
             self._update = self._encoded(self._named)
         return self._update
 
     async def still(self) -> tuple[bytes, int] | None:
-        """The same without the names of jobs, when nothing has changed; what no watch tells is read first.
+        """The same without the names of jobs, when nothing has changed; reads first what no watch reports.
 
         Raises :class:`~distop.errors.Unavailable` when etcd does not answer.
         """

@@ -1,4 +1,4 @@
-"""Which operations are followed here, for whom, and how often those who watch are told."""
+"""Which operations are followed here, for which callers, and how often watchers get updates."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ IDLE_S = 10.0
 """Seconds without a look after which an operation is no longer followed."""
 
 MAX_FOLLOWED = 128
-"""Operations followed for those who look now and then; the one not looked at for longest makes room."""
+"""Operations followed for occasional looks; the least recently used one is dropped."""
 
 UPDATE_EVERY_S = 0.05
 """Shortest time between two updates, changes of state aside."""
 
 UPDATES_PER_S = 1000
-"""Updates sent to all watchers of a coordinator together: with more than fifty of them each gets fewer."""
+"""Updates sent to all watchers of a coordinator together: with more than fifty watchers each gets fewer."""
 
 
 class Following:
@@ -71,7 +71,7 @@ class Following:
 
     @contextmanager
     def watching(self, operation: OperationId, *, whole: bool) -> Generator[Followed, None, None]:
-        """Follow an operation as long as somebody watches it."""
+        """Follow an operation while it has watchers."""
         followed = self._follow(operation, whole)
         followed.watchers += 1
         self._watchers += 1
@@ -85,7 +85,7 @@ class Following:
                 self._drop((operation, whole), followed)
 
     def tell_all(self) -> None:
-        """Wake all who watch."""
+        """Wake all watchers."""
         for followed, _ in self._followed.values():
             followed.tell()
 

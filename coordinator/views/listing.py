@@ -26,16 +26,16 @@ from distop.proto import distop_pb2 as pb
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 
 LOOKED = 20_000
-"""Names that one call looks at for those that its caller may see; the next page goes on behind them."""
+"""Names that one call examines for those that its caller may see; the next page continues after them."""
 
 TOGETHER = 200
-"""Tables whose operations are looked for together."""
+"""Tables whose operations are read together."""
 PEEKED = 10
-"""Ended operations of each that such a look takes along; of a table that has more all are read then."""
+"""Ended operations of each table in such a read; if a table has more, all are read afterwards."""
 
 
 class PageToken(msgspec.Struct, array_like=True):
-    """Where a listing goes on: at which revision, after which name, after how many of its operations."""
+    """Where a listing continues: at which revision, after which name, after how many of its operations."""
 
     revision: int
     after: str = ""
@@ -58,12 +58,12 @@ class PageToken(msgspec.Struct, array_like=True):
 
 
 def no_token() -> InvalidArgument:
-    """A page token that cannot be read, or was made by something else."""
+    """The error for an unreadable or foreign page token."""
     return InvalidArgument("this page token was not made by a listing", details={"field": "page_token"})
 
 
 async def page_of(client: EtcdClient, request: Any) -> tuple[int, PageToken]:
-    """The page that a request of a listing asks for: how many entries, and where it begins."""
+    """The requested page of a listing: how many entries, and where it begins."""
     if request.page_size < 0:
         raise InvalidArgument("page_size is negative", details={"field": "page_size"})
     size = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
@@ -75,10 +75,10 @@ async def page_of(client: EtcdClient, request: Any) -> tuple[int, PageToken]:
 async def first_tables(
     client: EtcdClient, count: int, *, revision: int, after: str = ""
 ) -> tuple[list[str], str]:
-    """The names of up to ``count`` tables behind ``after`` that the caller may see, in key order, as of
-    ``revision``; and the name that was looked at last, empty where there are no more.
+    """The names of up to ``count`` tables after ``after`` that the caller may see, in key order, at
+    ``revision``; and the last examined name, empty at the end of the list.
 
-    At most :data:`LOOKED` names are looked at, whatever was found.
+    At most :data:`LOOKED` names are examined, whatever was found.
     """
     found: list[str] = []
     looked, sees = 0, caller().sees
@@ -107,14 +107,14 @@ async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest)
 
 
 async def check_table(client: EtcdClient, name: str, revision: int = 0) -> None:
-    """Raise :class:`~distop.errors.TableNotFound` unless the table exists as of ``revision``; 0: now."""
+    """Raise :class:`~distop.errors.TableNotFound` unless the table exists at ``revision``; 0: now."""
     if not (await client.get(client.keyspace.table(name).table, revision=revision)).exists:
         raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
 
 
 @contextmanager
 def continued_listing() -> Iterator[None]:
-    """An error of etcd about a listing's revision, as one about its page token."""
+    """An etcd error about a listing's revision, as an error of its page token."""
     try:
         yield
     except Compacted as error:
@@ -144,7 +144,7 @@ async def _page(
 async def _page_by_time(
     client: EtcdClient, request: pb.ListOperationsRequest, token: PageToken, size: int
 ) -> pb.ListOperationsResponse:
-    """Those of all tables, the newest first. It looks at every table, and keeps no more than it returns."""
+    """Those of all tables, the newest first. Reads every table, and keeps no more than it returns."""
     best: list[pb.Operation] = []
     wanted = token.offset + size + 1
     async with aclosing(_by_table(client, request, PageToken(token.revision))) as tables:
@@ -166,10 +166,10 @@ def _newest(message: pb.Operation) -> tuple[int, str]:
 async def _by_table(
     client: EtcdClient, request: pb.ListOperationsRequest, token: PageToken
 ) -> AsyncGenerator[tuple[str, list[pb.Operation]], None]:
-    """Tables that have operations, each with all those that the filter lets through, the newest first.
+    """Tables with operations, each with all operations that match the filter, the newest first.
 
     Bounded: few are live, and the history of a table is pruned. Most tables have nothing to show: some are
-    looked at together.
+    read together.
     """
     live = bool(request.states) and not ENDED_STATES.intersection(request.states)
     sees = caller().sees
@@ -188,7 +188,7 @@ async def _by_table(
 
 
 def _peeks(keys: TableKeys, *, live: bool) -> tuple[Get, ...]:
-    """The active operations of a table, and the first that have ended, unless they are not asked for."""
+    """The active operations of a table, and the first ended ones if they were requested."""
     active = keys.keyspace.active + escape(keys.name).encode() + b"."
     history = Get(keys.history_prefix, prefix_end(keys.history_prefix), limit=PEEKED)
     return Get(active, prefix_end(active), keys_only=True), *(() if live else (history,))
@@ -197,7 +197,7 @@ def _peeks(keys: TableKeys, *, live: bool) -> tuple[Get, ...]:
 async def _tables(
     client: EtcdClient, only: str, token: PageToken, *, live: bool
 ) -> AsyncGenerator[list[str], None]:
-    """Tables that may have what is asked for; of live operations those that the index of them names."""
+    """Tables that may have matching operations; for live ones those in the index of live operations."""
     if only:
         yield [only]
         return

@@ -1,4 +1,4 @@
-"""Operations as callers see them, put together from their keys."""
+"""Operations in the form of the API, from their keys."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def timestamp(seconds: float) -> timestamp_pb2.Timestamp | None:
 
 
 def pause_of(record: PauseRecord, scope: str) -> pb.Pause:
-    """Who holds it; ``scope`` is what is to be resumed, ``operation`` or ``table``."""
+    """Who paused it; ``scope`` is what must be resumed, ``operation`` or ``table``."""
     return pb.Pause(by=record.by, reason=record.reason, at=timestamp(record.at), scope=scope)
 
 
@@ -93,7 +93,7 @@ def utc(seconds: float) -> str:
 
 
 def from_series(operation: OperationId, entry: SeriesEntry, revision: int) -> pb.Operation:
-    """What the line of a series says of one that succeeded before."""
+    """An operation that succeeded earlier, from the line of its series."""
     return pb.Operation(
         name=str(operation),
         table=operation.table,
@@ -109,7 +109,7 @@ def from_series(operation: OperationId, entry: SeriesEntry, revision: int) -> pb
 
 
 def from_request(request: RequestRecord, request_id: str, revision: int) -> pb.Operation:
-    """What a request has made, once the history knows nothing of it any more."""
+    """The operation of a request, when the history no longer has it."""
     operation = OperationId.parse(request.operation)
     return pb.Operation(
         name=str(operation),
@@ -183,7 +183,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
 async def read_operation(
     client: EtcdClient, operation: OperationId, leads: Leads | None = None
 ) -> pb.Operation:
-    """An operation as it stands, live or finished. ``leads``: what is led here, see :func:`read_live`.
+    """An operation, live or finished. ``leads``: what is led here, see :func:`read_live`.
 
     Raises :class:`~distop.errors.OperationNotFound`.
     """
@@ -197,10 +197,10 @@ async def read_operation(
 async def read_live(
     client: EtcdClient, operation: OperationId, leads: Leads | None = None, *, revision: int = 0
 ) -> pb.Operation | None:
-    """A live operation as of ``revision`` (0: now); ``None`` if it is over, or never was.
+    """A live operation at ``revision`` (0: now); ``None`` if it is over, or never existed.
 
-    Of one with very many jobs nobody but its leader counts them: they are as the leader knows them, if it is
-    here, or as it last said, up to about a second ago. The message's revision is then that of the counts.
+    If it has very many jobs only its leader counts them: the counts are the leader's, if it is here, or as
+    last published, up to about a second ago. The message's revision is then that of the counts.
     """
     table = client.keyspace.table(operation.table)
     keys = table.operation(operation)
@@ -229,7 +229,7 @@ async def read_live(
 
 
 async def has_many(client: EtcdClient, keys: OperationKeys, revision: int = 0) -> bool | None:
-    """Whether an operation has very many jobs; ``None`` if it is not there."""
+    """Whether an operation has very many jobs; ``None`` if it does not exist."""
     arg_kv = await client.get(keys.arg, revision=revision)
     if not arg_kv.exists:
         return None
@@ -242,9 +242,9 @@ async def has_many(client: EtcdClient, keys: OperationKeys, revision: int = 0) -
 async def read_own_keys(
     client: EtcdClient, keys: OperationKeys, revision: int = 0
 ) -> tuple[list[KeyValue], int]:
-    """The keys of an operation itself, not of its jobs, that stand as of one revision (0: now); and which.
+    """The keys of an operation itself, without its jobs, at one revision (0: now); and the revision.
 
-    ``.arg`` comes first, and ``.run`` before the counts that are of it.
+    ``.arg`` comes first, and ``.run`` before the counts that belong to it.
     """
     wishes = (keys.cancel, keys.error, keys.pause, keys.completion, keys.resolve)
     names = (keys.arg, keys.state, keys.runner, keys.run, keys.job_counts, *wishes)
@@ -257,21 +257,21 @@ async def read_own_keys(
 
 
 def not_found(operation: OperationId) -> OperationNotFound:
-    """Neither its keys nor its history are there."""
+    """Neither its keys nor its history exist."""
     return OperationNotFound(f"operation {operation} does not exist", details={"operation": str(operation)})
 
 
 async def read_pause(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> PauseRecord | None:
-    """Who holds the table, if somebody does."""
+    """Who paused the table, if it is paused."""
     kv = await client.get(keys.pause, revision=revision)
     return decode(kv.value, PauseRecord, kv.key) if kv.exists else None
 
 
 async def refresh_pause(client: EtcdClient, keys: TableKeys, tracked: Tracked) -> int:
-    """Bring up to date who holds the table. Returns the revision this was read at if it is news, else 0.
+    """Update who paused the table. Returns the revision of the read if it changed, else 0.
 
-    Raises :class:`~distop.errors.Unavailable` when etcd does not answer: a heartbeat that said that nothing
-    has changed would be a guess (U4).
+    Raises :class:`~distop.errors.Unavailable` when etcd does not answer: a heartbeat that reported no
+    change would be a guess (U4).
     """
     page = await client.get_range(keys.pause, b"")
     pause = decode(page.kvs[0].value, PauseRecord, keys.pause) if page.kvs else None
@@ -280,7 +280,7 @@ async def refresh_pause(client: EtcdClient, keys: TableKeys, tracked: Tracked) -
 
 
 async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operation | None:
-    """How an operation ended; ``None`` if the history does not know it."""
+    """The end of an operation; ``None`` if the history does not have it."""
     history = await client.get(client.keyspace.table(operation.table).history(operation))
     if history.exists:
         return from_record(operation, history)
@@ -289,12 +289,12 @@ async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operat
 
 
 def from_record(operation: OperationId, history: KeyValue) -> pb.Operation:
-    """How an operation ended, from the record of it."""
+    """The end of an operation, from its record."""
     return from_history(operation, decode(history.value, HistoryRecord, history.key), history.mod_revision)
 
 
 def member_message(member: MemberRecord, role: str) -> pb.Member:
-    """A live process. ``role`` counts where its record, of an older version, names none."""
+    """A live process. ``role`` is used where its record, of an older version, has none."""
     return pb.Member(
         id=member.id,
         role=member.role or role,

@@ -1,4 +1,4 @@
-"""What schedules add to why a table moves or does not: those that fail, start nothing, or are held."""
+"""The part of schedules in why a table moves or does not: failing, skipped or paused ones."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from distop.metastore.tables.schedules import all_of, name_of
 from distop.proto import distop_pb2 as pb
 
 _PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED"})
-"""Why a tick is skipped, without anybody having to do something about it."""
+"""Reasons for skipping a tick that need no action."""
 
 
 async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *, now: float) -> Reason:
-    """The answer for a table, with what is to be said of its schedules.
+    """The answer for a table, extended by what its schedules say.
 
-    ``now``: seconds since the Unix epoch. Raises as every read of etcd does.
+    ``now``: seconds since the Unix epoch. Raises the errors of reads from etcd.
     """
     if table.HasField("pause"):
-        return reason  # they wait for the same
+        return reason  # they wait for the same thing
     keys = client.keyspace.table(table.name)
     notes, ended = [], {}
     for kv in (await client.read_at_once([all_of(keys)])).got(0):
@@ -37,7 +37,7 @@ async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *,
         operation = OperationId.parse(record.operation) if record.operation else None
         if (note := _note(table.name, name, record, now)) is not None:
             notes.append(note)
-        elif operation is not None and operation.table == table.name:  # it was not renamed since
+        elif operation is not None and operation.table == table.name:  # the table was not renamed since
             ended[keys.history(operation)] = name, operation
     if ended:
         gets = [Get(key) for key in ended]
@@ -48,13 +48,13 @@ async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *,
         return reason
     worst = max(notes, key=lambda note: note.mood)
     others = f"; {many(len(notes) - 1, 'other schedule')}: distop schedules ls {table.name}"
-    # A table that moves does so, however its schedules stand.
+    # The mood of a moving table does not depend on its schedules.
     mood = worst.mood if reason.mood is Mood.IDLE else reason.mood
     return Reason(mood, f"{reason.sentence}; {worst.sentence}{others if notes[1:] else ''}")
 
 
 def _note(table: str, name: str, record: ScheduleRecord, now: float) -> Reason | None:
-    """What its record says of a schedule that started nothing when it was time, or is not to."""
+    """What a schedule's record says if it started nothing at its time, or is paused."""
     if record.pause is not None:
         held = held_by(pause_of(record.pause, "schedule"), now)
         return Reason(Mood.IDLE, f"schedule {name} is paused{held}; distop schedules resume {table} {name}")

@@ -1,4 +1,4 @@
-"""A table as callers see it, and why it moves or does not, put together from its keys."""
+"""A table in the form of the API, and why it moves or does not, from its keys."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 
 EXPLAINED = 3
-"""Running operations that are looked at to explain a table; the others are counted."""
+"""Running operations that are read to explain a table; the others are counted."""
 
 
 async def read_table_message(client: EtcdClient, name: str) -> pb.Table:
-    """A table as it stands. Raises :class:`~distop.errors.TableNotFound`."""
+    """The present table. Raises :class:`~distop.errors.TableNotFound`."""
     keys = client.keyspace.table(name)
     gets = _gets(client, keys)
     read = await client.txn(Txn(then=gets))
@@ -44,7 +44,7 @@ async def read_table_message(client: EtcdClient, name: str) -> pb.Table:
 
 
 async def read_table_messages(client: EtcdClient, names: Sequence[str], revision: int) -> list[pb.Table]:
-    """Those of the tables that exist, as of ``revision``."""
+    """Those of the tables that exist, at ``revision``."""
     tables = [client.keyspace.table(name) for name in names]
     gets = [get for keys in tables for get in _gets(client, keys)]
     kvs = await _read(client, gets, tables, await client.read_many(gets, revision=revision))
@@ -55,7 +55,7 @@ async def read_table_messages(client: EtcdClient, names: Sequence[str], revision
 
 
 def _gets(client: EtcdClient, keys: TableKeys) -> tuple[Get, ...]:
-    """What a message is made of: some keys, and the batch that is next."""
+    """The parts of a message: some keys, and the next batch."""
     wanted = (keys.table, keys.head, keys.run_ops, keys.coordinator, keys.pause, keys.ordering)
     waiting = beginning(client, keys.backlog_prefix, prefix_end(keys.backlog_prefix), 1)
     return *(Get(key) for key in wanted), waiting
@@ -64,7 +64,7 @@ def _gets(client: EtcdClient, keys: TableKeys) -> tuple[Get, ...]:
 async def _read(
     client: EtcdClient, gets: Sequence[Get], tables: Sequence[TableKeys], read: TxnResult
 ) -> list[KeyValue]:
-    """What was found of some tables; the next batch of those where it was not to be had at once is read."""
+    """The parts for some tables; the next batch is read separately where the first read lacks it."""
     kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
     for number, keys in enumerate(tables, 1):
         at = number * len(gets) // len(tables) - 1
@@ -119,7 +119,7 @@ def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | 
 
 
 def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> pb.Ordering:
-    """How a table is fed, as callers see it."""
+    """How a table is fed, in the form of the API."""
     message = pb.Ordering(
         table=table,
         gate=record.gate,
@@ -147,7 +147,7 @@ def _block(block: Block) -> pb.Block:
 
 
 async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:
-    """The answer for a table as it has just been read."""
+    """The explanation for a table that has just been read."""
     running = []
     for name in table.running[:EXPLAINED]:
         try:

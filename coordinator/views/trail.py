@@ -1,7 +1,7 @@
-"""The audit trail of a whole installation, watched once for all who follow it here.
+"""The audit trail of a whole installation, watched once for all its followers here.
 
-Whoever begins further back than what is remembered, or reads so slowly that it falls behind that, has a watch
-of its own until it has caught up.
+A follower that starts further back than the buffer, or reads too slowly, gets a watch of its own until it has
+caught up.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from distop.metastore.tables.audit import Entry
 from distop.metastore.tables.audit_feed import Cursor, check_reached, entries_of, follow_audit, later
 
 REMEMBERED = 1000
-"""Entries kept for those who follow."""
+"""Entries buffered for followers."""
 
 TELL_EVERY_S = 1.0
-"""How often those who follow hear how far the trail has come, when there are no new entries."""
+"""How often followers are told the position of the trail when there are no new entries."""
 
 
 class Trail:
-    """The newest entries of all trails while somebody follows them; of one event loop."""
+    """The newest entries of all trails while there are followers; belongs to one event loop."""
 
     def __init__(self, client: EtcdClient, *, remembered: int = REMEMBERED) -> None:
         self._client, self._remembered = client, remembered
@@ -36,7 +36,7 @@ class Trail:
         self._error: BaseException | None = None
         self._entries: list[Entry] = []
         self._since: int | None = None
-        """All entries of later revisions, up to ``_at``, are in ``_entries``; ``None``: no watch stands."""
+        """All entries of later revisions, up to ``_at``, are in ``_entries``; ``None``: no watch exists."""
         self._at = 0
         self._news = asyncio.Event()
         self._told_at = 0.0
@@ -66,7 +66,7 @@ class Trail:
                     await self._tidings()
 
     def _covers(self, at: Cursor) -> bool:
-        """Whether what comes behind this place is remembered."""
+        """Whether everything after this position is buffered."""
         return self._since is not None and at.revision + (not at.id) > self._since
 
     @contextmanager
@@ -84,7 +84,7 @@ class Trail:
                 self._watching = None
 
     async def _tidings(self) -> None:
-        """Wait for the watch to have told something; raises what has ended it."""
+        """Wait for the next event of the watch; raises the error that has ended it."""
         news = self._news
         if self._error is None:
             await news.wait()
@@ -107,7 +107,7 @@ class Trail:
                             if new or not stands or clock() - self._told_at >= TELL_EVERY_S:
                                 self._tell()
                 except Compacted:
-                    continue  # those who follow catch up by themselves
+                    continue  # followers catch up with watches of their own
         except Exception as error:
             self._error = error
             self._tell()

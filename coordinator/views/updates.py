@@ -1,7 +1,7 @@
-"""What somebody who watches an operation is sent: its newest state, whenever there is a newer one.
+"""The updates of a watched operation: its newest state, whenever there is a newer one.
 
-An update is made and encoded once for all who watch. Who reads slowly is sent the newest one when he is
-ready, and never those he has missed, so that nothing is kept for him.
+An update is made and encoded once for all watchers. A slow reader gets the newest one when it is ready, and
+never those it has missed, so nothing is buffered for it.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ async def updates(
     Parameters
     ----------
     after:
-        What was seen up to this revision is not told again, but for its end.
+        Changes up to this revision are not repeated, except for the end.
 
     Raises
     ------
     OperationNotFound
         There is no such operation.
     Unavailable
-        It cannot be read, or this coordinator is about to end; another one goes on from the revision seen
-        last.
+        It cannot be read, or this coordinator is about to end; another one continues from the last seen
+        revision.
     """
     loop = asyncio.get_running_loop()
     with suppress(TimeoutError):
-        # What it reads must stand behind what was read to follow it. One that is large is not waited for.
+        # Reads must be newer than the following's first read. A large operation is not waited for.
         async with asyncio.timeout(FIRST_LOOK_S):
             await followed.listed.wait()
     version = followed.version
     if followed.error is not None:
         raise followed.error
-    # Jobs that finished before are in the counts; naming them all would grow without bound.
+    # The counts include jobs that finished before; naming them all would grow without bound.
     operation = await read_operation(client, followed.operation, leads)
     if operation.state in ENDED_STATES or operation.revision > after:
         yield pb.OperationUpdate(operation=operation, revision=operation.revision)
@@ -88,10 +88,10 @@ async def updates(
 
 
 def _as_of(update: tuple[bytes, int], revision: int) -> bytes:
-    """An encoded update that says this revision.
+    """An encoded update with this revision.
 
-    Of a field that comes twice the last one counts, and messages are merged: so the encoding of protobuf has
-    it.
+    Protobuf encoding: the last occurrence of a repeated scalar field counts, and messages are
+    merged.
     """
     encoded, said = update
     if said == revision:

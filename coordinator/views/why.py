@@ -1,6 +1,6 @@
-"""Why a table is, or is not, moving: one sentence, from what callers can see. Pure: no I/O, no clock.
+"""Why a table is, or is not, moving: one sentence, from the public API's messages. Pure: no I/O, no clock.
 
-It takes the messages of the public API, so that the page, a command line and an alert say the same.
+It uses the messages of the public API, so that the page, a command line and an alert say the same.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _MAX_ERROR = 300
 
 
 class Mood(IntEnum):
-    """How a table stands; the higher, the more it deserves a look."""
+    """The state of a table; higher values need more attention."""
 
     IDLE = 0
     MOVING = 1
     WAITING = 2
-    """Work is there, and no process has taken it up yet."""
+    """There is work, and no process has taken it yet."""
     PAUSED = 3
-    """Somebody holds it, and has to let it go on."""
+    """It is paused and must be resumed."""
     STUCK = 4
-    """It will not move before somebody does something about it."""
+    """It will not move without an action."""
     FAILED = 5
     """Nothing runs, and the last operation did not succeed."""
 
@@ -60,7 +60,7 @@ def why(
     Parameters
     ----------
     running:
-        Its operations that are not over.
+        Its active operations.
     leader:
         The coordinator that leads it; empty without one.
     members:
@@ -70,11 +70,11 @@ def why(
     now:
         Seconds since the Unix epoch.
     also_running:
-        How many operations run besides, that were not looked at.
+        How many further operations run.
     last_job_at:
-        Name of an operation -> when one of its jobs finished last, where that is known.
+        Name of an operation -> when its last job finished, where that is known.
     table:
-        The table itself, if it is known: somebody may hold it.
+        The table itself, if it is known: it may be paused.
     """
     reason = _standing(running, leader, members, last, now, also_running, last_job_at or {}, table)
     calls = [
@@ -90,7 +90,7 @@ def why(
 
 
 def long_call(what: str, member: str, seconds: float) -> str:
-    """What is said of a call that takes long."""
+    """The description of a slow call."""
     return f"{what} runs for {span(seconds)} on {member} and may hang"
 
 
@@ -104,7 +104,7 @@ def _standing(
     last_job_at: Mapping[str, float],
     table: pb.Table | None,
 ) -> Reason:
-    """The answer, without the calls that take long."""
+    """The answer, without slow calls."""
     if table is not None and table.HasField("pause"):
         held = len([one for one in running if one.state == pb.RUNNING]) + also_running
         waits = f", {many(held, 'operation')} held" if held else ""
@@ -119,10 +119,10 @@ def _standing(
         _of_operation(operation, leader, members, now, last_job_at.get(operation.name, 0.0))
         for operation in running
     ]
-    # The one that is worst off explains the table; among equals the first.
+    # The operation in the worst state explains the table; among equals the first.
     worst = max(reasons, key=lambda reason: reason.mood)
     if fed is not None and fed.mood is Mood.STUCK and worst.mood is not Mood.STUCK:
-        # What runs will end; its backlog will not go on by that.
+        # The running operations will end; the backlog will still be blocked.
         return Reason(Mood.STUCK, f"{fed.sentence}; {many(len(running) + also_running, 'operation')} running")
     others = len(running) - 1 + also_running
     sentence = worst.sentence
@@ -134,12 +134,12 @@ def _standing(
 
 
 def short_name(operation: pb.Operation) -> str:
-    """An operation's name where the table goes without saying: ``ingest/17``, ``build_index/tailnum/3``."""
+    """An operation's name without its table: ``ingest/17``, ``build_index/tailnum/3``."""
     return "/".join(filter(None, (operation.type, operation.object, str(operation.instance))))
 
 
 def span(seconds: float) -> str:
-    """A length of time in words, coarser the longer it is: ``300 ms``, ``12 s``, ``4 min``, ``3 h``."""
+    """A duration in words, coarser the longer it is: ``300 ms``, ``12 s``, ``4 min``, ``3 h``."""
     seconds = max(seconds, 0.0)
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
@@ -173,7 +173,7 @@ def _idle(last: pb.Operation | None, now: float) -> Reason:
 
 
 def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason | None:
-    """What the backlog of a table says of it while nothing runs; ``None`` if nothing waits."""
+    """The state of a table's backlog while nothing runs; ``None`` if nothing waits."""
     ordering, name, first = table.ordering, table.name, table.next_batch
     if ordering.HasField("blocked"):
         block = ordering.blocked
@@ -205,13 +205,13 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         return Reason(Mood.STUCK, f"batch {first} cannot be read: {error.code}: {cut(error.message)}")
     if failed:
         tries = f"{many(failed, 'failed attempt')} of {ordering.max_attempts}"
-        what = f"batch {first} is tried again after {tries}: {error.code}: {cut(error.message)}"
+        what = f"batch {first} is retried after {tries}: {error.code}: {cut(error.message)}"
         return Reason(Mood.WAITING, what) if leader else _led(what, "apply it", leader, members)
     return _led(f"batch {first} is next", "apply it", leader, members)
 
 
 def _failed_batches(table: pb.Table) -> Reason | None:
-    """What batches without an order say of it that have failed."""
+    """The state of a table with failed unordered batches."""
     failed = table.ordering.failed
     if not failed:
         return None
@@ -276,7 +276,7 @@ def _of_operation(
 
 
 def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
-    """Completing it has called what takes long: a hook, or commit steps."""
+    """Its completion has called something slow: a hook, or commit steps."""
     completion, commits = operation.completion, operation.state == pb.COMMITTING
     what = "committing" if commits else "being aborted"
     failing = _failing(operation) if completion.attempts else ""
@@ -302,7 +302,7 @@ def _running(operation: pb.Operation, done: str, now: float, last_job_at: float)
 
 
 def _without_runner(operation: pb.Operation, done: str, members: Sequence[pb.Member]) -> Reason:
-    """Jobs are left and no executor holds the operation."""
+    """Jobs are left and no executor runs the operation."""
     executors = [member for member in members if member.role == "executor"]
     serving = [member for member in executors if operation.type in member.types]
     waiting = f"{short_name(operation)} is waiting for a runner ({done})"
@@ -317,7 +317,7 @@ def _without_runner(operation: pb.Operation, done: str, members: Sequence[pb.Mem
 
 
 def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Reason:
-    """What is left to do is up to the table's leader."""
+    """The table's leader has to act next."""
     if leader:
         return Reason(Mood.MOVING, f"{what}; {leader} leads")
     if any(member.role == "coordinator" for member in members):
@@ -326,7 +326,7 @@ def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Re
 
 
 def held_by(pause: pb.Pause, now: float) -> str:
-    """Who holds something, since when, and why."""
+    """Who paused it, since when, and why."""
     by = f" by {pause.by}" if pause.by else ""
     reason = f" ({cut(pause.reason)})" if pause.reason else ""
     return f"{by} since {span(now - seconds_of(pause.at))}{reason}"
@@ -339,7 +339,7 @@ def _because(operation: pb.Operation) -> str:
 
 
 def cut(text: str) -> str:
-    """An error, as long as a sentence bears it."""
+    """An error, shortened to fit a sentence."""
     return shortened(text, _MAX_ERROR)
 
 
@@ -352,5 +352,5 @@ def _failing(operation: pb.Operation) -> str:
 
 
 def many(count: int, noun: str, several: str = "") -> str:
-    """A number of things in words."""
+    """A count with its noun."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {several or noun + 's'}"

@@ -1,8 +1,8 @@
 """The read-only page of a coordinator, its JSON twin under ``/api/``, ``/metrics``, and probes.
 
-It runs in the coordinator's event loop, with a connection to etcd of its own, and can be left out: nothing
-of it is loaded without ``--web``. Each path shows what the caller may see (``doors.py``); where nobody is
-told apart, whoever reaches the port may read everything.
+It runs in the coordinator's event loop, with its own connection to etcd, and is optional: nothing is loaded
+without ``--web``. Each path shows what the caller may see (``doors.py``); without authentication every caller
+may read everything.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from distop.proto.http.tls import Tls
 from distop.proto.plain import plain
 
 ETCD_S = 2.0
-"""Deadline of one call to etcd, in seconds: who looks at a page wants to know soon that etcd is away."""
+"""Deadline of one call to etcd, in seconds: a page must show soon that etcd is unreachable."""
 
 KEEP_S = 0.2
-"""Seconds a page is kept: as many lookers as there may be, etcd is asked five times a second."""
+"""Seconds a page is cached: for any number of viewers etcd is asked five times a second."""
 
 MAX_CONNECTIONS = 256
 
@@ -58,8 +58,8 @@ _STATIC = {
 
 
 class _Exactly(Route):
-    """One path and no other, as its right is of that path. Starlette's own routes also take it with a newline
-    behind."""
+    """Matches exactly one path, since its right belongs to that path. Starlette's own routes also match it
+    with a newline appended."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         return super().matches(scope) if scope["path"] == self.path else (Match.NONE, {})
@@ -71,13 +71,13 @@ class WebServer:
     Parameters
     ----------
     listen:
-        ``host:port``; port 0 picks a free one, which :attr:`address` then tells.
+        ``host:port``; port 0 picks a free one, then see :attr:`address`.
     member:
-        Tells the coordinator's present member id; empty while it has none.
+        Returns the coordinator's present member id; empty while it has none.
     following:
-        The operations that the coordinator follows for those who look.
+        The operations that the coordinator follows for viewers.
     gate:
-        Lets lookers in.
+        Authorises viewers.
     tls:
         The certificate to serve with; ``None``: in plain text.
     """
@@ -112,7 +112,7 @@ class WebServer:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Answer what was asked, and end."""
+        """Answer open requests, and end."""
         await self._server.stop()
         await self._answers.close()
         await self._reads.close()
@@ -190,7 +190,7 @@ class WebServer:
         return endpoint
 
     async def _fresh(self, request: Request, make: Callable[[Query], Awaitable[str]]) -> str:
-        """What ``make`` makes of the request's query; shared by all who ask the same within a moment."""
+        """The result of ``make`` for the request's query; shared by equal requests within a moment."""
         query = Query(request.query_params)
 
         async def made() -> str:
@@ -297,7 +297,7 @@ class WebServer:
         return plain((await self._reads.operation(OperationId.parse(query.needed("name")))).operation)
 
     async def _api_jobs(self, query: Query) -> dict[str, Any]:
-        """The partition grid: a letter a cell (``.`` waiting, ``r`` at work, ``s`` done, ``f`` failed)."""
+        """The partition grid: a letter a cell (``.`` waiting, ``r`` running, ``s`` done, ``f`` failed)."""
         view = await self._reads.operation(OperationId.parse(query.needed("name")))
         told: dict[str, Any] = {"operation": plain(view.operation)}
         if view.grid is not None:
@@ -314,7 +314,7 @@ class WebServer:
 
 
 def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
-    """One file. Starlette's ``StaticFiles`` would take its kind from the machine's table of media types."""
+    """One file. Starlette's ``StaticFiles`` would take its media type from the machine's table."""
     text = (files(__package__) / "page" / name).read_text(encoding="utf-8")
 
     async def endpoint(request: Request) -> Response:
@@ -330,6 +330,6 @@ def _told(reason: Reason) -> dict[str, str]:
 def _state(name: str) -> str:
     if (known := name.upper()) not in (names := pb.OperationState.keys()[1:]):
         raise InvalidArgument(
-            f"{name[:50]!r} is no state; known are {', '.join(names)}", details={"field": "states"}
+            f"{name[:50]!r} is not a state; known: {', '.join(names)}", details={"field": "states"}
         )
     return known

@@ -1,4 +1,4 @@
-"""Answers that several askers share: many open pages cost etcd what one does."""
+"""Answers shared by several requests: many open pages cost etcd as much as one."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from distop.coordinator.access.callers import caller
 T = TypeVar("T")
 
 MAX_ANSWERS = 512
-"""Answers kept at one time; the oldest makes room."""
+"""Most cached answers; the oldest is dropped."""
 
 REST, MAX_REST_S = 10, 5.0
-"""An answer is kept this many times as long as it took to make, up to so many seconds: a view of much data
-uses a tenth of the time of this process, not all of it."""
+"""An answer is cached for this many times the duration of making it, up to a limit: a view of much data uses
+a tenth of the time of this process, not all of it."""
 
 ERROR_S = 0.2
-"""Seconds an error is kept: what was unavailable is to be seen again as soon as it is back."""
+"""Seconds an error is cached: a service that is back must be visible soon."""
 
 
 class Answers:
-    """Makes an answer once for everybody who asks while it is being made, and for a moment afterwards."""
+    """Makes an answer once for all requests while it is being made, and for a moment afterwards."""
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, _Answer] = {}
 
     async def get(self, key: Hashable, make: Callable[[], Awaitable[T]], *, keep_s: float) -> T:
-        """The answer of ``key``; ``make`` is called if none is fresh. Errors are answers too. It is
-        shared by those who may see the same.
+        """The answer of ``key``; ``make`` is called if none is fresh. Errors are answers, too. It is shared
+        by callers who may see the same.
 
-        Who is cancelled while waiting does not take the answer away from the others.
+        A cancelled request does not take the answer away from the others.
         """
         loop = asyncio.get_running_loop()
         key = (caller().held, key)
@@ -74,6 +74,6 @@ class _Answer:
 
 
 def _retrieve(task: asyncio.Task[Any]) -> None:
-    """Those who asked may all be gone: then nobody else looks at the error."""
+    """Retrieve the error: all requests for it may be gone."""
     if not task.cancelled():
         task.exception()

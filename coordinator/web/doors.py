@@ -1,4 +1,4 @@
-"""Who sees what on the page: each path asks for the right of the call that gives the same, and sessions."""
+"""Access to the page: each path needs the right of the gRPC call that returns the same; and sessions."""
 
 from __future__ import annotations
 
@@ -57,40 +57,40 @@ ASKS: dict[str, Asked] = {
     ),
     "/api/members": ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest()),
     "/api/leaders": ("ClusterService/ListLeaders", lambda _: pb.ListLeadersRequest()),
-    # Of the whole installation, as what the doctor tells.
+    # Rights of the whole installation, as for the doctor.
     "/metrics": ("ClusterService/Diagnose", lambda _: pb.DiagnoseRequest()),
 }
-"""The call whose right a path needs, and the request that it would be. A path that is not here shows nothing
-of the installation."""
+"""The gRPC call whose right a path needs, and its request. A path that is not here shows nothing of the
+installation."""
 
 
 class Doors:
-    """The way in of one page."""
+    """Authentication and authorisation for one page."""
 
     def __init__(self, gate: Gate, *, secure: bool, clock: Callable[[], float] = time.monotonic) -> None:
         self._gate, self._secure, self._clock = gate, secure, clock
         self._sessions: OrderedDict[str, tuple[float, Secret]] = OrderedDict()
 
     async def enter(self, request: Request) -> Caller:
-        """Who asks for this path, and may; raises as :meth:`Gate.enter`."""
-        # The path that is routed by. That of ``request.url`` is made of the Host header, too.
+        """The caller of this path, if it is allowed; raises as :meth:`Gate.enter`."""
+        # The routed path. The path of ``request.url`` is built from the Host header, too.
         method, asked = ASKS[request.scope["path"]]
         message = asked(Query(request.query_params))
         return await self._gate.enter(f"/distop.v1.{method}", message, self._proof(request))
 
     async def caller(self, request: Request) -> Caller:
-        """Who asks, whatever he may."""
+        """The caller, whatever its rights."""
         return await self._gate.caller(self._proof(request))
 
     async def sign_in(self, request: Request, response: Response) -> None:
         """Begin a session with the token of the request's form. It is verified again with each request: when
-        it expires or is taken away, its sessions end."""
+        it expires or is revoked, its sessions end."""
         token = Secret(await _form(request, "token"))
         if not token:
             raise Unauthenticated("enter a token")
         who = await self._gate.caller(proof_of(request.scope, token))
         if not who.subject:
-            raise Unauthenticated("this service knows nobody by a token")
+            raise Unauthenticated("this service does not accept tokens")
         name = secrets.token_urlsafe(32)
         self._sessions[name] = (self._clock() + SESSION_S, token)
         if len(self._sessions) > MAX_SESSIONS:
@@ -111,7 +111,7 @@ class Doors:
 
 
 def check_same_place(request: Request) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` for a form that another site has sent."""
+    """Raise :class:`~distop.errors.InvalidArgument` for a form that another site sent."""
     origin = request.headers.get("origin")
     if origin is not None and origin.partition("://")[2] != request.headers.get("host"):
         raise InvalidArgument("this form comes from another site", details={"field": "origin"})
@@ -127,7 +127,7 @@ async def _form(request: Request, field: str) -> str:
                 raise InvalidArgument("the form is too large", details={"field": field})
         fields = parse_qs(body.decode(errors="replace"), max_num_fields=10)
     except ClientDisconnect:
-        raise InvalidArgument("the form has broken off", details={"field": field}) from None
+        raise InvalidArgument("the form is incomplete", details={"field": field}) from None
     except ValueError:
         raise InvalidArgument("the form has too many fields", details={"field": field}) from None
     return fields.get(field, [""])[0].strip()

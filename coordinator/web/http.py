@@ -1,4 +1,4 @@
-"""What requests to the page have in common: parameters, deadlines, and errors."""
+"""The common part of requests to the page: parameters, deadlines, and errors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HTTP_STATUS = {
 
 
 class Query:
-    """The parameters of a request, each checked where it is used; others are left out."""
+    """The parameters of a request, each validated where it is used; unknown ones are ignored."""
 
     KNOWN = frozenset(
         {"after", "marks", "name", "page", "page_size", "page_token", "source", "states", "table", "type"}
@@ -52,25 +52,27 @@ class Query:
         return tuple(sorted(self._given.items()))
 
     def text(self, name: str) -> str:
-        """A text; empty without one."""
+        """A text; empty by default."""
         return self._given.get(name, "")
 
     def needed(self, name: str) -> str:
-        """A text that must be given."""
+        """A required text."""
         if not (value := self.text(name)):
             raise InvalidArgument(f"{name} is missing", details={"field": name})
         return value
 
     def number(self, name: str) -> int:
-        """A whole number from 0 to 10,000; 0 without one."""
+        """A whole number from 0 to 10,000; 0 by default."""
         value = self.text(name) or "0"
         if not (value.isascii() and value.isdecimal() and len(value) <= 5 and int(value) <= 10_000):
-            raise InvalidArgument(f"{name}={value[:50]!r} is no number up to 10,000", details={"field": name})
+            raise InvalidArgument(
+                f"{name}={value[:50]!r} is not a number up to 10,000", details={"field": name}
+            )
         return int(value)
 
 
 def proof_of(scope: Scope, token: Secret = NONE) -> Proof:
-    """What a request brings along; in place of its own token, the one that is given.
+    """The credentials of a request; a given token replaces the request's own.
 
     Raises :class:`~distop.errors.Unauthenticated`.
     """
@@ -82,7 +84,7 @@ def proof_of(scope: Scope, token: Secret = NONE) -> Proof:
 
 @contextlib.asynccontextmanager
 async def errors_of(path: str) -> AsyncIterator[None]:
-    """Everything that goes wrong inside is a :class:`DistopError`, and nothing goes on for ever."""
+    """Turns every error inside into a :class:`DistopError`, and bounds the time."""
     try:
         async with asyncio.timeout(REQUEST_S):
             yield
@@ -99,7 +101,7 @@ async def errors_of(path: str) -> AsyncIterator[None]:
 
 
 def answer(request: Request, text: str, kind: str) -> Response:
-    """The text, or just the word that it has not changed since the asker saw it last."""
+    """The text, or only the status that it has not changed since the client's last request."""
     body = text.encode(errors="replace")
     etag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
     headers = {"etag": etag, "cache-control": "no-cache, private", "content-type": kind}

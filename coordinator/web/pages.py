@@ -1,7 +1,7 @@
-"""Pages from the templates in ``page/``: text is always escaped, and can always be seen.
+"""Pages from the templates in ``page/``: text is always escaped, and invisible characters are shown.
 
-The environment escapes the value of every expression, so a table called ``<script>`` is just a name. What a
-template names but nobody gave it is an error, never an empty place.
+The environment escapes the value of every expression, so a table called ``<script>`` is just a name. An
+undefined name in a template is an error, never an empty text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LARGE_GRID = 2000
 """Cells of an operation's grid on its own page."""
 
 SHORT = 120
-"""Letters of what was asked for, in lists."""
+"""Characters of an argument in lists."""
 
 _STATES = {number: name.lower() for name, number in pb.OperationState.items() if number}
 
@@ -37,14 +37,14 @@ def render(template: str, **values: object) -> str:
     ----------
     values:
         What the template shows; and on every page ``keyspace`` (the first component of the coordinator's
-        keys: which installation this is), ``member`` (its id; empty before it has a lease) and ``now``
+        keys, which names the installation), ``member`` (its id; empty before it has a lease) and ``now``
         (seconds since the Unix epoch).
     """
     return ENVIRONMENT.get_template(template).render(values)
 
 
 def printable(text: str) -> str:
-    """``text`` with everything that cannot be seen, such as a change of writing direction, spelled out."""
+    """``text`` with every invisible character, such as a change of writing direction, spelled out."""
     if text.isprintable():
         return text
     return "".join(
@@ -53,7 +53,7 @@ def printable(text: str) -> str:
 
 
 def url(path: str, **query: str | int) -> str:
-    """The address of one of the pages; what is empty or 0 is left out of its query."""
+    """The address of one of the pages; empty and 0 values are left out of its query."""
     kept = {key: value for key, value in query.items() if value not in ("", 0)}
     return f"{path}?{urlencode(kept)}" if kept else path
 
@@ -78,13 +78,13 @@ def tally(jobs: pb.JobCounts, grid: JobGrid | None) -> str:
 
 
 def percent(jobs: pb.JobCounts) -> int:
-    """How much of it is done. Only all of them are 100 %."""
+    """The share that is done. Only all jobs are 100 %."""
     share = jobs.succeeded / jobs.total if jobs.total else 0.0 if jobs.counting else 1.0
     return 100 if share == 1 else min(99, round(share * 100))
 
 
 def short(argument: Mapping[str, Any]) -> str:
-    """What was asked for, in one line of a table."""
+    """The argument, in one line of a table."""
     text = ", ".join(f"{name}={value}" for name, value in argument.items())
     return text if len(text) <= SHORT else f"{text[:SHORT]}…"
 

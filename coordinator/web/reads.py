@@ -1,7 +1,7 @@
-"""What the page shows, read through the same services that answer gRPC calls.
+"""Reads for the page, through the same services that answer gRPC calls.
 
-Every view is bounded: so many tables, so many operations, so many lines of history, whatever there is. What
-changes seldom (names of tables, history, watermarks) is kept for some seconds; what is running is followed.
+Every view is bounded: tables, operations and lines of history have limits. What changes rarely (names of
+tables, history, watermarks) is cached for some seconds; running operations are followed.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from distop.proto import distop_pb2 as pb
 TABLES = 25
 """Tables on one page."""
 LIVE = 12
-"""Running operations drawn on one page."""
+"""Running operations shown on one page."""
 LIVE_PER_TABLE = 2
-"""Running operations of a table that its line on the overview is made from."""
+"""Running operations of a table that its line on the overview summarises."""
 RECENT = 15
 """Finished operations on the overview."""
 RECENT_PER_TABLE = 5
@@ -50,9 +50,9 @@ MAX_ACTIVE = 1000
 """Active operations that are counted."""
 
 SELDOM_S = 3.0
-"""Seconds that names of tables, history and watermarks are kept."""
+"""Seconds that names of tables, history and watermarks are cached."""
 
-# Services and handlers take what some calls need; reads use no gRPC context.
+# Services and handlers take arguments that only some calls need; reads use no gRPC context.
 NO_CONTEXT: Any = None
 
 
@@ -121,7 +121,7 @@ class Reads:
     # -- views ---------------------------------------------------------------------------------------
 
     async def overview(self, after: str) -> Overview:
-        """The first page, with the tables behind ``after``."""
+        """The first page, with the tables after ``after``."""
         members = await self.members()
         active = await self._active()
         names, last = await self._names(after)
@@ -156,7 +156,7 @@ class Reads:
 
         Raises :class:`~distop.errors.OperationNotFound`.
         """
-        # Read afresh: what is followed would go on to look well while etcd does not answer.
+        # Read again: a followed operation would look fine while etcd does not answer.
         keys = self.client.keyspace.operation(operation)
         seen = None
         if (await self.client.get(keys.state)).exists:
@@ -180,7 +180,7 @@ class Reads:
         return await self._answers.get("members", read, keep_s=0.5)
 
     async def leaders(self) -> list[pb.Leader]:
-        """Who leads what."""
+        """The leaders of tables."""
 
         async def read() -> list[pb.Leader]:
             return list((await self.cluster.ListLeaders(pb.ListLeadersRequest(), NO_CONTEXT)).leaders)
@@ -215,7 +215,7 @@ class Reads:
         return await self._answers.get(("names", after), read, keep_s=SELDOM_S)
 
     async def _line(self, name: str, members: Sequence[pb.Member]) -> TablePage:
-        """A table's line on the overview; one that cannot be read says so, and the others are shown."""
+        """A table's line on the overview; an unreadable one shows its error, and the others are shown."""
         try:
             table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
             return await self._view(table, members, live=LIVE_PER_TABLE, history=RECENT_PER_TABLE)
@@ -269,7 +269,7 @@ class Reads:
         )
 
     async def _live(self, operations: Iterable[OperationId]) -> tuple[list[Live], list[DistopError]]:
-        """Those of the operations that are not over, and why others cannot be shown.
+        """The active operations among these, and why others cannot be shown.
 
         One that this version cannot read must not hide the others.
         """
@@ -314,5 +314,5 @@ def _unreadable(error: DistopError) -> Reason:
 
 
 def _standing(table: pb.Table) -> tuple[object, ...]:
-    """Changes with every operation that ends (or publishes): what was read before counts no more then."""
+    """Changes with every operation that ends (or publishes): cached data is then stale."""
     return table.name, table.snapshot_id, tuple(table.running)

@@ -1,1 +1,1 @@
-"""running what may hang: fair places for each table, threads, and processes that can be ended"""
+"""Running code that may hang: fair slots for each table, threads, and processes that can be ended."""

@@ -1,4 +1,4 @@
-"""What a coordinator and a process that works for it tell each other: pickles, behind kind and length."""
+"""Messages between a coordinator and its worker processes: pickles, after their kind and length."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEAD = struct.Struct("=cQ")
 
 
 def framed(kind: bytes, value: Any = None) -> bytes:
-    """A message, as it travels."""
+    """An encoded message."""
     body = pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
     return HEAD.pack(kind, len(body)) + body
 

@@ -1,4 +1,4 @@
-"""Until when the coordinator may act, for the processes that work for it: two numbers in shared memory."""
+"""Until when the coordinator may act, for its worker processes: two numbers in shared memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _HELD = struct.Struct("=qd")
 
 
 class SharedLease:
-    """The lease that is held, and the local deadline of it.
+    """The current lease, and its local deadline.
 
     Parameters
     ----------
     file:
-        Descriptor of the memory, of a process that was given it; ``None`` makes it.
+        Descriptor of the memory, in a worker process; ``None`` creates it.
     """
 
     def __init__(self, file: int | None = None) -> None:
@@ -36,11 +36,11 @@ class SharedLease:
 
     @property
     def lease(self) -> int:
-        """The lease that is held, or was held last; 0 before the first."""
+        """The current lease, or the last one; 0 before the first."""
         return int(_HELD.unpack_from(self._memory)[0])
 
     def check_of(self, lease: int, alive: Callable[[], None]) -> Callable[[], None]:
-        """Raises :class:`~distop.errors.LeaseLost` once that lease is not held any more."""
+        """Raises :class:`~distop.errors.LeaseLost` once that lease is no longer held."""
 
         def check() -> None:
             held, until = _HELD.unpack_from(self._memory)
@@ -51,7 +51,7 @@ class SharedLease:
         return check
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Release the memory."""
         self._memory.close()
         os.close(self.file)
 

@@ -1,4 +1,4 @@
-"""Processes that run one call at a time for a coordinator, used again and again, and ended when one hangs."""
+"""Processes that each run one call at a time for a coordinator; they are reused, and ended if they hang."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_IDLE = 8
-"""Processes that are kept for later calls: as many as planning uses at a time."""
+"""Idle processes kept for later calls: as many as planning uses at a time."""
 
 START_S = 60.0
 """Longest wait for a new process."""
@@ -38,7 +38,7 @@ from distop.coordinator.work.template import main; main(control)"
 
 
 class _Template:
-    """The process that those of all coordinators of this one are forked from. It takes a second to start."""
+    """The process from which the workers of all coordinators here are forked. It takes a second to start."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -65,12 +65,12 @@ class _Template:
                 [sys.executable, "-c", _PROGRAM, json.dumps([theirs.fileno(), sys.path])],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # Ctrl-C is the coordinator's to deal with
+                start_new_session=True,  # the coordinator handles Ctrl-C
             )
         return self._control
 
     def fork(self, told: Mapping[str, object], *files: int) -> None:
-        """Ask for a process, with what has changed around this one since it was started."""
+        """Request a process, with the changes of this one's environment since the start."""
         with self._lock:
             control = self._started()
             names = self._environ.keys() | os.environ.keys()
@@ -86,7 +86,7 @@ class _Template:
         with self._lock:
             if self._control is not None and self._program is not None and self._program.poll() is None:
                 _ask(self._control, KILL, pid)
-            else:  # nobody else is left who could
+            else:  # no other process can
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -109,14 +109,14 @@ _template = _Template()
 
 
 class _Process:
-    """One of them, at the other end of a link."""
+    """One worker process, at the other end of a link."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
         self.pid = 0
 
     async def hear(self) -> tuple[bytes, Any]:
-        """The next message that is no line of its log."""
+        """The next message that is not a line of its log."""
         while True:
             kind, length = HEAD.unpack(await self.reader.readexactly(HEAD.size))
             value = pickle.loads(await self.reader.readexactly(length))
@@ -127,12 +127,12 @@ class _Process:
 
 
 class Processes:
-    """Those of one coordinator; belongs to one event loop.
+    """The worker processes of one coordinator; belongs to one event loop.
 
     Parameters
     ----------
     operations:
-        Types besides the installed ones, as the coordinator's own registry has them.
+        Further types, as in the coordinator's own registry.
     """
 
     def __init__(self, operations: Sequence[str] | None = None) -> None:
@@ -145,19 +145,19 @@ class Processes:
         _template.start()  # so that the first call need not wait for it
 
     async def run(self, call: Call[T], *, modules: Sequence[str] = (), alive: Callable[[], None]) -> T:
-        """Run a call in a process of its own, which is ended when this is cancelled.
+        """Run a call in a separate process, which is ended when this is cancelled.
 
         Parameters
         ----------
         modules:
-            To be loaded before, where all processes have them.
+            Modules to load first, in the template where possible.
         alive:
-            Told of signs of life.
+            Called for heartbeats.
 
         Raises
         ------
         Crashed
-            The process has died of it.
+            The process died during the call.
         """
         while self._idle and self._idle[-1].reader.at_eof():
             self._end(self._idle.pop(), kill=False)
@@ -165,7 +165,7 @@ class Processes:
         self._busy.add(process)
         ended = False
         try:
-            # In a thread: the results of a million jobs take seconds.
+            # In a thread: pickling the results of a million jobs takes seconds.
             loop, told = asyncio.get_running_loop(), (self.lease.lease, call)
             message = await loop.run_in_executor(self._pickling, framed, CALL, told)
             process.writer.write(message)

@@ -1,11 +1,11 @@
-"""The process that those which run calls are forked from, and what they do.
+"""The template process from which workers are forked, and the workers' main loop.
 
-A coordinator speaks gRPC and has threads, so it cannot be forked. This one does neither. It loads nothing of
-a user's, only libraries on demand that many calls need; it is the parent of the processes, so it alone knows
-for certain which process a number means, and ends all of them when the coordinator is gone.
+A coordinator uses gRPC and threads, so it cannot be forked. This process uses neither. It loads no user code,
+only, on demand, libraries that many calls need; it is the parent of the processes, so it alone knows for
+certain which process an id means, and ends all of them when the coordinator is gone.
 
-Asked by one byte on its socket: ``F`` with the socket of a new process, the memory of a lease, and what to
-load before; ``K`` and the number of a process to end.
+Requests are one byte on its socket: ``F`` with the socket of a new process, the memory of a lease, and
+modules to load first; ``K`` and the id of a process to end.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from distop.operations.registry import Registry
 FORK, KILL = b"F", b"K"
 
 REAP_S = 2.0
-"""How often it looks for processes that have ended by themselves."""
+"""How often it checks for processes that have ended."""
 
 SIGN_OF_LIFE_S = 0.5
-"""How often at most a call gives a sign of life to the coordinator."""
+"""Shortest interval between a call's heartbeats to the coordinator."""
 
 
 def main(control_file: int) -> None:
@@ -82,14 +82,14 @@ def main(control_file: int) -> None:
 
 
 def load(modules: Iterable[str]) -> None:
-    """Load what there is of some modules."""
+    """Load some modules, as far as they exist."""
     for module in modules:
         with suppress(ImportError):
             import_module(module)
 
 
 def _work(told: dict[str, Any], link_file: int, lease_file: int) -> None:
-    """What a process does all its life."""
+    """The life of a worker process."""
     for name, value in told["environ"].items():
         if value is None:
             os.environ.pop(name, None)
@@ -141,9 +141,9 @@ class _Worker:
         carried = portable(error)
         try:
             pickle.loads(pickle.dumps(carried))
-        except Exception:  # some errors cannot travel
+        except Exception:  # some errors cannot be sent
             carried = _stand_in(carried)
-        # What ends a process is for this one to survive: sys.exit() in a hook must not end the coordinator.
+        # Catch what ends a process: sys.exit() in a hook must not end the worker.
         self.send(ERROR, carried if isinstance(carried, Exception) else _stand_in(carried))
 
     def _alive(self) -> None:
@@ -160,10 +160,10 @@ def _stand_in(error: BaseException) -> Crashed:
 
 
 class _ToCoordinator(QueueHandler):
-    """Hands what is logged to the coordinator, whose log it belongs to."""
+    """Sends log records to the coordinator, which logs them."""
 
     def __init__(self, worker: _Worker) -> None:
-        super().__init__(SimpleQueue())  # of no use: see enqueue
+        super().__init__(SimpleQueue())  # unused: see enqueue
         self._worker = worker
 
     def enqueue(self, record: logging.LogRecord) -> None:

@@ -1,8 +1,8 @@
-"""Running what may hang for the tables of one coordinator: in threads, or in processes that can be ended.
+"""Runs code that may hang for the tables of one coordinator: in threads, or in processes that can be ended.
 
-Threads are for code of distop that waits for the storage of tables. The code of users, and whatever looks
-at what users point at, gets a process of its own. Both have fair places, see :mod:`.places`, and a limit of
-time.
+Threads are for code of distop that waits for the storage of tables. User code, and code that reads
+user-defined locations, gets a separate process. Both have fair slots, see :mod:`.places`, and a time
+limit.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from distop.operations.registry import Registry
 T = TypeVar("T")
 
 LONG_S = 5.0
-"""Seconds after which a call takes long, and may hang."""
+"""Seconds after which a call counts as slow, and may hang."""
 
 LIMIT_S = 600.0
-"""Seconds that a call may take without a sign of life."""
+"""Seconds that a call may take without a heartbeat."""
 
 ASKED_S = 10.0
-"""Seconds that a method of a type may take that looks at nothing."""
+"""Seconds that a method of a type that reads nothing may take."""
 
 _OWN, _PROVISIONED, _LIGHT = "distop.", "distop.spark_jobs.", "distop.operations."
-"""What the modules of distop's types begin with, those of types that plan by looking at storage, and those of
-types that look at nothing."""
+"""Prefixes of modules: of distop's types, of types whose plan reads storage, and of types that read
+nothing."""
 
 _LIBRARIES = ("pyarrow.parquet", "pyiceberg.table", "fsspec")
-"""What all provisioned types need, and what takes long to load."""
+"""Modules that all provisioned types need and that load slowly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,16 +55,16 @@ class Running:
 
 
 class Work:
-    """Of one event loop.
+    """Runs calls; belongs to one event loop.
 
     Parameters
     ----------
     threads:
-        As many as there are places, or more; ``None``: those of the event loop.
+        As many as there are slots, or more; ``None``: those of the event loop.
     processes:
         ``None`` runs everything in the threads, where nothing can be ended.
     limit_s:
-        Seconds that a call may take without a sign of life.
+        Seconds that a call may take without a heartbeat.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class Work:
         self.registry, self.limit_s = registry, limit_s
         self._threads, self._processes = threads, processes
         self._places = places(), places()
-        """Those of threads, and those of processes."""
+        """The slots for threads, and those for processes."""
         self._loaded = False
         self.running: set[Running] = set()
-        """Calls under way."""
+        """Calls in progress."""
 
     def long(self) -> list[Running]:
-        """The calls that take long, those first that began first."""
+        """The slow calls, the oldest first."""
         before = time.monotonic() - LONG_S
         return sorted((one for one in self.running if one.since <= before), key=lambda one: one.since)
 
@@ -94,13 +94,13 @@ class Work:
     ) -> T:
         """Run blocking code of distop in a thread, in turn.
 
-        Raises what it raises; :class:`~distop.errors.CallTimeout` when it, with the wait for its turn, takes
-        too long. It then keeps its place until it ends.
+        Raises its errors; :class:`~distop.errors.CallTimeout` when it, including the wait for its turn, takes
+        too long. It then keeps its slot until it ends.
         """
         limit = self.limit_s if limit_s is None else limit_s
         with self._begun(table, what):
             try:
-                # Not wait_for: that of Python 3.11 swallows a cancellation that comes along with the result.
+                # Not wait_for: that of Python 3.11 swallows a cancellation that arrives with the result.
                 async with asyncio.timeout(limit) as until:
                     place = await self._places[0].enter(table)
                     try:
@@ -129,14 +129,14 @@ class Work:
     ) -> T:
         """Run code of a type, or of its steps, in turn; ended when it takes too long, or this is cancelled.
 
-        Types of distop that look at nothing run at once: to wait for a thread takes longer than they do.
+        Types of distop that read nothing run at once: waiting for a thread takes longer than they do.
 
         Parameters
         ----------
         check:
-            Of the lease that is held, for calls in a thread; those in processes look at it themselves.
+            Check of the lease, for calls in a thread; those in processes check it themselves.
         limit_s:
-            How long it may take with the wait for its turn; signs of life do not matter then.
+            Time limit including the wait for its turn; heartbeats do not extend it.
 
         Raises what the call raises; :class:`~distop.errors.CallTimeout`; :class:`~distop.errors.Crashed`.
         """
@@ -166,8 +166,8 @@ class Work:
                 raise _too_long(what, self.limit_s if limit_s is None else limit_s) from None
 
     async def asked(self, kind: DistributedOperation, table: str, method: str, call: Call[T]) -> T:
-        """Run a call of a method that looks at nothing but what it is given: at once where the method is
-        distop's, as :meth:`user` where it is a user's; raises as that."""
+        """Run a method that only reads its arguments: at once if it is distop's, as :meth:`user` if it is
+        user-defined; raises as that."""
         if is_own(kind, method):
             return call(Surroundings(self.registry, lambda: None))
         return await self.user(
@@ -175,7 +175,7 @@ class Work:
         )
 
     def _load(self, modules: tuple[str, ...]) -> None:
-        """Load libraries here, too, the first time that a process does: the commit will need them."""
+        """Load libraries here, too, once per process: the commit will need them."""
         if not self._loaded and len(modules) > 1:
             self._loaded = True
             _ = asyncio.get_running_loop().run_in_executor(self._threads, load, modules)
@@ -197,7 +197,7 @@ def is_own(kind: DistributedOperation, method: str) -> bool:
 
 
 def _modules(call: Call[Any], kind: DistributedOperation | None) -> tuple[str, ...]:
-    """What is worth loading once for all processes; nothing of a user's, since that might start threads."""
+    """Modules to load once for all processes; no user-defined ones, since they might start threads."""
     function: str = getattr(call, "func", call).__module__
     module = type(kind).__module__ if kind is not None else ""
     if not module.startswith(_PROVISIONED):
@@ -208,7 +208,7 @@ def _modules(call: Call[Any], kind: DistributedOperation | None) -> tuple[str, .
 def _called(call: Callable[..., T], *args: Any) -> T:
     try:
         return call(*args)
-    except StopIteration as error:  # no future takes it: who waits would wait for ever
+    except StopIteration as error:  # a future refuses it: the caller would wait for ever
         raise RuntimeError("something that must be there was not found") from error
 
 

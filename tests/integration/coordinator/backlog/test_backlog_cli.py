@@ -173,7 +173,7 @@ async def test_failed_batches_block_and_are_decided_about(
     await terminal.reads("t", "b")
     await terminal.run("backlog", "set", "u", "--max-attempts", "5")
     await terminal.run("backlog", "add", "u", "x", "--type", "clumsy")
-    await terminal.why("u", "batch x is tried again after ")
+    await terminal.why("u", "batch x is retried after ")
     async with running(config_of(etcd_config)) as other:
         await terminal.run("drain", terminal.address)
         second = Terminal(other.address)

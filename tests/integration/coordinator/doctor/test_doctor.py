@@ -398,7 +398,7 @@ async def test_schedules_whose_time_has_come_and_that_nobody_looks_at_are_told(
     assert "NO_LEADER" not in {one.finding.code for one in await practice.examine("s")}
     await client.put(keys.agenda, encode(AgendaRecord(due=time.time() - 60)))
     [told] = [one.finding for one in await practice.examine("s") if one.finding.code == "NO_LEADER"]
-    assert "schedules to be looked at" in told.sentence
+    assert "schedules to process" in told.sentence
 
 
 async def test_keys_without_an_operation_are_collected(practice: Practice, led: OperationId) -> None:

@@ -199,7 +199,7 @@ async def test_an_installation_that_was_not_restored_is_left_alone(
     with pytest.raises(PreconditionFailed, match="no installation"):
         await mended(client)
     async with serving(client.config, tmp_path, client):
-        with pytest.raises(PreconditionFailed, match="nothing shows"):
+        with pytest.raises(PreconditionFailed, match="has no mark of a restore"):
             _ = [one async for one in mend(client, Mending(fix=True), now=time.time())]
 
 

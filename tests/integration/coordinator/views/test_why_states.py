@@ -389,7 +389,7 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
         blocked_by_a_late_one,
         "stuck",
         (
-            "batch a blocks the table: BATCH_LATE: it sorts before 'b', which was applied already; "
+            "batch a blocks the table: BATCH_LATE: it sorts before 'b', which has already been applied; "
             r"distop backlog retry\|skip blocked_by_a_late_one a"
         ),
     ),
@@ -413,7 +413,7 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
     (
         retrying,
         "waiting",
-        r"batch a is tried again after [1-9]\d* failed attempts? of 100: CRASHED: ZeroDivisionError: a .*",
+        r"batch a is retried after [1-9]\d* failed attempts? of 100: CRASHED: ZeroDivisionError: a .*",
     ),
     (unreadable_batch, "stuck", "batch a cannot be read: CORRUPT_RECORD: .*"),
     (in_the_way, "moving", "noop/1 running: 0 of 2 jobs done, run by e1; batch a waits"),

@@ -78,5 +78,5 @@ def test_what_is_usual_passes() -> None:
 
 
 def test_a_callers_name_can_be_read() -> None:
-    with pytest.raises(InvalidArgument, match="cannot be seen"):
+    with pytest.raises(InvalidArgument, match="invisible character"):
         check_texts(pb.StartOperationRequest(started_by="ana\u202e"))
