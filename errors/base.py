@@ -1,4 +1,4 @@
-"""The root of all errors, and one class for each kind of them.
+"""The root of all errors, and one class for each kind.
 
 Every error a user can meet is a :class:`DistopError`. Its ``code`` never changes once released, its
 ``retryable`` says whether the same call may succeed later without a change, and its ``hint`` says what
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 
 class Kind(Enum):
-    """What sort of failure it is. The value is ``(gRPC status name, exit code)``."""
+    """The kind of a failure. The value is ``(gRPC status name, exit code)``."""
 
     INVALID = ("INVALID_ARGUMENT", 2)
     NOT_FOUND = ("NOT_FOUND", 3)
@@ -38,7 +38,7 @@ class Kind(Enum):
 
 
 RETRY_AFTER = "retryAfterS"
-"""The detail of an error that says after how many seconds to try again."""
+"""The detail of an error with the seconds until the next attempt."""
 
 _LONGEST_ADVICE_S = 60.0
 
@@ -69,7 +69,7 @@ class DistopError(Exception):
 
     @property
     def retry_after_s(self) -> float:
-        """Seconds after which the service wants to be asked again; 0: it has not said."""
+        """Seconds until the service accepts the next attempt; 0: unknown."""
         try:
             return min(max(float(self.details.get(RETRY_AFTER, "0")), 0.0), _LONGEST_ADVICE_S)
         except ValueError:
@@ -79,25 +79,25 @@ class DistopError(Exception):
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exceptions cross process boundaries (Spark pickles them); keyword arguments must survive, and so
-        # must a code of a newer version, which stands on the instance.
+        # Exceptions cross process boundaries (Spark pickles them): keyword arguments must survive, and so
+        # must a code of a newer version, which is stored on the instance.
         return _rebuild, (type(self), self.message, self.hint, self.details), vars(self)
 
 
 def error_class(code: str, root: type[DistopError] = DistopError) -> type[DistopError] | None:
-    """The class of this code, among all that are loaded."""
+    """The class with this code, among all that are loaded."""
     if vars(root).get("code") == code:
         return root
     return next((found for child in root.__subclasses__() if (found := error_class(code, child))), None)
 
 
 def shortened(text: str, limit: int) -> str:
-    """At most ``limit`` characters of a text; one that is cut ends with a whole word and an ellipsis."""
+    """At most ``limit`` characters of a text; a truncated one ends with a whole word and an ellipsis."""
     if len(text) <= limit:
         return text
     kept = text[: limit - 1]
     words = kept[: kept.rfind(" ") + 1]
-    # One that is all of one word, such as a path, is cut where it must be.
+    # A text of one long word, such as a path, is cut anywhere.
     return f"{(words if len(words) > limit // 2 else kept).rstrip()}…"
 
 
@@ -113,14 +113,14 @@ class InvalidArgument(DistopError):
 
 
 class NotFound(DistopError):
-    """The thing asked for does not exist."""
+    """The requested thing does not exist."""
 
     code = "NOT_FOUND"
     kind = Kind.NOT_FOUND
 
 
 class AlreadyExists(DistopError):
-    """The thing to be made exists already."""
+    """The thing to create already exists."""
 
     code = "ALREADY_EXISTS"
     kind = Kind.EXISTS
@@ -142,7 +142,7 @@ class PermissionDenied(DistopError):
 
 
 class Unauthenticated(DistopError):
-    """The service does not know who calls."""
+    """The service cannot identify the caller."""
 
     code = "UNAUTHENTICATED"
     kind = Kind.UNAUTHENTICATED
@@ -150,7 +150,7 @@ class Unauthenticated(DistopError):
 
 
 class Conflict(DistopError):
-    """Somebody else changed the table meanwhile."""
+    """The table was changed concurrently."""
 
     code = "CONFLICT"
     kind = Kind.CONFLICT
@@ -165,7 +165,7 @@ class DeadlineExceeded(DistopError):
 
 
 class Unavailable(DistopError):
-    """A service that is needed does not answer."""
+    """A required service does not answer."""
 
     code = "UNAVAILABLE"
     kind = Kind.UNAVAILABLE

@@ -1,4 +1,4 @@
-"""What a source or a table holds stands in the way."""
+"""The content of a source or a table prevents the operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SourceEmpty(InvalidArgument):
 
 
 class AlreadyIngested(PreconditionFailed):
-    """The source was ingested already, as its watermark says."""
+    """The source was already ingested, according to its watermark."""
 
     code = "ALREADY_INGESTED"
 
@@ -33,13 +33,13 @@ class WatermarkConflict(Conflict):
 
 
 class HeadConflict(Conflict):
-    """The table was written to meanwhile, and the operation's mode does not allow that."""
+    """The table was changed meanwhile, and the operation's mode does not allow that."""
 
     code = "HEAD_CONFLICT"
 
 
 class SchemaConflict(Conflict):
-    """The columns of the table have changed meanwhile, and the operation's files do not fit any more."""
+    """The columns of the table have changed meanwhile, and the operation's files no longer fit."""
 
     code = "SCHEMA_CONFLICT"
     retryable = True
@@ -47,18 +47,18 @@ class SchemaConflict(Conflict):
 
 
 class TableNotEmpty(Conflict):
-    """The table holds data already, and the operation was to find none."""
+    """The table already holds data, but the operation requires an empty one."""
 
     code = "TABLE_NOT_EMPTY"
 
 
 class ValidationFailed(PreconditionFailed):
-    """Rows break rules that were to hold.
+    """Rows break rules that they must keep.
 
     Parameters
     ----------
     facts:
-        What the history is to show of it: JSON.
+        Facts for the history: JSON.
     """
 
     code = "VALIDATION_FAILED"
@@ -83,7 +83,7 @@ class WriteTooOld(PreconditionFailed):
 
 
 class WriteGivenUp(PreconditionFailed):
-    """The write was given up before it was published."""
+    """The write was abandoned before it was published."""
 
     code = "WRITE_GIVEN_UP"
     default_hint = "write the rows again"
@@ -97,17 +97,17 @@ class BadRow(JobFailed):
 
 
 class KafkaUnavailable(PreconditionFailed):
-    """The brokers of a Kafka cluster do not answer, or not with what is needed."""
+    """The brokers of a Kafka cluster do not answer, or lack something that is needed."""
 
-    # Not of the kind of what a client takes for a coordinator that is away, and repeats with another one.
+    # Not the kind that a client takes for an unreachable coordinator, and retries with another one.
 
     code = "KAFKA_UNAVAILABLE"
     retryable = True
-    default_hint = "see whether the brokers run and can be reached from here, then try again"
+    default_hint = "check that the brokers run and can be reached from here, then try again"
 
 
 class OffsetsLost(JobFailed):
-    """Records of a Kafka topic that were to be ingested are not in the topic any more."""
+    """Records of a Kafka topic that the operation needs are no longer in the topic."""
 
     code = "OFFSETS_LOST"
-    default_hint = "what is missing is gone for good: leave it out with on_gap=skip"
+    default_hint = "missing records are lost: skip them with on_gap=skip"

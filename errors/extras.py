@@ -16,14 +16,14 @@ class ExtraMissing(PreconditionFailed):
 
 
 def require(module: str, extra: str, purpose: str) -> None:
-    """See that a library that an extra of distop installs is there, without loading it.
+    """Make sure that a library of an extra of distop is installed, without loading it.
 
     Parameters
     ----------
     extra:
         Its name in ``pyproject.toml``, such as ``spark``.
     purpose:
-        What needs the library, as the beginning of a sentence.
+        What needs the library, as the subject of a sentence.
 
     Raises
     ------
@@ -40,6 +40,6 @@ def require(module: str, extra: str, purpose: str) -> None:
 
 
 def library(module: str, extra: str, purpose: str) -> Any:
-    """Import a library that an extra of distop installs; parameters and errors as of :func:`require`."""
+    """Import a library of an extra of distop; parameters and errors as of :func:`require`."""
     require(module, extra, purpose)
     return import_module(module)

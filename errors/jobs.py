@@ -1,4 +1,4 @@
-"""A job did not do what it was to do."""
+"""A job failed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class JobFailed(DistopError):
 
 
 class Crashed(DistopError):
-    """Code that distop has called raised an error that is none of distop's: of a disk, a network, a user."""
+    """Code called by distop raised an error that is not one of distop: of a disk, a network, a user."""
 
     code = "CRASHED"
     kind = Kind.PRECONDITION
@@ -21,21 +21,21 @@ class Crashed(DistopError):
 
 
 class JobCrashed(Crashed):
-    """A job raised an error that is none of distop's: of a disk, a network, the code of its type."""
+    """A job raised an error that is not one of distop: of a disk, a network, the code of its type."""
 
     code = "JOB_CRASHED"
-    default_hint = "start the operation again once the cause is removed"
+    default_hint = "start the operation again after removing the cause"
 
 
 def as_distop(error: Exception, crash: type[DistopError] = Crashed) -> DistopError:
-    """The error itself if it is one of distop's; else a ``crash`` that names it."""
+    """The error itself if it is one of distop; otherwise a ``crash`` that names it."""
     if isinstance(error, DistopError):
         return error
     return crash(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
 class AttemptTimeout(DistopError):
-    """An attempt at a job took longer than it may."""
+    """An attempt at a job exceeded its timeout."""
 
     code = "ATTEMPT_TIMEOUT"
     kind = Kind.DEADLINE
@@ -44,7 +44,7 @@ class AttemptTimeout(DistopError):
 
 
 class CallTimeout(DistopError):
-    """What a coordinator has called took longer than it may."""
+    """A call of the coordinator exceeded its timeout."""
 
     code = "CALL_TIMEOUT"
     kind = Kind.DEADLINE
@@ -56,4 +56,4 @@ class JobResultTooLarge(JobFailed):
     """The result of a job is larger than its record may be."""
 
     code = "JOB_RESULT_TOO_LARGE"
-    default_hint = "write large facts into a file, and report its path"
+    default_hint = "write large facts to a file, and return its path"

@@ -1,4 +1,4 @@
-"""What a caller asked for is wrong, or not possible at present."""
+"""The caller's request is wrong, or not possible at present."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class InvalidName(InvalidArgument):
 
 
 class NotAllowed(InvalidArgument):
-    """What the caller names may not be opened here."""
+    """The location that the caller names may not be opened here."""
 
     code = "NOT_ALLOWED"
     default_hint = "ask the operator to list it"
@@ -26,7 +26,7 @@ class ArgumentTooLarge(InvalidArgument):
 
 
 class UnknownOperationType(InvalidArgument):
-    """No operation type of this name is registered."""
+    """No operation type with this name is registered."""
 
     code = "UNKNOWN_OPERATION_TYPE"
     default_hint = (
@@ -35,7 +35,7 @@ class UnknownOperationType(InvalidArgument):
 
 
 class FutureRevision(InvalidArgument):
-    """The revision asked for has not happened yet."""
+    """The requested revision has not happened yet."""
 
     code = "FUTURE_REVISION"
 
@@ -51,11 +51,11 @@ class OperationNotFound(NotFound):
     """The operation does not exist."""
 
     code = "OPERATION_NOT_FOUND"
-    default_hint = "it may be older than the history that is kept, or counted in its series: see distop ls"
+    default_hint = "it may be older than the stored history, or be counted in its series: see distop ls"
 
 
 class TableExists(AlreadyExists):
-    """A table of this name exists already."""
+    """A table with this name already exists."""
 
     code = "TABLE_EXISTS"
 
@@ -68,7 +68,7 @@ class LocationInUse(AlreadyExists):
 
 
 class LocationNotOwned(PreconditionFailed):
-    """Nothing says that all files of the folder are the table's own: none is removed."""
+    """It is not certain that all files of the folder belong to the table: none is removed."""
 
     code = "LOCATION_NOT_OWNED"
 
@@ -81,17 +81,17 @@ class RequestIdReused(AlreadyExists):
 
 
 class BatchDiffers(AlreadyExists):
-    """A batch of this name is queued with another content."""
+    """A batch with this name is queued with different content."""
 
     code = "BATCH_DIFFERS"
-    default_hint = "publish it again on purpose (republish), or give it another name"
+    default_hint = "publish it again with republish, or give it another name"
 
 
 class BatchLate(PreconditionFailed):
     """The batch sorts before one that was applied, and the table rejects such batches."""
 
     code = "BATCH_LATE"
-    default_hint = "publish it again on purpose (republish), or under a later name"
+    default_hint = "publish it again with republish, or under a later name"
 
 
 class ScheduleNotFound(NotFound):
@@ -101,21 +101,21 @@ class ScheduleNotFound(NotFound):
 
 
 class ScheduleExists(AlreadyExists):
-    """The table has a schedule of this name."""
+    """The table already has a schedule with this name."""
 
     code = "SCHEDULE_EXISTS"
     default_hint = "give it another name, or remove that one first: distop schedules rm TABLE NAME"
 
 
 class BacklogInUse(PreconditionFailed):
-    """Batches of the table wait, or were applied: it keeps its name."""
+    """Batches of the table wait, or were applied: it cannot be renamed."""
 
     code = "BACKLOG_IN_USE"
-    default_hint = "ingest its rows into a new table, or go on under the old name"
+    default_hint = "ingest its rows into a new table, or keep the old name"
 
 
 class IncompatibleOperation(DistopError):
-    """Another operation of this table is in the way."""
+    """An incompatible operation of this table is running."""
 
     code = "INCOMPATIBLE_OPERATION"
     kind = Kind.PRECONDITION
@@ -148,10 +148,10 @@ class NotParked(PreconditionFailed):
 
 
 class NotSkippable(PreconditionFailed):
-    """What failed cannot be left out of the operation."""
+    """The failed part of the operation cannot be skipped."""
 
     code = "NOT_SKIPPABLE"
-    default_hint = "resolve the operation with retry, once the cause is removed, or with abort"
+    default_hint = "resolve the operation with retry, after removing the cause, or with abort"
 
 
 class TooLateToCancel(DistopError):
@@ -159,7 +159,7 @@ class TooLateToCancel(DistopError):
 
     code = "TOO_LATE_TO_CANCEL"
     kind = Kind.PRECONDITION
-    default_hint = "it is being published: wait for its end, then undo what it did with another operation"
+    default_hint = "it is being published: wait for its end, then undo its effect with another operation"
 
 
 class Cancelled(DistopError):
@@ -170,10 +170,10 @@ class Cancelled(DistopError):
 
 
 class OtherLayout(PreconditionFailed):
-    """The keys of this installation were laid out by another version."""
+    """The keys of this installation have the layout of another version."""
 
     code = "OTHER_LAYOUT"
-    default_hint = "use the version that made it, or another prefix: distop 0.1 moves nothing over"
+    default_hint = "use the version that created it, or another prefix: distop 0.1 migrates nothing"
 
 
 class Restored(PreconditionFailed):
@@ -181,4 +181,4 @@ class Restored(PreconditionFailed):
 
     code = "ETCD_RESTORED"
     retryable = True
-    default_hint = "see that no service runs, then: distop doctor --after-restore --fix"
+    default_hint = "make sure that no service runs, then: distop doctor --after-restore --fix"

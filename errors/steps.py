@@ -1,4 +1,4 @@
-"""A commit step can not be taken."""
+"""A commit step cannot be executed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from distop.errors.base import DistopError, Kind
 
 
 class UnknownCommitStep(DistopError):
-    """No commit step of this name is registered."""
+    """No commit step with this name is registered."""
 
     code = "UNKNOWN_COMMIT_STEP"
     kind = Kind.UNIMPLEMENTED
@@ -20,17 +20,17 @@ class PermanentStepError(DistopError):
 
     code = "STEP_IMPOSSIBLE"
     kind = Kind.PRECONDITION
-    default_hint = "put right what it names, then resolve the operation"
+    default_hint = "remove the cause, then resolve the operation"
 
 
 class StepConflict(PermanentStepError):
-    """A commit step found something else than what it was planned on."""
+    """A commit step found a different state than the planned one."""
 
     code = "STEP_CONFLICT"
     kind = Kind.CONFLICT
 
 
 class StepSourceMissing(PermanentStepError):
-    """What a commit step is to publish is gone."""
+    """The source of a commit step is gone."""
 
     code = "STEP_SOURCE_MISSING"

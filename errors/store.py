@@ -1,4 +1,4 @@
-"""etcd, a lease or a record in it is not as it must be."""
+"""A problem of etcd, a lease or a record in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class EtcdUnavailable(Unavailable):
 
 
 class EtcdDenied(EtcdUnavailable):
-    """etcd does not take this user, password or role."""
+    """etcd rejects this user, password or role."""
 
     code = "ETCD_DENIED"
     kind = Kind.DENIED
@@ -22,14 +22,14 @@ class EtcdDenied(EtcdUnavailable):
 
 
 class OutcomeUnknown(Unavailable):
-    """A write was sent and its reply was lost; whether it happened could not be read back."""
+    """A write was sent and its reply was lost; reading back did not show whether it happened."""
 
     code = "OUTCOME_UNKNOWN"
-    default_hint = "ask again: the call is safe to repeat with the same request id"
+    default_hint = "repeat the call: it is idempotent with the same request id"
 
 
 class Busy(Exhausted):
-    """More is under way than is served at one time."""
+    """The limit of concurrent work is reached."""
 
     code = "BUSY"
     default_hint = "try again in a moment"
@@ -38,8 +38,9 @@ class Busy(Exhausted):
 class EtcdOutOfSpace(OutcomeUnknown):
     """etcd is out of space and refuses writes.
 
-    Also such as it has made: of those under way when its quota is reached it says so although they happened
-    (etcd 3.4 and 3.5: its ``quotaApplierV3`` applies first and refuses then). Nothing may be concluded.
+    Even for writes that it has applied: for those in progress when its quota is reached it reports the error
+    although they happened (etcd 3.4 and 3.5: ``quotaApplierV3`` applies first and refuses then). Conclude
+    nothing from it.
     """
 
     code = "ETCD_OUT_OF_SPACE"
@@ -48,18 +49,18 @@ class EtcdOutOfSpace(OutcomeUnknown):
 
 
 class CorruptRecord(DistopError):
-    """A value in etcd is not what this version of distop writes."""
+    """This version of distop cannot parse a value in etcd."""
 
     code = "CORRUPT_RECORD"
 
 
 class Compacted(DistopError):
-    """The revision asked for is no longer in etcd's history."""
+    """The requested revision is no longer in etcd's history."""
 
     code = "COMPACTED"
     kind = Kind.PRECONDITION
     retryable = True
-    default_hint = "begin again from the present state"
+    default_hint = "restart from the present state"
 
 
 class LeadershipLost(DistopError):
@@ -86,11 +87,11 @@ OF_THE_WORLD: tuple[type[DistopError], ...] = (
     LeadershipLost,
     LeaseLost,
 )
-"""What says nothing about the operation or batch that meets it: it is tried again, and not counted."""
+"""Errors that say nothing about the operation or batch that meets them: retried, and not counted."""
 
 
 class Forked(PreconditionFailed):
-    """This process was forked from one that uses distop already, and cannot reach anybody."""
+    """This process was forked from one that already uses distop, and cannot connect."""
 
     code = "FORKED"
-    default_hint = "start processes anew instead, as multiprocessing.get_context('spawn') does"
+    default_hint = "start processes without fork, as multiprocessing.get_context('spawn') does"

@@ -1,8 +1,8 @@
-"""An event loop in a thread, for code that blocks; and what a process that was forked may not do.
+"""An event loop in a thread, for blocking code; and protection against using gRPC after a fork.
 
-gRPC's threads do not live on in a forked process, where whatever uses it waits for ever. ``multiprocessing``
-forks by default before Python 3.14. So each process remembers whether it, or the one it was forked from, has
-spoken gRPC first.
+gRPC's threads do not exist in a forked process, where calls then hang. ``multiprocessing`` forks by default
+before Python 3.14. So each process remembers whether it, or the one from which it was forked, has used gRPC
+first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from distop.errors.store import Forked
 T = TypeVar("T")
 
 _NOTICE_S = 0.5
-"""Longest time until a signal is noticed that has not woken who waits."""
+"""Longest time until a signal that did not wake the waiting thread is noticed."""
 
 _CLOSING_S = 10.0
 """Longest wait for the thread to end."""
@@ -30,7 +30,7 @@ _speaker: int | None = None
 
 
 def check_not_forked() -> None:
-    """To be called before gRPC is used; raises :class:`Forked` where that would hang."""
+    """Call this before gRPC is used; raises :class:`Forked` where that would hang."""
     global _speaker
     if _speaker is None:
         _speaker = os.getpid()
@@ -39,10 +39,10 @@ def check_not_forked() -> None:
 
 
 def result_of(future: concurrent.futures.Future[T]) -> T:
-    """Its result, once it is there.
+    """The future's result, once it is available.
 
-    A signal (Ctrl-C) ends the wait only if it comes to the thread that waits, and while it waits. One that
-    comes a moment before, or to another thread of the process, is noticed when that thread next wakes up.
+    A signal (Ctrl-C) ends the wait only if it arrives at the waiting thread, and during the wait. One that
+    arrives a moment earlier, or at another thread of the process, is noticed when that thread next wakes up.
     """
     while not concurrent.futures.wait([future], _NOTICE_S).done:
         pass
@@ -50,7 +50,7 @@ def result_of(future: concurrent.futures.Future[T]) -> T:
 
 
 async def cancel_others() -> None:
-    """End all other tasks of this event loop: who waits for one in another thread is told."""
+    """End all other tasks of this event loop, so that threads that wait for them are notified."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -68,19 +68,19 @@ class LoopThread:
         self._end: Callable[[], Any] = lambda: None
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
-        """Have it done by the loop. Raises :class:`PreconditionFailed` if the loop has ended."""
+        """Run a coroutine in the loop. Raises :class:`PreconditionFailed` if the loop has ended."""
         check_not_forked()
         if self.loop.is_closed():
             raise PreconditionFailed("the client is closed")
         return asyncio.run_coroutine_threadsafe(work(), self.loop)
 
     def belongs_to(self, owner: object, closing: Callable[[], Awaitable[None]]) -> None:
-        """At the owner's end ``closing`` is done, which must not refer to it, and the thread ends."""
+        """At the owner's end, run ``closing``, which must not refer to the owner, and end the thread."""
         self._end = end = weakref.finalize(owner, _finish, os.getpid(), self.loop, closing)
         end.atexit = False
 
     def close(self) -> None:
-        """Do the closing and end the thread; nothing if that has happened."""
+        """Run the closing and end the thread; idempotent."""
         self._end()
         if self._thread is not threading.current_thread():
             self._thread.join(_CLOSING_S)
@@ -94,7 +94,7 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _finish(pid: int, loop: asyncio.AbstractEventLoop, closing: Callable[[], Awaitable[None]]) -> None:
-    # Without waiting: the garbage collector may call this on any thread, the loop's own among them.
+    # Without waiting: the garbage collector may call this on any thread, even the loop's own.
     if pid != os.getpid() or loop.is_closed():
         return
 

@@ -1,8 +1,8 @@
-"""Where a :class:`~distop.errors.DistopError` meets gRPC: the only module that knows both.
+"""Conversion between a :class:`~distop.errors.DistopError` and gRPC: the only module that knows both.
 
 On the wire an error is a ``google.rpc.Status`` in the trailing metadata: an ``ErrorInfo`` with the stable
-code as its reason and domain ``distop``, and a ``RetryInfo`` where the same call may succeed later. On the
-other side the same class is built again. See https://google.aip.dev/193.
+code as its reason and domain ``distop``, and a ``RetryInfo`` where the same call may succeed later. The
+receiver builds the same class again. See https://google.aip.dev/193.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from distop.errors.base import error_class
 
 DOMAIN = "distop"
 _REFUSALS = ("Socket closed", "handshake", "reset by peer", "GOAWAY")
-"""What gRPC says where one side speaks TLS and the other does not, or does not trust a certificate."""
+"""gRPC's messages when only one side uses TLS, or one does not trust a certificate."""
 
 RETRY_DELAY_S = 1
-"""What ``RetryInfo`` advises, unless the error says more."""
+"""The default retry delay in ``RetryInfo``."""
 
 # gRPC drops a reply whose metadata exceed 8 KiB, and the message travels twice: percent-encoded (up to three
 # bytes for one) and, like the rest, in base64 (four for three). At worst these limits make 7.3 KiB.
@@ -55,11 +55,11 @@ _GENERAL: dict[Kind, type[DistopError]] = {
     Kind.DENIED: PermissionDenied,
     Kind.UNAUTHENTICATED: Unauthenticated,
 }
-"""The class that stands for a whole kind, so that ``except NotFound`` catches codes of newer servers too."""
+"""The class for a whole kind, so that ``except NotFound`` also catches codes of newer servers."""
 
 
 def to_status(error: DistopError) -> status_pb2.Status:
-    """The error as it travels. Long texts are cut, since gRPC bounds the size of metadata."""
+    """The encoded error. Long texts are truncated, since gRPC bounds the size of metadata."""
     info = error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN)
     room = _DETAILS_BYTES
     for key, value in error.details.items():
@@ -86,17 +86,17 @@ async def abort(context: grpc.aio.ServicerContext[Any, Any], error: DistopError)
 
 
 def from_rpc_error(error: grpc.RpcError, *, address: str = "") -> DistopError:
-    """The :class:`DistopError` that a failed call stands for.
+    """The :class:`DistopError` for a failed call.
 
     An error that a distop server sent comes back as the class it had there. If this process does not know
     its code, it is the general class of its kind, with the received ``code`` on the instance. Failures of
-    gRPC itself, where no server of ours had a say, become :class:`Unavailable`, :class:`DeadlineExceeded`
-    or whatever else the status stands for.
+    gRPC itself, without an answer of a distop server, become :class:`Unavailable`, :class:`DeadlineExceeded`
+    or the class for the status.
 
     Parameters
     ----------
     address:
-        Who was called, for the message.
+        Address of the called server, for the message.
     """
     call: Any = error  # what gRPC raises is also the call, which grpc.RpcError does not show
     status, message = call.code(), call.details() or ""
@@ -122,8 +122,8 @@ def _from_plain(status: grpc.StatusCode, message: str, address: str) -> DistopEr
         # "failed to connect to all addresses; last error: UNKNOWN: ...: Connection refused": the end says it.
         if "failed to connect" in message and any(sign in message for sign in _REFUSALS):
             return Unavailable(
-                f"TLS refused, or no server there: {address}: {message.partition('last error: ')[2]}",
-                hint="does it speak TLS, and does your DISTOP_CA (and DISTOP_CERT, if it wants one) fit it?",
+                f"no TLS connection, or no server at {address}: {message.partition('last error: ')[2]}",
+                hint="does it use TLS, and do your DISTOP_CA (and DISTOP_CERT, if it requires one) match?",
                 details={"grpc": message},
             )
         return Unavailable(
@@ -134,7 +134,7 @@ def _from_plain(status: grpc.StatusCode, message: str, address: str) -> DistopEr
     if status is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExceeded(
             f"no answer from {address} within the deadline",
-            hint=f"is the coordinator at {address} healthy? Else give the call more time",
+            hint=f"is the coordinator at {address} healthy? If so, use a longer timeout",
         )
     if status is grpc.StatusCode.UNIMPLEMENTED:
         failure = DistopError(
@@ -148,7 +148,7 @@ def _from_plain(status: grpc.StatusCode, message: str, address: str) -> DistopEr
 
 
 def _with(error: DistopError, **own: Any) -> DistopError:
-    """Let an instance differ from its class in what was received."""
+    """Let an instance differ from its class in the received values."""
     vars(error).update({name: value for name, value in own.items() if getattr(error, name) != value})
     return error
 
@@ -156,7 +156,7 @@ def _with(error: DistopError, **own: Any) -> DistopError:
 def _error_info(call: Any) -> error_details_pb2.ErrorInfo | None:
     try:
         status = rpc_status.from_call(call)
-    except (DecodeError, ValueError):  # whoever answered says two things at once
+    except (DecodeError, ValueError):  # the answer contradicts itself
         return None
     info = error_details_pb2.ErrorInfo()
     for detail in status.details if status is not None else ():

@@ -23,12 +23,13 @@ def run(
     max_operations: int = 4,
     stop: threading.Event | None = None,
 ) -> int:
-    """Run operations in this program until ``stop`` is set, or SIGTERM or SIGINT comes (in the main thread).
+    """Run operations in this program until ``stop`` is set, or SIGTERM or SIGINT arrives (in the main
+    thread).
 
     Parameters
     ----------
     spark:
-        The session to run jobs with; it stays the caller's. ``None``: threads of this process. A session
+        The session for jobs; it stays the caller's. ``None``: threads of this process. A session
         made with the settings of ``distop.executor.launch.SETTINGS`` is much faster.
     etcd:
         How to reach etcd; by default as the environment says (``DISTOP_ETCD``).
@@ -37,14 +38,14 @@ def run(
     max_operations:
         Operations at once.
 
-    What their callers name is opened if the environment lists it (``DISTOP_ALLOW_SOURCES``,
+    It opens what callers name if the environment lists it (``DISTOP_ALLOW_SOURCES``,
     ``DISTOP_ALLOW_LOCATIONS``; ``*``: everything).
 
     Returns
     -------
-    0, or 1 when the session broke; all operations were let go then.
+    0, or 1 when the session broke; all operations were then released.
     """
-    # Spark's workers import this package for a task's sake and must not pay for gRPC.
+    # Spark's workers import this package for tasks and must not pay for gRPC.
     from distop.commit.files.allowed import restrict
     from distop.executor.runner.options import RunnerOptions
     from distop.executor.runner.service import ExecutorConfig, run_with

@@ -1,4 +1,4 @@
-"""The public API for writing an operation over a partitioned table.
+"""The public API for writing an operation on a partitioned table.
 
 Subclass :class:`DistributedOperation`, register it under the entry point group ``distop.operations``,
 and every coordinator and executor that has it installed can run it.

@@ -29,14 +29,14 @@ class Scope(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRequest:
-    """What ``plan`` may look at. The operation starts on this state of its table; whatever must still hold at
-    the end belongs into :attr:`Plan.watermarks`, which is compared in the finishing transaction."""
+    """The input of ``plan``. The operation starts on this state of its table; put everything that must still
+    hold at the end into :attr:`Plan.watermarks`, which the finishing transaction compares."""
 
     table: TableRecord
     head: Head | None
     watermarks: Mapping[str, Mapping[str, str]]
-    """source -> partition -> value. Asking for a partition reads a little; going through a source reads the
-    source, and going through all of it reads everything, which may be a million entries."""
+    """source -> partition -> value. Looking up a partition reads a little; iterating a source reads the
+    source, and iterating all of it reads everything, which may be a million entries."""
     argument: Mapping[str, Any]
     """As the caller sent it; unchecked."""
     partitions: Sequence[str] | None = None
@@ -44,23 +44,23 @@ class PlanRequest:
     options: OperationOptions = field(default_factory=OperationOptions)
     active: Sequence[OperationArg] = ()
     """Operations of the table that still have keys, for types with ``sees_active``: running, or ended and not
-    swept yet."""
+    yet swept."""
     object: str = ""
-    """What the operation is about, of a type that runs once per object."""
+    """The object of the operation, for a type that runs once per object."""
     index: IndexRecord | None = None
     """The published state of that object, for types with ``builds_index``; ``None`` if it has none yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What will be done: fixed when the operation starts, and never planned again (a *frozen* plan).
+    """What will be done: fixed when the operation starts, and not planned again (a *frozen* plan).
 
-    Of a *dynamic* plan the jobs are not fixed: they are the partitions of a DataFrame, however many there are
+    The jobs of a *dynamic* plan are not fixed: they are the partitions of a DataFrame, however many there are
     when it is computed. See :meth:`DistributedOperation.frame`.
     """
 
     argument: dict[str, Any]
-    """JSON that every job can work from. Checked, completed, at most about 1 MiB."""
+    """JSON that every job works from. Checked, with defaults filled in, at most about 1 MiB."""
     partition_count: int = 0
     """Number of jobs, when they are named "0", "1", ... ."""
     partitions: list[str] | None = None
@@ -68,10 +68,10 @@ class Plan:
     watermarks: dict[str, dict[str, WatermarkMove]] = field(default_factory=dict)
     dynamic: bool = False
     uuid: str = ""
-    """Names the operation's staging folders, if they are older than it. Empty: a new one is made."""
+    """Names the operation's staging folders, if they already exist. Empty: a new name is made."""
     series: str = ""
-    """What operations have in common that go on with each other without end, such as batches of a stream. The
-    history keeps one line of a series: its last operation, with how many there were."""
+    """A name for operations that form an endless series, such as batches of a stream. The history keeps one
+    line for a series: its last operation, with how many there were."""
 
     def __post_init__(self) -> None:
         if self.dynamic and (self.partition_count or self.partitions is not None):
@@ -90,13 +90,14 @@ class OperationView:
     jobs: Mapping[str, JobRecord]
     """partition -> its one result."""
     token: str
-    """The same in every attempt at completing this operation: make your own side effects idempotent by it."""
+    """The same in every attempt at completing this operation: use it to make your own side effects
+    idempotent."""
     error: ErrorRecord | None = None
-    """Why it failed, with the code ``CANCELLED`` if somebody has cancelled it; ``None`` if it succeeds."""
+    """Why it failed, with the code ``CANCELLED`` if it was cancelled; ``None`` if it succeeds."""
 
     @property
     def attempts(self) -> frozenset[str]:
-        """The attempts that count: one for each job that has succeeded; none if the operation has failed."""
+        """The attempts that count: one for each successful job; none if the operation has failed."""
         if self.error is not None:
             return frozenset()
         return frozenset(job.attempt for job in self.jobs.values() if job.state == "success")
@@ -106,19 +107,19 @@ class DistributedOperation(ABC):
     """One type of operation. Instances are stateless: one object serves all operations of the type."""
 
     type: ClassVar[str]
-    """Its name, as callers write it: a letter, then letters, digits, '-' or '_'."""
+    """Its name for callers: a letter, then letters, digits, '-' or '_'."""
     scope: ClassVar[Scope] = Scope.SINGLE
     effect: ClassVar[Effect] = Effect.REPLACES
-    """What it does to the table. Types with effects that do not harm each other may run at the same time; see
+    """Its effect on the table. Types with compatible effects may run concurrently; see
     :func:`~distop.metastore.records.effects.may_run_together`."""
     compatible_types: ClassVar[frozenset[str]] = frozenset()
-    """Further types that may run on the same table at the same time (each must name the other)."""
+    """Further types that may run on the same table concurrently (each must name the other)."""
     can_fail: ClassVar[bool] = True
-    """False: a job that raises is tried again for ever (with back-off) instead of failing the operation."""
+    """False: a job that raises is retried for ever (with back-off) instead of failing the operation."""
     resumable: ClassVar[bool] = False
-    """Whether a job's checkpoint is offered to the next attempt."""
+    """Whether the next attempt gets a job's checkpoint."""
     exclusive: ClassVar[bool] = False
-    """Whether a job must be claimed before it runs, so that never two attempts believe they own it."""
+    """Whether a job must be claimed before it runs, so that two attempts never both own it."""
     small_jobs: ClassVar[bool] = False
     """Whether a job takes less than the milliseconds that a task costs Spark: many then share a task."""
     stages_files: ClassVar[bool] = False
@@ -130,15 +131,15 @@ class DistributedOperation(ABC):
     sees_active: ClassVar[bool] = False
     """Whether ``plan`` gets the list of the table's other operations."""
     hosted: ClassVar[bool] = False
-    """Whether only the program that starts an operation can run it; executors leave it alone."""
+    """Whether only the program that starts an operation can run it; executors ignore it."""
 
     @abstractmethod
     def plan(self, request: PlanRequest) -> Plan:
-        """Check the argument and fix what is to be done.
+        """Check the argument and decide what to do.
 
-        Runs in a process beside a coordinator, which is ended at the deadline of the call. Maybe more than
-        once for one operation: again whenever the table's head, watermarks or index have moved before the
-        start, see :meth:`plan_holds`. Has no side effects.
+        Runs in a process next to a coordinator, which is ended at the deadline of the call. It may run more
+        than once for one operation: again whenever the table's head, watermarks or index have changed before
+        the start, see :meth:`plan_holds`. Has no side effects.
 
         Raises
         ------
@@ -147,17 +148,18 @@ class DistributedOperation(ABC):
         """
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
-        """Whether a plan may be started although head, watermarks or index have moved since it was made.
+        """Whether a plan may be started although head, watermarks or index have changed since it was made.
 
-        By default not: it is made again, which a table that moves all the time gives a slow plan no time for.
-        Say yes where the operation would end as well as if the table had moved right after its start. The
-        table itself is the same in both requests. Runs where ``plan`` does; may read a file or two.
+        By default not: the plan is made again, for which a table that changes all the time may leave a slow
+        plan no time. Return true if the result would be the same as if the table had changed right after the
+        start. The table itself is the same in both requests. Runs where ``plan`` does; may read a file or
+        two.
         """
         return False
 
     def check_table(self, table: TableRecord, schema: Any = None) -> None:  # noqa: B027 - a default, not a gap
-        """Refuse options of a table, before it is made or altered, that operations of this type could not
-        keep to. Raises :class:`~distop.errors.InvalidArgument`.
+        """Refuse options of a table, before it is created or altered, that operations of this type could not
+        obey. Raises :class:`~distop.errors.InvalidArgument`.
 
         Parameters
         ----------
@@ -166,23 +168,23 @@ class DistributedOperation(ABC):
         """
 
     def preview(self, request: PlanRequest) -> Mapping[str, Any]:
-        """What an operation would do, for people who ask before they start it: JSON of moderate size.
+        """What an operation would do, for callers who preview it: JSON of moderate size.
 
-        Runs where ``plan`` does, and raises what that raises.
+        Runs where ``plan`` does, and raises the same errors.
         """
         plan = self.plan(request)
         jobs = len(plan.partitions) if plan.partitions is not None else plan.partition_count
         return {} if plan.dynamic else {"jobs": jobs}
 
     def object_of(self, argument: Mapping[str, Any]) -> str:
-        """The object that an argument speaks of, for callers who name none; empty: they must.
+        """The object of an argument, for callers who name none; empty: they must.
 
         For types with :attr:`Scope.PER_OBJECT`. The argument is as the caller sent it, unchecked.
         """
         return ""
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
-        """One argument that does the work of two, in this order; ``None`` if there is none.
+        """One argument that combines two, in this order; ``None`` if that is impossible.
 
         For tables that apply several queued batches by one operation. Both are as their callers sent them.
         """
@@ -190,22 +192,22 @@ class DistributedOperation(ABC):
 
     @abstractmethod
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
-        """Do one job; return a small JSON result (counts, where its manifest lies).
+        """Do one job; return a small JSON result (counts, location of its manifest).
 
         Raising fails the attempt. :class:`~distop.errors.InvalidArgument` and
-        :class:`~distop.errors.JobFailed` are permanent, everything else is tried again.
+        :class:`~distop.errors.JobFailed` are permanent, everything else is retried.
         """
 
     def frame(self, session: Any, operation: OperationArg) -> Any:
         """Of a dynamic plan: the DataFrame whose partitions are the jobs. Called in the Spark driver.
 
         Each job then finds the rows of its partition in ``job.rows()``. It may be computed more than once,
-        and be cut differently each time: what counts is one computation as a whole.
+        and be partitioned differently each time: one computation counts as a whole.
 
         Parameters
         ----------
         session:
-            The ``SparkSession``; ``None`` in an executor without Spark, which takes a list of iterables of
+            The ``SparkSession``; ``None`` in an executor without Spark, which accepts a list of iterables of
             Arrow record batches instead of a DataFrame.
 
         Raises
@@ -216,56 +218,56 @@ class DistributedOperation(ABC):
         raise NotImplementedError(f"{self.type} makes no DataFrame")
 
     def frame_limit_s(self, operation: OperationArg) -> float | None:
-        """Seconds that one computation of the DataFrame may take, after which the operation fails; ``None``:
-        any number."""
+        """Timeout of one computation of the DataFrame in seconds, after which the operation fails; ``None``:
+        no limit."""
         return None
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:  # noqa: B027 - a default, not a gap
         """Remove what this attempt made. Called for attempts that failed, lost, or were cancelled, in the
-        process that made them: one that was killed cleans up nothing. What lies in the attempt's staging
-        folder is swept in any case; see :meth:`sweep_operation` for the rest."""
+        process that made them; not after that process was killed. The attempt's staging folder is swept in
+        any case; see :meth:`sweep_operation` for the rest."""
 
     def describe_job(self, operation: OperationArg, partition: str) -> str:
-        """What a job is about, to the people who started the operation: the file that it reads, say. Each job
-        has a description of its own."""
+        """A description of the job for users, such as the file that it reads. Each job has a different
+        description."""
         return partition
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """The transactional steps that publish it, in order. Watermarks and history are added by distop."""
+        """The transactional steps that publish it, in order. distop adds watermarks and history."""
         return ()
 
     def complete_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
         """Side effects of your own once every job has its result, before anything is published.
 
-        All jobs have succeeded then, unless the options let some fail: those have ``state == "failed"``.
-        At least once: may run again after a crash, so make it idempotent by ``operation.token``. Raising
-        delays the completion, which is tried again. Runs in a process beside a coordinator, which is ended
-        after its ``--call-timeout``; that counts as a failed attempt.
+        All jobs have succeeded then, unless the options let some fail: those have ``state == "failed"``. It
+        runs at least once, perhaps again after a crash, so make it idempotent by ``operation.token``. Raising
+        delays the completion, which is retried. Runs in a process next to a coordinator, which is ended after
+        its ``--call-timeout``; that counts as a failed attempt.
         """
 
     def abort_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
         """Side effects of your own when the operation has failed or was cancelled: ``operation.error`` says
         why. Nothing of it is published.
 
-        At least once, as :meth:`complete_operation`. Raising delays the end; what keeps raising is given up
-        after some attempts, and the operation's facts say so (``abortError``): its table must go on.
+        At least once, as :meth:`complete_operation`. Raising delays the end; after some failed attempts it is
+        skipped, and the operation's facts say so (``abortError``): its table must go on.
         """
 
     def sweep_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
-        """Remove what attempts have left outside of their staging folders, but for those that count
-        (``operation.attempts``): :meth:`cancel_job_and_cleanup` cannot run in a process that was killed.
+        """Remove what attempts have left outside of their staging folders, except the attempts that count
+        (``operation.attempts``): :meth:`cancel_job_and_cleanup` cannot run in a killed process.
 
-        Called when the operation is over, whatever its outcome, and no runner has it any more: the key of one
-        that was killed goes with its lease. At least once, where :meth:`complete_operation` runs. Raising
-        delays it; what keeps raising is given up after some attempts, and logged.
+        Called when the operation is over, whatever its outcome, and no runner holds it any more: a killed
+        runner's key expires with its lease. At least once, where :meth:`complete_operation` runs. Raising
+        delays it; after some failed attempts it is skipped, and logged.
         """
 
 
 def overrides(kind: DistributedOperation, method: str) -> bool:
-    """Whether a type has a method of its own in place of the default."""
+    """Whether a type overrides the default method."""
     return getattr(type(kind), method) is not getattr(DistributedOperation, method)
 
 
 def is_swept(kind: DistributedOperation) -> bool:
-    """Whether attempts of a type may leave something that is to be removed after the end."""
+    """Whether attempts of a type may leave something to remove after the end."""
     return kind.stages_files or overrides(kind, "sweep_operation")

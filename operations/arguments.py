@@ -1,4 +1,4 @@
-"""Arguments of operations: from what a caller has sent to a type, and the error that names a wrong field."""
+"""Arguments of operations: conversion to types, and errors that name the invalid field."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def parse(raw: Mapping[str, Any], kind: type[T], what: str, *, below: str = "") 
     Parameters
     ----------
     what:
-        What it is the argument of, for the error.
+        Name of the argument's owner, for the error.
     below:
-        The field that holds it, if it is part of a larger argument.
+        The field that contains it, if it is part of a larger argument.
 
     Raises
     ------
@@ -47,7 +47,7 @@ def parse(raw: Mapping[str, Any], kind: type[T], what: str, *, below: str = "") 
 
 
 def _list_hint(value: Any, message: str) -> str:
-    """One name where several may stand is easily written as if it were no list."""
+    """A single name where a list is expected is easily written without brackets."""
     if not isinstance(value, str) or "Expected `array" not in message:
         return ""
-    return f"a list is meant: {json.dumps([value])}; on the command line quote it, as JSON"
+    return f"a list is expected: {json.dumps([value])}; on the command line quote it, as JSON"

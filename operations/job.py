@@ -1,4 +1,4 @@
-"""What a job sees of the world while it runs."""
+"""The context of a running job."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _NOT_IN_FILE_NAMES = re.compile(r"[^A-Za-z0-9_=-]")
 class JobContext(ABC):
     """One attempt at one job of an operation.
 
-    A job returns its result, or raises; whether that is what counts is decided by etcd when the attempt
-    is marked. So an attempt may write only to places of its own (:meth:`staging_path`), and nothing it
-    writes is visible until the operation is published.
+    A job returns its result, or raises; etcd decides whether the attempt counts when it is marked. So an
+    attempt may write only to places of its own (:meth:`staging_path`), and nothing it writes is visible until
+    the operation is published.
     """
 
     operation: OperationArg
     """The operation's argument, options, table and location."""
     partition: str
-    """Which job this is."""
+    """The partition of this job."""
     attempt: str
     """Unique among all attempts at all jobs: letters, digits and dashes. The fencing token for files."""
     run_token: int
-    """Grows with every runner that takes the operation over. The fencing token for external systems."""
+    """Grows with every runner that takes over the operation. The fencing token for external systems."""
 
     @abstractmethod
     def load_checkpoint(self) -> bytes | None:
-        """What an earlier attempt saved last, or ``None``."""
+        """The last checkpoint of an earlier attempt, or ``None``."""
 
     @abstractmethod
     def save_checkpoint(self, value: bytes) -> None:
@@ -48,27 +48,27 @@ class JobContext(ABC):
     @property
     @abstractmethod
     def cancelled(self) -> bool:
-        """Whether the result of this attempt is no longer wanted. Set by push; look often."""
+        """Whether the result of this attempt is no longer needed. Set by push; check it often."""
 
     def raise_if_cancelled(self) -> None:
-        """Raise :class:`~distop.errors.Cancelled` once the attempt is not wanted any more."""
+        """Raise :class:`~distop.errors.Cancelled` once the attempt is no longer needed."""
         if self.cancelled:
             raise Cancelled(f"job {self.partition} of {self.operation.id} was cancelled")
 
     def rows(self) -> Iterator[Any]:
-        """Of a dynamic plan: the rows of this partition, as Arrow record batches. Once."""
+        """Of a dynamic plan: the rows of this partition, as Arrow record batches. Can be read once."""
         raise NotImplementedError(
-            f"job {self.partition} of {self.operation.id} is no partition of a DataFrame"
+            f"job {self.partition} of {self.operation.id} is not a partition of a DataFrame"
         )
 
     def scratch_path(self) -> Path:
         """A folder on this host's own disk, for files that need not outlive the job.
 
-        Of types that are resumed it is the job's: the next attempt on the same host finds what this one has
-        left, as long as the job's checkpoint is the one it was left with. (An attempt on another host begins
-        with an empty folder, and so does one here after it.) Give different progress different checkpoints.
-        Otherwise the folder is private to the attempt. It is removed once the job has its result; what killed
-        processes leave is removed by the host's sidecar.
+        If jobs are resumed it belongs to the job: the next attempt on the same host finds the files of this
+        one, as long as the job's checkpoint is the one they belong to. (An attempt on another host begins
+        with an empty folder, and so does one here after it.) Use different checkpoints for different
+        progress. Otherwise the folder is private to the attempt. It is removed once the job has its result;
+        the host's sidecar removes what killed processes leave.
 
         Raises
         ------
@@ -78,12 +78,12 @@ class JobContext(ABC):
         raise NotImplementedError(f"{type(self).__name__} has no scratch")
 
     def staging_path(self, suffix: str, *, folder: str = "data") -> str:
-        """A path below the table's location that belongs to this attempt alone.
+        """A path below the table's location that belongs only to this attempt.
 
         Parameters
         ----------
         suffix:
-            End of the file name, such as ``.parquet`` or ``-3.parquet``.
+            Suffix of the file name, such as ``.parquet`` or ``-3.parquet``.
         folder:
             Top folder below the table's location; ``data`` or ``metadata``.
         """
@@ -92,17 +92,17 @@ class JobContext(ABC):
 
 
 def staging_folder(operation: OperationArg, folder: str = "data") -> str:
-    """The folder that all attempts of an operation write into; nobody else ever does.
+    """The folder for all attempts of an operation; nothing else writes there.
 
-    Files are published where they lie, so this is also their final place.
+    Files are published where they are, so this is also their final place.
     """
     return f"{operation.location}/{folder}/{operation.type}-{operation.uuid}"
 
 
 def staging_stem(partition: str, attempt: str) -> str:
-    """What the names of all files of one attempt begin with.
+    """The prefix of the names of all files of one attempt.
 
-    The partition is in it for people only, cut and cleaned to what every file system and URL takes as it
-    stands (``?`` and ``#`` would end a path); names are unique by the attempt.
+    It contains the partition for people only, shortened and restricted to characters that every file system
+    and URL accepts (``?`` and ``#`` would end a path); the attempt makes names unique.
     """
     return f"{_NOT_IN_FILE_NAMES.sub('_', partition)[:64]}-{attempt}"

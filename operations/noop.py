@@ -25,7 +25,7 @@ class NoopArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Noop(DistributedOperation):
-    """Does nothing, in as many jobs as asked for."""
+    """Does nothing, in the requested number of jobs."""
 
     type = "noop"
     small_jobs = True
@@ -44,7 +44,7 @@ class Noop(DistributedOperation):
         return Plan(argument={"fail": argument.fail}, partition_count=count, partitions=chosen)
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The jobs of both; not when some are to fail, who are named by their number."""
+        """The jobs of both; not when some are to fail, since those are named by number."""
         if first.get("fail") or second.get("fail"):
             return None
         return {"partitions": int(first.get("partitions", 1)) + int(second.get("partitions", 1))}

@@ -1,4 +1,4 @@
-"""What an operation is to do, as its argument says: read once in a process, not once for each of its jobs."""
+"""The plan of an operation, parsed from its argument: once per process, not once for each of its jobs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ T = TypeVar("T")
 P = TypeVar("P", bound=msgspec.Struct)
 
 MAX_RECENT = 4
-"""Operations that a process remembers at once, of one kind of plan: plans can be large."""
+"""Plans of one kind that a process caches: plans can be large."""
 
 
 def plan_of(operation: OperationArg, kind: type[P], what: str) -> P:
-    """The argument of an operation as a plan of some kind, which is a ``what``.
+    """The argument of an operation as a plan of some kind; ``what`` names the kind.
 
-    Raises :class:`~distop.errors.CorruptRecord` if it is none.
+    Raises :class:`~distop.errors.CorruptRecord` if it is invalid.
     """
     try:
         return convert(operation.argument, kind)
     except msgspec.ValidationError as error:
-        raise CorruptRecord(f"the argument of {operation.id} is no {what}: {error}") from error
+        raise CorruptRecord(f"the argument of {operation.id} is not a {what}: {error}") from error
 
 
 class Shared(Generic[T]):
-    """What ``make`` makes of an operation: made once for all jobs of it that this process does in a row."""
+    """The result of ``make`` for an operation: made once for all its jobs that this process does in a row."""
 
     def __init__(self, make: Callable[[OperationArg], T]) -> None:
         self._make = make
         self._made: dict[str, T] = {}
 
     def __call__(self, operation: OperationArg) -> T:
-        """Raises what ``make`` raises."""
+        """Raises the errors of ``make``."""
         made = self._made.get(operation.uuid)
         if made is None:
             made = self._make(operation)

@@ -1,4 +1,4 @@
-"""Finding operation types: the entry point group ``distop.operations``, and types named by hand."""
+"""Finds operation types: the entry point group ``distop.operations``, and types given by name."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VARIABLE = "DISTOP_OPERATIONS"
 
 
 class Registry:
-    """The operation types this process knows. Loads a type when it is first asked for."""
+    """The operation types that this process knows. Loads a type on first use."""
 
     def __init__(self, extra: Iterable[str] | None = None) -> None:
         named = os.environ.get(VARIABLE, "").split(",") if extra is None else extra
@@ -47,21 +47,21 @@ class Registry:
         return found
 
     def names(self) -> list[str]:
-        """All types, sorted, without loading them."""
+        """All names, sorted, without loading the types."""
         return sorted({*self._entries, *self._named})
 
     def of_users(self) -> list[str]:
-        """Those that are not distop's own."""
+        """The types that are not distop's own."""
         own = {name for name, entry in self._entries.items() if entry.value.startswith("distop.")}
         return [name for name in self.names() if name in self._named or name not in own]
 
     def refuse(self, name: str, why: str) -> None:
-        """Load a type no more."""
+        """Refuse to load this type."""
         self._refused[name] = why
 
     def compatible(self, kind: DistributedOperation, other: str) -> bool:
-        """Whether operations of both types may run on one table at the same time: their effects allow it, or
-        each type names the other. Of an unknown type nothing is assumed."""
+        """Whether operations of both types may run on one table concurrently: their effects allow it, or each
+        type names the other. An unknown type is not compatible."""
         if other not in self.names() or other in self._refused:
             return False
         found = self.get(other)
@@ -70,12 +70,12 @@ class Registry:
         return other in kind.compatible_types and kind.type in found.compatible_types
 
     def get(self, name: str) -> DistributedOperation:
-        """The type of this name.
+        """The type with this name.
 
         Raises
         ------
         UnknownOperationType
-            Nothing of this name is registered here; says what is.
+            No such type is registered here; the error lists the known ones.
         """
         if name in self._refused:
             raise UnknownOperationType(
@@ -89,7 +89,7 @@ class Registry:
             if kind is None:
                 close = get_close_matches(name, self.names())
                 raise UnknownOperationType(
-                    f"no operation type {name!r} is registered here, known are: {', '.join(self.names())}",
+                    f"no operation type {name!r} is registered here, known: {', '.join(self.names())}",
                     hint=f"did you mean {' or '.join(close)}?" if close else "",
                     details={"field": "type"},
                 )

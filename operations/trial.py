@@ -1,7 +1,7 @@
-"""Trying an operation type out in one process: its plan, its jobs and its completion, without any service.
+"""Runs an operation type in one process, without any service: its plan, its jobs and its completion.
 
-For tests and debuggers. What a service adds is left out (attempts that race, marks, publishing), what it
-checks is not: records are written as JSON and read again, results and checkpoints have their limits.
+For tests and debuggers. The parts of a service are missing (racing attempts, marks, publishing), its checks
+are not: records are written as JSON and read again, results and checkpoints have their limits.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from distop.operations.job import JobContext
 
 
 class TrialJob(JobContext):
-    """One attempt at one job, here and now.
+    """One attempt at one job, in this process.
 
     Parameters
     ----------
     checkpoint:
-        What an earlier attempt has saved.
+        The checkpoint of an earlier attempt.
     cancel_after:
-        The attempt finds itself cancelled once it has looked so often; ``None``: never.
+        The attempt is cancelled once it has checked this often; ``None``: never.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class TrialJob(JobContext):
         self.attempt = f"1-{secrets.token_hex(6)}"
         self.run_token = 1
         self.checkpoint = checkpoint
-        """What was saved last."""
+        """The last checkpoint."""
         self.cancel_after = cancel_after
         self._resumable = resumable
         self._scratch = scratch
@@ -79,7 +79,7 @@ class TrialJob(JobContext):
 
     def scratch_path(self) -> Path:
         if self._scratch is None:
-            raise InvalidArgument("say where scratch is to be: Trial(..., scratch=tmp_path)")
+            raise InvalidArgument("name a folder for scratch: Trial(..., scratch=tmp_path)")
         folder = self._scratch / (self.partition if self._resumable else self.attempt)
         folder.mkdir(parents=True, exist_ok=True)
         return folder
@@ -87,20 +87,20 @@ class TrialJob(JobContext):
 
 @dataclass
 class Trial:
-    """An operation that is tried out.
+    """A trial of an operation.
 
-    Making one plans it; raises what ``plan`` raises.
+    Creating one plans it; raises the errors of ``plan``.
 
     Parameters
     ----------
     argument:
-        As a caller would send it.
+        The argument as a caller would send it.
     location:
         Of the table: a path or a URL.
     head:
-        What was published to the table; ``None``: nothing.
+        The published state of the table; ``None``: nothing.
     scratch:
-        The folder that scratch is made in.
+        The folder for scratch.
     """
 
     kind: DistributedOperation
@@ -150,7 +150,7 @@ class Trial:
             effect=self.kind.effect,
         )
         self.operation: OperationArg = decode(encode(made), OperationArg)
-        """What jobs are given: the plan as it comes out of etcd."""
+        """The input of jobs: the plan as read from etcd."""
         self.jobs: dict[str, JobRecord] = {}
         """Results so far."""
 
@@ -173,9 +173,9 @@ class Trial:
         )
 
     def run(self, job: TrialJob | str = "0") -> dict[str, Any]:
-        """Run an attempt to its end; what the job reports, as completion will see it.
+        """Run an attempt to its end; return the job's result, as completion will see it.
 
-        Cleans up after one that raises, and raises that again; nothing is tried a second time.
+        Cleans up after one that raises, and raises the error again; there is no retry.
         """
         attempt = self.job(job) if isinstance(job, str) else job
         try:
@@ -194,7 +194,7 @@ class Trial:
         return [self.run(name) for name in self.names]
 
     def complete(self) -> OperationView:
-        """Call ``complete_operation``. Call it twice to see that a repeat does no harm."""
+        """Call ``complete_operation``. Call it twice to test that it is idempotent."""
         view = OperationView(
             arg=self.operation, jobs=dict(self.jobs), token=f"{self.operation.id}/{self.operation.uuid}"
         )

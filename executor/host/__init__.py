@@ -1,4 +1,4 @@
-"""One worker host: where its sidecar lives, the scratch folders of attempts, and sweeping both.
+"""One worker host: the folder of its sidecar, the scratch folders of attempts, and sweeping both.
 
 From outside: ``sidecar_folder``, ``loop``. Imports no other room.
 """

@@ -1,4 +1,4 @@
-"""The connection of an executor or a sidecar to etcd, counted where metrics are asked for."""
+"""The connection of an executor or a sidecar to etcd, counted if metrics are enabled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def connect(etcd: EtcdConfig, metrics: MetricsConfig | None) -> tuple[EtcdClient, ServedMetrics | None]:
-    """A client, and the metrics that its calls are counted in: nothing of them is loaded unless asked for."""
+    """A client, and the metrics of its calls: nothing of them is loaded unless they are enabled."""
     if metrics is None:
         return EtcdClient(etcd), None
     from distop.executor.host.metrics import ServedMetrics

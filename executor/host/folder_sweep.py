@@ -1,7 +1,7 @@
-"""Removing the folders of installations that are dead: nothing serves there, and nothing has for long.
+"""Removes the folders of dead installations: no sidecar has run there for long.
 
-A folder with scratch in it may be resumed from, so it is given a week; any other one holds a log and empty
-locks, and is made again when it is needed.
+A folder with scratch in it may be resumed from, so it is kept for a week; any other one holds a log and empty
+locks, and is created again when needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 log = logging.getLogger(__name__)
 
 IDLE_S = 3600.0
-"""How long nobody must have used a folder."""
+"""How long a folder must have been unused."""
 
 IDLE_WITH_SCRATCH_S = 7 * 86_400.0
 
@@ -28,9 +28,9 @@ _CONDEMNED = ".dead-"
 
 
 def sweep_folders(own: SidecarFolder, *, now: float | None = None) -> list[Path]:
-    """Remove dead folders beside ``own``; which those were.
+    """Remove dead folders next to ``own``; return them.
 
-    Nothing is done where ``own`` was put by hand: what lies beside it is not ours then.
+    Does nothing if ``own`` was set by hand: then the folders next to it are not ours.
     """
     base = own.folder.parent
     if base.name != f"distop-{os.getuid()}":
@@ -59,7 +59,7 @@ def _is_dead(place: SidecarFolder, now: float) -> bool:
 
 
 def _remove(place: SidecarFolder) -> bool:
-    """Remove a folder, unless somebody serves there or is about to."""
+    """Remove a folder, unless a sidecar runs there or is about to start."""
     locks: list[int] = []
     try:
         for path in (place.starting_lock, place.serving_lock):
@@ -67,7 +67,7 @@ def _remove(place: SidecarFolder) -> bool:
             if lock is None:
                 return False
             locks.append(lock)
-        # At once, and under a name that nobody looks for: the next process makes a new one.
+        # At once, and under a name that no process looks for: the next process makes a new one.
         condemned = place.folder.with_name(f"{_CONDEMNED}{place.folder.name}-{os.getpid()}")
         os.rename(place.folder, condemned)
         shutil.rmtree(condemned, ignore_errors=True)

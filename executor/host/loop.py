@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one: it makes small messages half as expensive."""
+    """uvloop's if it is installed: it makes small messages half as expensive."""
     try:
         import uvloop
     except ImportError:
@@ -35,9 +35,9 @@ def event_of(told: threading.Event) -> asyncio.Event:
 
 
 class Daemons:
-    """Threads for code that may hang, which ends with the process.
+    """Threads for code that may hang; they end with the process.
 
-    One that is free again takes the next call: to start one takes longer than many a job.
+    A free thread takes the next call: starting one takes longer than many jobs.
     """
 
     def __init__(self, *, most_free: int = 32) -> None:
@@ -47,7 +47,7 @@ class Daemons:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self, call: Callable[[], None]) -> None:
-        """Have a thread make this call; returns at once."""
+        """Run this call in a thread; returns at once."""
         with self._lock:
             taken = self._free > 0
             self._free -= taken
@@ -57,7 +57,7 @@ class Daemons:
             threading.Thread(target=self._work, args=(call,), name="distop-task", daemon=True).start()
 
     def close(self) -> None:
-        """End those that are free."""
+        """End the free threads."""
         with self._lock:
             free, self._free, self._most_free = self._free, 0, 0
         for _ in range(free):
@@ -70,21 +70,21 @@ class Daemons:
                 if self._free >= self._most_free:
                     return
                 self._free += 1
-            call = None  # what it holds may be large
+            call = None  # its objects may be large
             call = self._calls.get()
 
 
 def settle_from_thread(future: asyncio.Future[T], outcome: T | BaseException) -> None:
-    """Give a future its result, or its error, from a thread that is not its loop's."""
+    """Set a future's result or error from a thread that is not its loop's."""
 
     def settle() -> None:
         if future.done():
             return
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
-            future.exception()  # whether or not anybody waits
+            future.exception()  # whether or not a caller waits
         else:
             future.set_result(outcome)
 
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with suppress(RuntimeError):  # the loop is closed: no caller waits any more
         future.get_loop().call_soon_threadsafe(settle)

@@ -1,7 +1,7 @@
-"""The metrics of an executor or a sidecar, served over HTTP: loaded only where they are asked for.
+"""The metrics of an executor or a sidecar, served over HTTP: loaded only on demand.
 
-No table is a label, as in the coordinator's. What is counted lies where it happens, as plain numbers, and is
-read when somebody scrapes.
+No table is a label, as in the coordinator's. Counts are plain numbers where the events happen, and are read
+at each scrape.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MAX_CONNECTIONS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
-    """Where metrics are served. Whoever reaches it may read them: they are counts alone."""
+    """Where metrics are served. No authentication is needed: they contain only counts."""
 
     listen: str
     """``host:port``; port 0 picks a free one."""
@@ -65,9 +65,9 @@ class ServedMetrics:
         Parameters
         ----------
         read:
-            What is counted here at present; called on the event loop at each scrape.
+            Returns the present counts; called on the event loop at each scrape.
         stands:
-            Whether this process stands in etcd under a lease.
+            Whether this process is registered in etcd under a lease.
 
         Raises
         ------
@@ -78,7 +78,7 @@ class ServedMetrics:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Answer what was asked, and end."""
+        """Answer open requests, and end."""
         await self._server.stop()
 
     async def _metrics(self, request: Request) -> Response:
@@ -89,7 +89,7 @@ class ServedMetrics:
 
 
 def counter(name: str, text: str, labels: Iterable[str], values: Mapping[Any, float]) -> Metric:
-    """What only grows; a value for each combination of labels, a tuple of as many texts."""
+    """A counter; a value for each combination of labels, a tuple of as many texts."""
     family = CounterMetricFamily(name, text, labels=list(labels))
     for labelled, value in sorted(values.items()):
         family.add_metric(labelled, value)
@@ -97,7 +97,7 @@ def counter(name: str, text: str, labels: Iterable[str], values: Mapping[Any, fl
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """What goes up and down."""
+    """A gauge."""
     return GaugeMetricFamily(name, text, value)
 
 

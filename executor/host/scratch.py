@@ -1,9 +1,9 @@
-"""Scratch: folders on a worker's own disk, in which attempts keep what need not outlive them.
+"""Scratch: folders on a worker's own disk, for files of attempts that need not outlive them.
 
-An attempt's folder is private to it. Only where a job is resumed the next attempt on the same host takes over
-what its predecessor left, and only if that is what the job's checkpoint speaks of: it is noted beside the
-folder up to which checkpoint it was made, since another host may have gone on in between. Taking over renames
-the folder, so that an attempt which does not know yet that it lost its claim writes nowhere.
+An attempt's folder is private to it. Only for resumable jobs the next attempt on the same host takes over the
+files of its predecessor, and only if they belong to the job's checkpoint: a note next to the folder says up
+to which checkpoint it was made, since another host may have continued in between. Taking over renames the
+folder, so that an attempt that does not know yet that it lost its claim writes nowhere.
 
     <scratch>/<operation>/<job>/a-<attempt>          private
                                /k<claim>-<attempt>   kept for the next attempt
@@ -34,13 +34,13 @@ _PRIVATE = "a-"
 
 
 class JobNote(msgspec.Struct):
-    """Whose the folders of a job are, and what the one that is kept was made up to."""
+    """The owner of a job's folders, and the checkpoint of the one that is kept."""
 
     partition: str
     checkpoints: list[str] = []
-    """Digests. Two while a checkpoint is being saved: which of them stands is not known then."""
+    """Digests. Two while a checkpoint is being saved: then it is unknown which one is valid."""
     boot: str = ""
-    """Of the host: what was written before it crashed may be there in part."""
+    """Boot id of the host: files written before a crash may be incomplete."""
 
 
 class Scratch:
@@ -49,14 +49,14 @@ class Scratch:
     Parameters
     ----------
     place:
-        Where its sidecar is, which removes what attempts that were killed have left.
+        The folder of its sidecar, which removes the remains of killed attempts.
     """
 
     def __init__(self, place: SidecarFolder) -> None:
         self._place = place
 
     def private(self, operation: OperationId, partition: str, attempt: str) -> Path:
-        """Make a folder for one attempt alone."""
+        """Make a folder for one attempt."""
         job = self._job(operation, partition)
         if not (job / NOTE).exists():
             _write(job, JobNote(partition))
@@ -67,8 +67,8 @@ class Scratch:
     def kept(
         self, operation: OperationId, partition: str, attempt: str, claim: int, checkpoint: bytes | None
     ) -> Path:
-        """Make a folder for a job that is resumed from ``checkpoint``; with what an earlier attempt on this
-        host has left in it, if that is as old.
+        """Make a folder for a job that is resumed from ``checkpoint``; with the files of an earlier attempt
+        on this host, if they belong to that checkpoint.
 
         Raises
         ------
@@ -86,19 +86,19 @@ class Scratch:
                 os.rename(left.pop()[1], mine)
         for _, path in left:
             shutil.rmtree(path, ignore_errors=True)
-        # The note comes before the first folder: one that stands alone would be taken for older than it is.
+        # The note comes before the first folder: a folder alone would be taken for older than it is.
         _write(job, JobNote(partition, [stands], _boot_id()))
         mine.mkdir(mode=0o700, exist_ok=True)
         return mine
 
     def made_up_to(self, folder: Path, partition: str, *checkpoints: bytes | None) -> None:
-        """Note which checkpoint a kept folder belongs to now: before one is saved the present one and the new
+        """Note which checkpoint a kept folder belongs to: before one is saved the present one and the new
         one, afterwards the new one."""
         if folder.exists():  # else a later attempt has taken it over
             _write(folder.parent, JobNote(partition, [digest(one) for one in checkpoints], _boot_id()))
 
     def remove(self, operation: OperationId, partition: str, attempt: str = "") -> None:
-        """Remove the folder of one attempt, or all of a job that has its result."""
+        """Remove the folder of one attempt, or all folders of a job with a result."""
         job = self._place.scratch_folder(operation) / _job_folder(partition)
         if attempt:
             shutil.rmtree(job / f"{_PRIVATE}{attempt}", ignore_errors=True)
@@ -127,12 +127,12 @@ def private_to(name: str) -> str:
 
 
 def digest(checkpoint: bytes | None) -> str:
-    """What stands for a checkpoint in a note."""
+    """The digest of a checkpoint in a note."""
     return "" if checkpoint is None else hashlib.sha256(checkpoint).hexdigest()
 
 
 def read_note(job: Path) -> JobNote | None:
-    """The note of a job's folder; ``None``: there is none that can be read."""
+    """The note of a job's folder; ``None``: none that can be read."""
     try:
         return from_json((job / NOTE).read_bytes(), JobNote)
     except (OSError, msgspec.MsgspecError):

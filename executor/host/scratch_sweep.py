@@ -1,6 +1,6 @@
-"""Removing scratch that nobody needs: of operations gone, jobs done or moved to another host, dead attempts.
+"""Removes unneeded scratch: of operations gone, jobs done or moved to another host, dead attempts.
 
-Kept is whatever may still be used or resumed from; and, in doubt (etcd does not answer, a folder is not
+What may still be used or resumed from is kept; and, in doubt (etcd does not answer, a folder is not
 understood), everything.
 """
 
@@ -27,11 +27,11 @@ from distop.metastore.records.record import decode
 log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
-"""How often it is swept; cut at random. Nothing but disk space depends on it."""
+"""Interval of sweeps, randomised. Nothing but disk space depends on it."""
 
 
 async def keep_swept(client: EtcdClient, scratch: Path, *, rng: random.Random | None = None) -> None:
-    """Sweep now and again, until it is cancelled."""
+    """Sweep periodically, until cancelled."""
     rng = rng or random.Random()
     while True:
         await sweep_scratch(client, scratch)
@@ -39,7 +39,7 @@ async def keep_swept(client: EtcdClient, scratch: Path, *, rng: random.Random | 
 
 
 async def sweep_scratch(client: EtcdClient, scratch: Path) -> list[Path]:
-    """Remove what nobody needs; the folders that were removed."""
+    """Remove unneeded folders; return them."""
     removed: list[Path] = []
     for folder, operation in await asyncio.to_thread(lambda: list(_operations(scratch))):
         keys = client.keyspace.operation(operation)
@@ -61,10 +61,10 @@ async def sweep_scratch(client: EtcdClient, scratch: Path) -> list[Path]:
 
 
 async def _of_jobs(client: EtcdClient, keys: OperationKeys, folder: Path) -> list[Path]:
-    """Of an operation that is running: the folders of jobs and attempts that nobody needs."""
+    """The unneeded folders of jobs and attempts of a running operation."""
     removed: list[Path] = []
     for job, partition in await asyncio.to_thread(lambda: list(_jobs(folder))):
-        # Before etcd is asked: what has come since then may be of an attempt that has begun since.
+        # Before etcd is read: later folders may belong to an attempt that has begun since.
         attempts = await asyncio.to_thread(_listing, job)
         wanted = (keys.runner, keys.job_state(partition), keys.claim(partition))
         found = await client.read_at_once([Get(key) for key in wanted])
@@ -77,7 +77,7 @@ async def _of_jobs(client: EtcdClient, keys: OperationKeys, folder: Path) -> lis
 
 
 def _is_over(name: str, runner: KeyValue, claim: KeyValue) -> bool:
-    """Whether the attempt a folder belongs to is over, and nobody here will resume from it."""
+    """Whether the attempt of a folder is over, and no attempt here will resume from it."""
     if attempt := private_to(name):
         # An attempt's name begins with its run.
         return attempt.split("-", 1)[0] != str(runner.create_revision)
@@ -88,7 +88,7 @@ def _is_over(name: str, runner: KeyValue, claim: KeyValue) -> bool:
         owner = decode(claim.value, ClaimRecord, claim.key).member
     except CorruptRecord:
         return False
-    # One of this host is about to take it over.
+    # An attempt of this host is about to take it over.
     return not is_of_this_host(owner)
 
 

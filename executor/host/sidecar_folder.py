@@ -1,7 +1,7 @@
-"""Where the sidecar of a host lives: a private folder per user, etcd and protocol.
+"""The folder of a host's sidecar: private, one for each user, etcd and protocol.
 
-Tasks and sidecars find each other by this path alone, so it follows from what they both know. The folder is
-readable by its owner only; every process that can connect to the socket may mark jobs.
+Tasks and sidecars find each other only by this path, so it follows from what both know. Only its owner can
+read the folder; every process that can connect to the socket may mark jobs.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.keyspace import OperationId
 
 BASE_VARIABLE = "DISTOP_RUNTIME_DIR"
-"""Environment variable: where to make the folder. Else ``XDG_RUNTIME_DIR``, else where temporary files go."""
+"""Environment variable: where to make the folder. Else ``XDG_RUNTIME_DIR``, else the temporary folder."""
 
 PROTOCOL = 3
 """Version of the messages between a task and its sidecar (``sidecar/wire.py``). Part of the socket's path, so
-that versions never meet."""
+different versions never connect."""
 
 SCRATCH_OWNER = ".operation"
 
 _LONGEST_SOCKET_PATH = 107
-"""Of ``sun_path`` in Linux, without its closing zero byte."""
+"""Limit of ``sun_path`` in Linux, without its closing zero byte."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SidecarFolder:
 
     folder: Path
     below_ours: bool = field(default=False, compare=False)
-    """Whether the folder that it lies in is this user's as well, made for such folders."""
+    """Whether the parent folder is this user's as well, made for such folders."""
 
     @property
     def socket(self) -> Path:
@@ -62,13 +62,13 @@ class SidecarFolder:
         return self.scratch / hashlib.sha256(str(operation).encode()).hexdigest()[:16]
 
     def scratch_of(self, operation: OperationId) -> Path:
-        """Make that folder. Whose it is stands in :data:`SCRATCH_OWNER`: names of tables and objects may be
-        longer than those of files."""
+        """Make that folder. :data:`SCRATCH_OWNER` names its owner: names of tables and objects may be longer
+        than file names."""
         folder = self.scratch_folder(operation)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         owner = folder / SCRATCH_OWNER
         if not owner.exists():
-            # Threads of one process make it at the same time.
+            # Threads of one process may make it concurrently.
             aside = folder / f"{SCRATCH_OWNER}-{secrets.token_hex(6)}"
             aside.write_text(str(operation))
             os.replace(aside, owner)
@@ -76,7 +76,7 @@ class SidecarFolder:
 
     @property
     def serving_lock(self) -> Path:
-        """Held by the sidecar for as long as it serves."""
+        """Held by the sidecar while it runs."""
         return self.folder / "serving.lock"
 
     @property
@@ -88,7 +88,7 @@ class SidecarFolder:
     def of(
         cls, endpoints: tuple[str, ...], prefix: str, *, environ: Mapping[str, str] = os.environ
     ) -> SidecarFolder:
-        """The place of the sidecar for one installation, for the present user of this host."""
+        """The sidecar's folder for one installation, for the present user of this host."""
         known = "\n".join([*sorted(endpoints), prefix, str(PROTOCOL)])
         base = environ.get(BASE_VARIABLE) or environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
         name = hashlib.sha256(known.encode()).hexdigest()[:16]
@@ -100,7 +100,7 @@ class SidecarFolder:
         Raises
         ------
         PreconditionFailed
-            Somebody else owns it or may write to it.
+            Another user owns it or may write to it.
         InvalidArgument
             Its path is too long for a socket.
         """
@@ -116,16 +116,16 @@ class SidecarFolder:
             if found.st_uid != os.getuid() or not private:
                 raise PreconditionFailed(
                     f"{folder} is not a folder of this user alone",
-                    hint=f"remove it, or set {BASE_VARIABLE} to another place",
+                    hint=f"remove it, or set {BASE_VARIABLE} to another folder",
                 )
         os.utime(self.folder)  # in use: see folder_sweep
         return self
 
 
 def take_lock(path: Path) -> int | None:
-    """Take a lock file: a descriptor that holds it until it is closed, or ``None`` if somebody has it.
+    """Take a lock file: a descriptor that holds it until it is closed, or ``None`` if it is taken.
 
-    The kernel frees it when its holder ends, however that comes.
+    The kernel frees it when its holder ends, for any reason.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:

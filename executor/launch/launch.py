@@ -1,4 +1,4 @@
-"""Launching the jobs of an operation: what a runner asks of Spark, or of threads of its own."""
+"""Launching the jobs of an operation: the interface between a runner and Spark, or threads."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from distop.metastore.operations.runs import Run
 log = logging.getLogger(__name__)
 
 JOBS_PER_SMALL_TASK = 1000
-"""Small jobs are packed, up to so many to a task before another task is worth starting."""
+"""Small jobs are packed, up to this many per task before another task is worth starting."""
 
 TASKS_PER_SLOT = 500
-"""Big jobs go one to a task, up to so many tasks per slot; beyond that they are packed evenly. A task costs
+"""Big jobs go one to a task, up to this many tasks per slot; beyond that they are packed evenly. A task costs
 Spark some milliseconds, and its driver some kilobytes."""
 
 
@@ -53,20 +53,20 @@ class LauncherBroken(LaunchFailed):
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """Some jobs of one run, to be run once."""
+    """Some jobs of one run, to run once."""
 
     run: Run
     work: Work
     arg_value: bytes
-    """The operation's argument as it stands in etcd."""
+    """The operation's argument as stored in etcd."""
     partitions: Sequence[str]
 
 
 class Launched(Protocol):
-    """Tasks under way. Called on the runner's event loop."""
+    """Running tasks. Called on the runner's event loop."""
 
     def cancel(self, reason: str) -> None:
-        """They are not wanted any more. Returns at once; :meth:`wait` returns when they have ended."""
+        """The tasks are no longer needed. Returns at once; :meth:`wait` returns when they have ended."""
 
     async def wait(self) -> TaskSummary:
         """Wait until no task runs any more.
@@ -74,9 +74,9 @@ class Launched(Protocol):
         Raises
         ------
         LaunchFailed
-            Some tasks could not be run to their end; some jobs may not be marked.
+            Some tasks could not be completed; some jobs may not be marked.
         LauncherBroken
-            Nor will any others be.
+            This launcher can run no tasks any more.
         """
 
 
@@ -87,19 +87,19 @@ class LaunchedFrame(Protocol):
         """See :class:`Launched`."""
 
     async def progress(self) -> tuple[int, int]:
-        """How many tasks there are to be, as far as is known, and how many have ended."""
+        """The number of tasks, as far as is known, and how many have ended."""
 
     async def wait(self) -> list[FrameResult]:
-        """What came of each partition of one computation, in their order.
+        """The result of each partition of one computation, in order.
 
         Raises
         ------
         LaunchFailed
-            It could not be computed to its end, or not as one.
+            It could not be completed, or not as one computation.
         LauncherBroken
-            Nor will anything else be.
+            This launcher can run nothing any more.
         InvalidArgument, JobFailed
-            There is no such DataFrame, nor will there be when it is tried again.
+            There is no such DataFrame; a retry would fail, too.
         """
 
 
@@ -116,7 +116,7 @@ class Launcher(Protocol):
         """Begin to compute the DataFrame of a dynamic plan; returns at once."""
 
     async def close(self) -> None:
-        """Free what it holds; nothing runs any more."""
+        """Free its resources; nothing runs any more."""
 
 
 def pack(partitions: Sequence[str], *, slots: int, small: bool) -> list[list[str]]:
@@ -148,7 +148,7 @@ class LocalLauncher:
     Parameters
     ----------
     slots:
-        Threads per launch. Jobs that wait (for a disk, a network) gain from more than there are processors.
+        Threads per launch. Jobs that wait (for a disk, a network) gain from more threads than processors.
     """
 
     def __init__(self, ledger: Ledger, *, slots: int = 0) -> None:
@@ -171,7 +171,7 @@ class LocalLauncher:
 
 
 class LocalTasks:
-    """The threads of one launch. Big jobs are taken one by one from a common heap by the next free thread."""
+    """The threads of one launch. The next free thread takes the next big job from a shared queue."""
 
     def __init__(self, ledger: Ledger, launch: Launch, slots: int, threads: Daemons) -> None:
         self._loop = asyncio.get_running_loop()
@@ -204,7 +204,7 @@ class LocalTasks:
         except Exception as error:
             log.warning("task_failed", exc_info=True)
             failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
             self._loop.call_soon_threadsafe(self._one_ended, summary, failure)
 
     def _partitions(self) -> Iterator[str]:
@@ -224,7 +224,7 @@ class LocalTasks:
 
 
 class LocalFrame:
-    """The partitions of a dynamic plan in threads of this process, for types that can do without Spark."""
+    """The partitions of a dynamic plan in threads of this process, for types that work without Spark."""
 
     def __init__(self, ledger: Ledger, launch: Launch, slots: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -256,7 +256,7 @@ class LocalFrame:
         settle_from_thread(self._ended, outcome)
 
     def _computed(self, frame: Sequence[Iterable[Any]]) -> list[FrameResult]:
-        """All partitions, in daemons: what hangs in user code ends with the process."""
+        """All partitions, in daemon threads: hanging user code ends with the process."""
         results, failures = dict[int, FrameResult](), list[Exception]()
         waiting = deque(enumerate(frame))
         self._tasks = len(waiting)

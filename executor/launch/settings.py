@@ -1,4 +1,4 @@
-"""The settings of a Spark session that runs many small Python tasks fast."""
+"""The settings for a Spark session that runs many small Python tasks fast."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ SETTINGS = {
     # Workers are forked from a process that has loaded what jobs need.
     "spark.python.daemon.module": "distop.executor.launch.spark_daemon",
 }
-"""What a session needs to run many small Python tasks fast. The rest is Spark's default."""
+"""Settings for many small Python tasks. The rest is Spark's default."""
 
 REAPED = {
-    # A task looks between rows whether it was cancelled, and one row can take any time. The worker of one
+    # A task checks between rows whether it was cancelled, and one row can take any time. The worker of one
     # that has not ended by then is killed, unless it is the driver itself (`local`).
     "spark.task.reaper.enabled": "true",
     "spark.task.reaper.killTimeout": "60s",
     "spark.task.reaper.threadDump": "false",
 }
-"""How a session of ours ends tasks that do not end by themselves."""
+"""How a session of ours ends tasks that do not end themselves."""
 
 TASK_FAILURES = 4
-"""How often Spark tries a task; its own default, except that ``local[n]`` means once."""
+"""Attempts at a task; Spark's own default, except that ``local[n]`` means once."""
 
 
 def with_retries(master: str) -> str:

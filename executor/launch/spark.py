@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-"""Pause before a sidecar that could not be started is started again."""
+"""Back-off before a sidecar that could not start is started again."""
 
 POOLS = 8
 """Scheduler pools, each for one operation at a time."""
 
-# They warn of what is meant to be: pools that no file describes.
+# Spark warns about pools that no file describes; ours are such on purpose.
 _TOO_LOUD = ("org.apache.spark.scheduler.FairSchedulableBuilder",)
 
 
 class SparkLauncher:
-    """Runs jobs with a Spark session of its own, or one that it is given.
+    """Runs jobs with a Spark session of its own, or a given one.
 
     Parameters
     ----------
     session:
-        A session that stays its owner's; else one is made with ``master`` and ``settings``.
+        A session that stays its owner's; otherwise one is made with ``master`` and ``settings``.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class SparkLauncher:
         master = given.get("spark.master", self._master) if self._session else self._master
         await asyncio.to_thread(refuse_unusable, master, given, os.environ)
         if self._session is None:
-            # Spark hands its environment on to workers on this host, and tasks are to hold no password.
+            # Spark passes its environment to workers on this host, and tasks must not get a password.
             for name in (PASSWORD, PASSWORD_FILE):
                 os.environ.pop(name, None)
             try:
@@ -97,13 +97,13 @@ class SparkLauncher:
             threading.Thread(target=self._keep_sidecar, args=(place,), name="sidecar", daemon=True).start()
 
     def _keep_sidecar(self, place: SidecarFolder) -> None:
-        """Have a sidecar on this host for as long as this runs: tasks could not start one."""
+        """Keep a sidecar on this host while this runs: tasks could not start one."""
         while not self._closed.is_set():
             try:
                 if self._sidecar is None:
                     self._sidecar = dial(place, self._etcd.to_env())
                 while self._sidecar.recv(4096):
-                    pass  # it says nothing that concerns us, until it ends
+                    pass  # its messages do not matter, only its end
             except (SidecarUnavailable, OSError) as error:
                 log.warning("sidecar_away", extra={"error": str(error)})
                 self._closed.wait(RETRY_S)
@@ -132,7 +132,7 @@ class SparkLauncher:
         )
 
     def _named(self, launch: Launch) -> dict[str, str]:
-        """The job group, and the pool that the launch runs in."""
+        """The job group, and the pool of the launch."""
         self._launches += 1
         name = f"distop {launch.work.arg.id} run {launch.run.token} launch {self._launches}"
         return {"name": name, "pool": f"distop-{self._launches % POOLS}"}
@@ -168,8 +168,8 @@ class SparkTasks(SparkJob[TaskSummary]):
 
 
 def make_session(master: str, settings: Mapping[str, str]) -> SparkSession:
-    """A session for many small Python tasks. The environment must be right before the JVM starts, which it is
-    handed to."""
+    """A session for many small Python tasks. The environment must be right before the JVM starts, which
+    inherits it."""
     python = settings.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     os.environ["PYSPARK_PYTHON"] = python
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)

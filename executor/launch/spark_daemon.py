@@ -1,8 +1,8 @@
-"""The process that Spark forks a runner's Python workers from: it has loaded what nearly every job needs.
+"""The process from which Spark forks a runner's Python workers: it has loaded what nearly every job needs.
 
-Spark ends a worker that had nothing to do for a minute. Without this, each new one would load the same
-modules again before its first job, which takes longer than most small jobs do. Types of operations are not
-among them: what they do when they are loaded is their own business, and may not survive a fork.
+Spark ends a worker that was idle for a minute. Without this, each new one would load the same modules again
+before its first job, which takes longer than most small jobs. Operation types are not among them: loading
+them runs user code, which may not survive a fork.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def main() -> None:
     """As ``python -m pyspark.daemon``, with the same arguments."""
     from pyspark.daemon import manager
 
-    # All of it stays: to look for garbage in the meantime takes a sixteenth of what loading does.
+    # All modules stay loaded: garbage collection meanwhile takes a sixteenth of the loading time.
     gc.disable()
-    # Spark reads from the output where the daemon listens, and nothing else.
+    # Spark reads from the output the port of the daemon, and nothing else.
     with redirect_stdout(sys.stderr):
         for name in LOADED:
             import_module(name)
-    # Collections in workers do not touch, and so do not copy, what all of them share.
+    # Collections in workers do not touch, and so do not copy, the shared objects.
     gc.freeze()
     gc.enable()
     manager()

@@ -1,12 +1,11 @@
-"""Computing the DataFrame of a dynamic plan on Spark: one task a partition, all of one computation.
+"""Computes the DataFrame of a dynamic plan on Spark: one task per partition, all of one computation.
 
-What counts is what Spark has accepted of the tasks' results, as with ``collect``: so a task that Spark tried
-again and one that it let run twice count once. That alone is not enough. When an executor is lost together
-with shuffle files, Spark computes these again and repeats only the tasks that have not ended. It does not do
-so where it knows that the rows may then be cut in another way; but it does not know of every such case (a
-column of random numbers, a function of the user's). So a computation any stage of which was repeated is given
-up as a whole, and begun anew. Cached or checkpointed DataFrames, and those without a shuffle, are not
-concerned.
+The results that Spark has accepted count, as with ``collect``: so a task that Spark retried, or ran twice,
+counts once. That alone is not enough. When an executor is lost together with shuffle files, Spark computes
+these again and repeats only the tasks that have not ended. It avoids that where it knows that the rows may
+then be partitioned differently; but it does not know every such case (a column of random numbers, a
+user-defined function). So a computation with any repeated stage is abandoned as a whole, and started again.
+Cached or checkpointed DataFrames, and those without a shuffle, are not affected.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARD_WITHIN_S = 30.0
-"""How long Spark may take to tell how the stages of a job went, once it has ended."""
+"""How long Spark may take to report the stages of a job after its end."""
 
 _RESULT = "result binary"
 _PERMANENT = re.compile(
@@ -46,7 +45,7 @@ _PERMANENT = re.compile(
 
 @dataclass(frozen=True)
 class SparkFrameTask:
-    """A function over the Arrow batches of one partition; gives one row, a :class:`FrameResult`."""
+    """A function over the Arrow batches of one partition; yields one row, a :class:`FrameResult`."""
 
     task: SparkTask
 
@@ -56,7 +55,7 @@ class SparkFrameTask:
 
         context = TaskContext.get()
         if context is None:
-            raise RuntimeError("this runs in tasks of Spark alone")
+            raise RuntimeError("this runs only in tasks of Spark")
         port, work = self.task.begin()
         name = f"s{context.taskAttemptId()}"
         result = run_frame_job(port, work, context.partitionId(), batches, name, stage=context.stageId())
@@ -80,8 +79,8 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         return await asyncio.to_thread(self._progress)
 
     def _progress(self) -> tuple[int, int]:
-        """Of the stage that is being computed. Those before it read and shuffle; which one is the last is not
-        known before it runs."""
+        """Progress of the stage that is being computed. Those before it read and shuffle; which one is the
+        last is unknown before it runs."""
         tracker = self._context.statusTracker()
         for job in sorted(tracker.getJobIdsForGroup(self._name), reverse=True):
             seen = tracker.getJobInfo(job)
@@ -104,8 +103,8 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         return results
 
     def _failure(self, error: Exception) -> DistopError:
-        """What the function that makes the DataFrame has said in a worker, if that is for good: a row that
-        cannot be read, a file that has changed. Spark only has its text."""
+        """The permanent error of the function that makes the DataFrame, from a worker: an unreadable row, a
+        changed file. Spark only has its text."""
         said = _PERMANENT.findall(str(error))
         return JobFailed(said[-1].strip()) if said else super()._failure(error)
 
@@ -113,27 +112,27 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         """Raise :class:`LaunchFailed` unless no stage of this job was repeated."""
         tracker = self._context.statusTracker()
         if len(stages) != 1:
-            raise LaunchFailed(f"the results are of {len(stages)} stages")
+            raise LaunchFailed(f"the results come from {len(stages)} stages")
         last = stages.pop()
         seen = [tracker.getStageInfo(stage) for stage in self._stages_beside(last)]
         infos = [info for info in seen if info is not None]
         if len(infos) < len(seen):
             raise LaunchFailed(
-                "Spark has forgotten a stage already, so nobody can tell whether it was repeated",
+                "Spark has forgotten a stage already, so it is unknown whether it was repeated",
                 hint="let Spark keep more with spark.ui.retainedStages and spark.ui.retainedJobs",
             )
         if any(info.currentAttemptId for info in infos):
-            raise LaunchFailed("Spark has repeated a stage half-way, after it had lost some of its output")
+            raise LaunchFailed("Spark has repeated a stage half-way, after it lost some of its output")
         result = next(info for info in infos if info.stageId == last)
         if result.numTasks != tasks:
             raise LaunchFailed(f"{tasks} of {result.numTasks} tasks gave a result")
         if result.numFailedTasks and self._context.getConf().get("spark.speculation", "false") == "true":
-            # A twin of the failed one may have ended before the stage was repeated, on rows computed anew.
-            raise LaunchFailed("a task failed while others of its kind may have run beside it")
+            # A twin of the failed task may have ended before the stage was repeated, on recomputed rows.
+            raise LaunchFailed("a task failed while duplicates of it may have been running")
 
     def _stages_beside(self, last: int) -> list[int]:
-        """All stages of the job that ended with this one, once Spark's own books are up to date: its
-        listeners hear of everything in order, but late."""
+        """All stages of the job that ended with this one, once Spark's own state is up to date: its listeners
+        get everything in order, but late."""
         tracker, deadline = self._context.statusTracker(), time.monotonic() + HEARD_WITHIN_S
         while True:
             for job in tracker.getJobIdsForGroup(self._name):
@@ -141,5 +140,5 @@ class SparkFrame(SparkJob[list[FrameResult]]):
                 if info is not None and last in info.stageIds and info.status == "SUCCEEDED":
                     return list(info.stageIds)
             if time.monotonic() > deadline:
-                raise LaunchFailed("Spark does not tell how the stages of its job went")
+                raise LaunchFailed("Spark does not report the stages of its job")
             time.sleep(0.02)

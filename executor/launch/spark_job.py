@@ -1,4 +1,4 @@
-"""One launch on Spark: a job group, a thread that waits for it, and its cancelling."""
+"""One launch on Spark: a job group, a thread that waits for it, and its cancellation."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_REASON = 400
-"""Characters kept of what Spark says."""
+"""Characters kept of Spark's messages."""
 
 CANCEL_AFTER_S = 0.3
-"""Tasks are cancelled by push and end by themselves; what has not ended by then is cancelled in Spark as
+"""Tasks are cancelled by push and end themselves; those that have not ended by then are cancelled in Spark as
 well."""
 
 ENDS_WITHIN_S = 120.0
-"""How long Spark may take to end what was cancelled. It does not end a task in the midst of a row; it kills
-the worker of one after a minute, unless that is the driver itself (``local``)."""
+"""How long Spark may take to end cancelled tasks. It does not end a task within a row; after a minute it
+kills the task's worker, unless that is the driver itself (``local``)."""
 
 _LONGEST_CANCEL_S = 2.0
 _LOOK_S = 0.1
 
 
 class SparkJob(ABC, Generic[T]):
-    """What one launch has Spark do, in a thread that waits for it.
+    """What one launch runs on Spark, in a thread that waits for it.
 
     Parameters
     ----------
     ours:
-        Whether the session is this executor's own, which then goes with a task that cannot be ended. That of
-        somebody else's program does not: there the launch ends when the task does.
+        Whether the session is this executor's own, which is then given up with a task that cannot be ended. A
+        user program's session is not: there the launch ends when the task does.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class SparkJob(ABC, Generic[T]):
         settle_from_thread(self._ended, outcome)
 
     def _until_no_task_runs(self) -> None:
-        """Spark gives a cancelled job up at once, and its tasks when they say that they have ended."""
+        """Spark gives a cancelled job up at once, and its tasks when they report their end."""
         tracker = self._context.statusTracker()
         with suppress(Exception):  # the driver is gone, and its tasks with it
             while not self._ended.done() and any(
@@ -110,7 +110,7 @@ class SparkJob(ABC, Generic[T]):
 
     @abstractmethod
     def _collect(self) -> T:
-        """Do it, in the thread that all its Spark jobs are started from."""
+        """Run it, in the thread that starts all its Spark jobs."""
 
     def _failure(self, error: Exception) -> DistopError:
         if self._cancelling is not None:
@@ -119,7 +119,7 @@ class SparkJob(ABC, Generic[T]):
         reason = " ".join(str(error).split())
         if not _is_alive(self._context):
             return LauncherBroken(f"Spark has stopped: {reason[:MAX_REASON]}")
-        # What a task raised stands behind the words below; before them, only where it ran.
+        # A task's error follows the words below; before them is only where it ran.
         _, _, cause = reason.partition("Traceback (most recent call last):")
         log.warning("spark_job_failed", extra={"group": self._name, "error": reason[: 10 * MAX_REASON]})
         return LaunchFailed(f"Spark gave up: {(cause or reason)[-MAX_REASON:]}")

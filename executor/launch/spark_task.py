@@ -1,4 +1,4 @@
-"""What Spark ships to its workers: one task of an operation."""
+"""The code that Spark ships to its workers: one task of an operation."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class SparkTask:
-    """A function over packs of partition names. Small, since every task of the stage carries it.
+    """A function over packs of partition names. Small, since every task of the stage contains it.
 
     Parameters
     ----------
     arg_value:
-        The operation's argument as it stands in etcd.
+        The operation's argument as stored in etcd.
     types:
-        Operation types that have no package, as of ``DISTOP_OPERATIONS``.
+        Operation types without a package, as of ``DISTOP_OPERATIONS``.
     etcd:
-        The environment that says how to reach etcd, for a sidecar that must be started. Without a password:
-        whoever looks at Spark may see it. The sidecar takes that from the environment of the worker, or from
-        the file that is named here.
+        The environment for etcd, for a sidecar that must be started. Without a password: every user of
+        Spark's page may see it. The sidecar takes that from the environment of the worker, or from the file
+        named here.
     allowed:
-        What may be opened where it was made; see :mod:`distop.commit.files.allowed`.
+        The lists of the driver; see :mod:`distop.commit.files.allowed`.
     """
 
     arg_value: bytes
@@ -50,7 +50,7 @@ class SparkTask:
     def __call__(self, packs: Iterable[list[str]]) -> Iterator[TaskSummary]:
         from pyspark import TaskContext
 
-        # All of it at once: Spark does not reuse a worker that leaves its input unread.
+        # Read at once: Spark does not reuse a worker that leaves its input unread.
         partitions = [partition for pack in packs for partition in pack]
         client, work = self.begin()
         context = TaskContext.get()
@@ -60,10 +60,10 @@ class SparkTask:
         yield summary
 
     def begin(self) -> tuple[SidecarClient, Work]:
-        """The way to etcd, and what the task knows of its work; in a worker."""
+        """The connection to etcd, and the task's context; in a worker."""
         adopt(self.allowed)
         arg = decode_arg(self.arg_value)
-        # The password's file need not be here, as long as the host has a sidecar.
+        # The password's file is not needed here if the host has a sidecar.
         config = EtcdConfig.from_env({**self.etcd, PASSWORD_FILE: ""})
         place = SidecarFolder.of(config.endpoints, config.prefix)
         work = Work(
@@ -77,7 +77,7 @@ class SparkTask:
 
 
 def _end_worker() -> None:
-    """An attempt hangs. Nothing else ends it: Spark starts another worker and tries its task again."""
+    """An attempt hangs. Nothing else ends it: Spark starts another worker and retries its task."""
     log.error("attempt_hangs")
     os._exit(70)
 
@@ -89,8 +89,8 @@ def _registry(types: str) -> Registry:
 
 @functools.lru_cache(maxsize=1)
 def settle_worker(pid: int, modules: int) -> None:
-    """Take what is loaded by now out of the garbage collector's sight: Spark's worker loop runs a full
-    collection after each task, which otherwise costs more than a small one. Once per process, and again after
+    """Exclude what is loaded by now from garbage collection: Spark's worker loop runs a full collection after
+    each task, which otherwise costs more than a small one. Once per process, and again after
     a task that has loaded more, such as what its type writes with."""
     gc.collect()
     gc.freeze()

@@ -1,8 +1,8 @@
-"""Group commit: marks that gather while the previous transaction is under way go out in the next one.
+"""Group commit: marks that arrive while the previous transaction is in progress are sent in the next one.
 
-An etcd transaction costs the same whether it carries one mark or a hundred, since the disk is what takes
-time. So nothing is ever delayed to wait for company: a mark that finds nothing under way leaves at once, and
-company gathers by itself under load.
+An etcd transaction with one mark costs the same as one with a hundred, since the disk write takes the time.
+So no mark is delayed to wait for others: a mark with nothing in progress is sent at once, and groups form
+under load.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ log = logging.getLogger(__name__)
 
 
 class Submitter(Protocol):
-    """The sender of marks, which hears what became of them (on the event loop; must not block)."""
+    """The sender of marks, which gets the verdicts (on the event loop; must not block)."""
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
         """Verdicts, each with the number and the mark it was submitted with."""
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
-        """These may or may not have been marked: etcd did not answer for as long as one could wait."""
+        """These may or may not have been marked: etcd did not answer in time."""
 
 
 _Entry = tuple[Submitter, int, Mark]
 
 
 class _Queue:
-    """The marks of one run that wait, and how many transactions of it are under way."""
+    """The waiting marks of one run, and its transactions in progress."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -73,11 +73,11 @@ class MarkBatcher:
     Parameters
     ----------
     in_flight:
-        Transactions under way at once, over all runs. The client sends small ones together.
+        Concurrent transactions, over all runs. The client sends small ones together.
     per_run:
         The same for one run, so that a large operation leaves room for the others.
     patience_s:
-        How long a group is sent again while etcd does not answer.
+        How long a group is retried while etcd does not answer.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class MarkBatcher:
         self._sending: set[asyncio.Task[None]] = set()
         self.answered: Counter[Outcome] = Counter()
         self.unanswered = self.groups = 0
-        """So far: marks by their verdict, and without one; and the groups that they went out in."""
+        """So far: marks by their verdict, and without one; and the groups in which they were sent."""
         self._closed = False
         self._idle = asyncio.Event()
         self._idle.set()
@@ -101,7 +101,7 @@ class MarkBatcher:
         return sum(len(queue.waiting) for queue in self._queues.values())
 
     def submit(self, run: Run, submitter: Submitter, marks: list[tuple[int, Mark]]) -> None:
-        """Take marks on. Bounding how many it has waiting here is up to the submitter."""
+        """Accept marks. The submitter has to bound how many wait here."""
         queue = self._queues.get(run.key)
         if queue is None:
             queue = self._queues[run.key] = _Queue(run)
@@ -111,7 +111,7 @@ class MarkBatcher:
         self._send_what_fits()
 
     async def flush(self, timeout_s: float) -> bool:
-        """Wait until nothing waits or is under way; whether that came true in time."""
+        """Wait until nothing waits or is in progress; return whether that happened in time."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -120,7 +120,7 @@ class MarkBatcher:
         return True
 
     async def close(self) -> None:
-        """Give up what is not answered; no sender hears of it."""
+        """Drop unanswered marks without notifying their senders."""
         self._closed = True
         for task in self._sending:
             task.cancel()
@@ -154,7 +154,7 @@ class MarkBatcher:
             self._send_what_fits()
 
     async def _answers(self, run: Run, marks: list[Mark]) -> list[Verdict]:
-        """Send a group until it is known what became of each mark: all at once, or else each for itself."""
+        """Send a group until the verdict of each mark is known: all at once, or else each for itself."""
         doubt = False
         if all(is_plain(mark) for mark in marks):
             try:
@@ -168,7 +168,7 @@ class MarkBatcher:
             except DistopError as error:
                 if not error.retryable:
                     raise
-                # Nothing was written; what follows is sent again for as long as it takes.
+                # Nothing was written; the following is retried as long as necessary.
 
         def build(repeated: bool) -> Txn:
             nonlocal marks
@@ -191,7 +191,7 @@ class MarkBatcher:
         try:
             answers = await self._answers(run, marks)
         except Exception as error:
-            # Whatever it is: nobody may wait for ever for an answer, or take this for one.
+            # Any other error: no caller may wait for ever, or take this for an answer.
             failure = (
                 error if isinstance(error, DistopError) else OutcomeUnknown(f"marking failed: {error!r}")
             )

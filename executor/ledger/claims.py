@@ -1,8 +1,8 @@
 """The claims that tasks of this host hold, under one lease.
 
-A lease is an incarnation: when it is lost all claims under it are, and the next one starts without any.
-Claims of tasks that vanished are given back, so that another attempt need not wait for a lease that this
-host goes on renewing.
+A lease is an incarnation: when it is lost all claims under it are lost, and the next one starts without any.
+Claims of tasks that vanished are released, so that another attempt need not wait for a lease that this
+host keeps renewing.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from distop.metastore.records.record import decode
 log = logging.getLogger(__name__)
 
 CLAIM_WAIT_S = 20.0
-"""How long a request for a claim waits for the attempt that has it, before the task has to ask again."""
+"""How long a request for a claim waits for the attempt that holds it, before the task has to ask again."""
 
 _Key = tuple[bytes, int, str]
 
-# Not asked yet, for want of a lease.
+# Not sent yet, for want of a lease.
 _NOBODY_YET = Occupied("", KeyValue.missing(b""), 0)
 
 
@@ -40,10 +40,10 @@ class Claimant(Protocol):
     """The holder of a claim. Called on the event loop; must not block."""
 
     closed: bool
-    """Whether it is gone, so that a claim made for it must be given back."""
+    """Whether it is gone, so that a claim made for it must be released."""
 
     def claim_lost(self, run: Run, partition: str, claim: int, reason: str) -> None:
-        """The claim is gone; the attempt does not own the job any more."""
+        """The claim is gone; the attempt no longer owns the job."""
 
 
 @dataclass
@@ -67,11 +67,11 @@ class ClaimDesk:
         self._renewed = asyncio.Event()
         self._held: dict[_Key, _Held] = {}
         self._asking: dict[_Key, list[str]] = {}
-        """Attempts whose claim may be on its way."""
+        """Attempts whose claim may be in transit."""
         self._chores: set[asyncio.Task[None]] = set()
 
     def begin(self, member: str, session: LeaseSession) -> None:
-        """Claim under this lease from now on. ``member`` says who that is to people who look at a claim."""
+        """Claim under this lease from now on. ``member`` names its owner for users who read a claim."""
         self._member, self._session = member, session
         self.begun += 1
         self._renewed.set()
@@ -86,10 +86,10 @@ class ClaimDesk:
         self._session = None
         self._renewed.clear()
         for held in list(self._held.values()):
-            self._lose(held, "the sidecar's lease is lost")
+            self._lose(held, "the sidecar has lost its lease")
 
     def leave_claims(self) -> bool:
-        """Leave the claims as they are, for the next sidecar to move to its lease; whether there are any."""
+        """Leave the claims for the next sidecar to move to its lease; return whether there are any."""
         held = bool(self._held)
         self._held.clear()
         return held
@@ -97,17 +97,17 @@ class ClaimDesk:
     async def claim(
         self, run: Run, claimant: Claimant, partition: str, attempt: str, *, held: int = 0
     ) -> Claimed | Occupied | Verdict:
-        """Claim a job, waiting :data:`CLAIM_WAIT_S` for an attempt that has it.
+        """Claim a job, waiting :data:`CLAIM_WAIT_S` for an attempt that holds it.
 
-        ``held`` is a claim that the attempt has from an earlier incarnation of this host's sidecar, and
-        that is moved to this lease.
+        ``held`` is a claim of the attempt from an earlier incarnation of this host's sidecar, which is moved
+        to this lease.
         """
         key = (*run.key, partition)
         self._asking.setdefault(key, []).append(attempt)
         try:
             answer, session = await self._claim_or_wait(run, partition, attempt, held)
         except (DistopError, asyncio.CancelledError):
-            # It may have been made all the same, and the watch's word of it was not heeded while we asked.
+            # It may have been made anyway, and its watch event was ignored while we asked.
             self._soon(self._disown(run, partition, attempt))
             raise
         finally:
@@ -117,17 +117,17 @@ class ClaimDesk:
         if isinstance(answer, Claimed):
             if claimant.closed or session is not self._session:
                 self._soon(self._release(run, partition, answer.claim))
-                return Verdict(Outcome.GONE, "the sidecar's lease is lost")
+                return Verdict(Outcome.GONE, "the sidecar has lost its lease")
             self._held[key] = _Held(run, partition, answer.claim, answer.checkpoint, claimant)
         return answer
 
     async def release(self, run: Run, partition: str, claim: int) -> None:
-        """Give a claim back."""
+        """Release a claim."""
         self.forget(run, partition, claim)
         await release_claim(self._client, run, partition, claim)
 
     async def save(self, run: Run, partition: str, claim: int, value: bytes) -> Verdict | None:
-        """Save a checkpoint; a verdict if the attempt does not own the job any more."""
+        """Save a checkpoint; a verdict if the attempt no longer owns the job."""
         held = self._held.get((*run.key, partition))
         if held is None or held.claim != claim:
             return Verdict(Outcome.GONE, "its claim is lost")
@@ -138,24 +138,24 @@ class ClaimDesk:
         return None
 
     def forget(self, run: Run, partition: str, claim: int) -> None:
-        """The claim went with the job's mark, or was given back."""
+        """The job's mark released the claim, or the task did."""
         held = self._held.get((*run.key, partition))
         if held is not None and held.claim == claim:
             del self._held[*run.key, partition]
 
     def claimant_gone(self, claimant: Claimant) -> None:
-        """Give back all it holds: its process has ended."""
+        """Release all that it holds: its process has ended."""
         for held in [held for held in self._held.values() if held.claimant is claimant]:
             self.forget(held.run, held.partition, held.claim)
             self._soon(self._release(held.run, held.partition, held.claim))
 
     async def close(self) -> None:
-        """Stop what is under way. Its claims go with its lease."""
+        """Stop everything in progress. Its claims end with its lease."""
         for task in self._chores:
             task.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)
 
-    # -- what the watch over the run tells (see ClaimListener) ---------------------------------------
+    # -- events of the watch over the run (see ClaimListener) ----------------------------------------
 
     def claims_listed(self, run: Run, claims: dict[str, KeyValue], revision: int) -> None:
         for held in [held for key, held in self._held.items() if key[:2] == run.key]:
@@ -178,13 +178,13 @@ class ClaimDesk:
             self.forget(run, held.partition, held.claim)
 
     def _release_if_nobodys(self, run: Run, partition: str, standing: KeyValue) -> None:
-        """A copy of a claim that was long on its way may arrive after its attempt has ended. Under our own
-        lease we can tell, and nobody else could end it as long as we renew that."""
+        """A delayed copy of a claim may arrive after its attempt has ended. Under our own lease we can detect
+        it, and no other process could end it while we renew the lease."""
         key = (*run.key, partition)
         if self._session is None or standing.lease != self._session.lease_id:
             return
         asking, held = self._asking.get(key, []), self._held.get(key)
-        # A claim listed without its value may be of any of those who ask; they will see it for themselves.
+        # A claim listed without its value may belong to any requester; they will see for themselves.
         may_be_asked_for = bool(asking) and (not standing.value or _attempt_of(standing) in asking)
         if not may_be_asked_for and (held is None or held.claim != standing.create_revision):
             self._soon(self._release(run, partition, standing.create_revision))
@@ -201,7 +201,7 @@ class ClaimDesk:
         deadline = asyncio.get_running_loop().time() + CLAIM_WAIT_S
         answer: Claimed | Occupied | Verdict = _NOBODY_YET
         while True:
-            # Only waiting is cut short, never a transaction: what it did must be known.
+            # Only waiting is cut short, never a transaction: its effect must be known.
             try:
                 async with asyncio.timeout_at(deadline):
                     if isinstance(answer, Occupied) and answer is not _NOBODY_YET:
@@ -224,7 +224,7 @@ class ClaimDesk:
                 return answer, session
 
     async def _until_changed(self, run: Run, partition: str, revision: int) -> None:
-        """Wait for a change of the job's keys: claim, progress and state lie beside each other."""
+        """Wait for a change of the job's keys: claim, progress and state are adjacent."""
         start, end = run.keys.claim(partition), run.keys.job_state(partition) + b"\0"
         changes = watch(self._client, start, end, from_revision=revision + 1)
         progress = run.keys.progress(partition)

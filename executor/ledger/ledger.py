@@ -1,4 +1,4 @@
-"""Everything that the jobs of one host need of etcd, on one event loop.
+"""All access of one host's jobs to etcd, on one event loop.
 
 A sidecar has one for the tasks of its host, a runner has one for the tasks that run in its own threads.
 """
@@ -38,16 +38,16 @@ class Ledger:
         self.desk = ClaimDesk(client)
 
     async def close(self) -> None:
-        """Stop everything that is under way; no caller hears of it."""
+        """Stop everything in progress; callers get no answer."""
         await self.oversight.close()
         await self.batcher.close()
         await self.desk.close()
 
 
 class LocalPort:
-    """A session's way to a ledger in the same process, from other threads to its event loop.
+    """A session's connection to a ledger in the same process, from other threads to its event loop.
 
-    For one run, which whoever makes the port watches over: it calls :meth:`end`.
+    For one run; the owner of the port watches it and calls :meth:`end`.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, ledger: Ledger, run: Run) -> None:
@@ -60,7 +60,7 @@ class LocalPort:
         self._scheduled = False
 
     def end(self, reason: str) -> None:
-        """Tell all sessions that the run is over, also those to come."""
+        """Notify all sessions, also future ones, that the run is over."""
         with self._lock:
             self._over = reason
             sessions = list(self._sessions)
@@ -84,13 +84,13 @@ class LocalPort:
 
     def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
         self._outbox.append((session, (number, mark)))
-        # Appended first: a hand-over that clears the flag after this look finds the mark.
+        # Appended first: a hand-over that clears the flag after this check finds the mark.
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon_threadsafe(self._hand_over)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is delayed."""
 
     def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
         while not session.over:

@@ -1,4 +1,4 @@
-"""What a ledger tells a scrape: marks, and the lease that claims and runs are held under."""
+"""Metrics of a ledger: marks, and the lease of claims and runs."""
 
 from __future__ import annotations
 
@@ -26,5 +26,5 @@ def ledger_metrics(ledger: Ledger) -> Iterator[Metric]:
 
 
 def stands(ledger: Ledger) -> bool:
-    """Whether the process stands in etcd under a lease."""
+    """Whether the process is registered in etcd under a lease."""
     return ledger.desk.owned_until > boot_clock()

@@ -1,7 +1,7 @@
-"""Watching over runs: those who work for one hear at once when it is not held any more.
+"""Watches runs: code that works for a run is notified at once when it is no longer held.
 
-Level-triggered: the present state is read first and again whenever history was lost, so no event whose loss
-could leave a task working for nothing. One watch for a run, however many tasks work for it here.
+Level-triggered: the present state is read first, and again whenever history was lost, so no lost event can
+leave a task working in vain. One watch per run, for any number of tasks here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from distop.metastore.records.operation import RUNNING
 log = logging.getLogger(__name__)
 
 LOOK_AFTER_S = 0.25
-"""A run is looked at only after so long: many operations are over by then and cost no watch at all."""
+"""Delay before a run is watched: many operations are over by then and cost no watch at all."""
 
 _RETRY_S = 0.5
 
@@ -34,20 +34,20 @@ class RunListener(Protocol):
     """A worker for a run. Called on the event loop; must not block."""
 
     def run_over(self, run: Run, reason: str) -> None:
-        """The run is not held any more. Told once; the listener is forgotten with it."""
+        """The run is no longer held. Called once; the listener is then removed."""
 
 
 class ClaimListener(Protocol):
     """A holder of claims. Called on the event loop; must not block."""
 
     def claims_listed(self, run: Run, claims: dict[str, KeyValue], revision: int) -> None:
-        """All claims of the run that stand at ``revision``: partition to key (without its value)."""
+        """All claims of the run at ``revision``: partition to key (without its value)."""
 
     def claim_changed(self, run: Run, partition: str, event: Event) -> None:
         """A claim was made, moved to another lease, or deleted."""
 
     def claims_over(self, run: Run) -> None:
-        """The run is not held any more, and none of its claims means anything."""
+        """The run is no longer held, and none of its claims counts."""
 
 
 @dataclass
@@ -57,11 +57,11 @@ class _Watched:
     listeners: list[RunListener] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
     held_at: int = 0
-    """A revision at which nobody had paused it; 0: not known yet."""
+    """A revision at which it was not paused; 0: unknown yet."""
 
 
 class Oversight:
-    """The runs that somebody on this host works for; belongs to one event loop."""
+    """The runs with work on this host; belongs to one event loop."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
@@ -72,12 +72,12 @@ class Oversight:
     def attach(
         self, run: Run, listener: RunListener, *, claims: ClaimListener | None = None, known_at: int = 0
     ) -> None:
-        """Tell ``listener`` when the run is over; also if it is already.
+        """Notify ``listener`` when the run is over; at once if it already is.
 
         Parameters
         ----------
         claims:
-            Whom to tell of the run's claims; for operations whose jobs are claimed.
+            Receives events of the run's claims; for operations whose jobs are claimed.
         known_at:
             A revision at which the run was held, if one is known: spares reading it again.
         """
@@ -94,7 +94,7 @@ class Oversight:
         watched.listeners.append(listener)
 
     def detach(self, run: Run, listener: RunListener) -> None:
-        """Tell ``listener`` nothing more of this run."""
+        """Send ``listener`` no more events of this run."""
         key = run.key
         watched = self._watched.get(key)
         if watched is None or listener not in watched.listeners:
@@ -106,7 +106,7 @@ class Oversight:
                 watched.task.cancel()
 
     async def close(self) -> None:
-        """Stop watching; nobody hears anything more."""
+        """Stop watching; listeners get no more events."""
         tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
         tasks += [self._following] if self._following is not None else []
         self._watched.clear()
@@ -123,7 +123,7 @@ class Oversight:
             except Compacted:
                 log.info("oversight_compacted", extra={"operation": str(watched.run.keys.operation)})
             except DistopError as error:
-                # settle() has waited long already; the run may be over or not, so go on asking.
+                # settle() has waited long already; the run may be over or not, so keep asking.
                 log.warning(
                     "oversight_failed",
                     extra={"operation": str(watched.run.keys.operation), "error": str(error)},
@@ -161,7 +161,7 @@ class Oversight:
         run, keys = watched.run, watched.run.keys
         revision = known_at
         if not revision:
-            # Most runs that are looked at at all are over by now: one read tells.
+            # Most runs that are examined at all are over by now: one read shows it.
             state = (await settle(self._client, Txn(then=(Get(keys.state),)), patience_s=PATIENCE_S)).one(
                 0, keys.state
             )
@@ -181,7 +181,7 @@ class Oversight:
         if self._is_paused(watched):
             return PAUSED
         # ".runner" sorts before ".state", so one range covers both; numbered partitions lie outside of it,
-        # and whatever else lies inside is not looked at.
+        # and other keys inside are ignored.
         start, end = keys.runner, keys.state + b"\0"
         if watched.claims is not None:
             # Claimed jobs are few and long. Their claims are read after the state and watched from before

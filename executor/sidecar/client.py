@@ -1,8 +1,8 @@
 """A worker process's connection to its host's sidecar.
 
-One connection for a process, made when first needed and kept for the tasks to come. It outlives sidecars:
-when one vanishes another is found or started, claims move over, and everything without an answer is sent
-again, marks with a word that they are repeats. What a task sees of that is a pause.
+One connection per process, made when first needed and kept for later tasks. It outlives sidecars: when one
+vanishes another is found or started, claims are moved, and everything unanswered is sent again, marks with a
+flag that they are repetitions. A task only sees a pause.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 log = logging.getLogger(__name__)
 
 FRAME_MARKS = 100
-"""Marks that are worth a frame of their own while others are without an answer."""
+"""Marks that justify a frame of their own while others are unanswered."""
 
 KEPT_RUNS = 8
-"""Runs that stay known to the sidecar between the tasks of a worker."""
+"""Runs that stay attached to the sidecar between the tasks of a worker."""
 
 _SHORT_LIVED_S = 0.1
 _CHUNK = 1 << 18
 
 
 class SidecarClient:
-    """Speaks to the sidecar for all tasks of a process; a :class:`~distop.executor.task.session.Port`.
+    """The client of all tasks of a process; a :class:`~distop.executor.task.session.Port`.
 
     Parameters
     ----------
     environment:
-        Where a sidecar that must be started finds etcd, as of ``EtcdConfig.to_env``.
+        How a newly started sidecar reaches etcd, as of ``EtcdConfig.to_env``.
     """
 
     def __init__(self, place: SidecarFolder, environment: Mapping[str, str]) -> None:
@@ -57,17 +57,17 @@ class SidecarClient:
         self._asked: dict[int, Asked] = {}
         self._unanswered: dict[int, Sent] = {}
         self._outbox: list[int] = []
-        """Numbers of those that were not sent yet."""
+        """Numbers of unsent marks."""
         self._frames = wire.Frames(wire.FromSidecar)
         self._owned_until = math.inf
         self.dead: DistopError | None = None
-        """Why it can be used no more."""
+        """Why it can no longer be used."""
         connection = dial(place, environment)
         self._socket: socket.socket | None = connection
         threading.Thread(target=self._read, args=(connection,), name="distop-sidecar", daemon=True).start()
 
     def close(self) -> None:
-        """End the connection. The sidecar gives back what was claimed through it."""
+        """End the connection. The sidecar releases what was claimed through it."""
         self._die(SidecarUnavailable("the connection to the sidecar was closed"))
 
     # -- Port: called by tasks' threads --------------------------------------------------------------
@@ -90,7 +90,7 @@ class SidecarClient:
         with self._lock:
             self._run_of(session).sessions.remove(session)
             unused = [key for key, run in self._runs.items() if not run.sessions]
-            # What is over is of no use; of the rest the next task may be, most likely of the youngest.
+            # Runs that are over are useless; of the rest the next task most likely uses the youngest.
             surplus = len(unused) - KEPT_RUNS
             for index, key in enumerate(unused):
                 if self._runs[key].over or index < surplus:
@@ -102,7 +102,7 @@ class SidecarClient:
             mine, all_answered = next(self._numbers), len(self._unanswered) == len(self._outbox)
             self._unanswered[mine] = Sent(session, number, self._run_of(session), mark)
             self._outbox.append(mine)
-            # As etcd's group commit: what gathers while something is under way travels together.
+            # Like etcd's group commit: marks that arrive while a frame is unanswered are sent together.
             if all_answered or len(self._outbox) >= FRAME_MARKS:
                 self._send_marks()
 
@@ -161,7 +161,7 @@ class SidecarClient:
             raise self.dead
 
     def _send(self, message: wire.FromTask) -> None:
-        """Send, or leave it: whatever matters is known here and is sent again on the next connection."""
+        """Send, or drop: everything important is stored here and is sent again on the next connection."""
         if self._socket is None:
             return
         try:
@@ -182,7 +182,7 @@ class SidecarClient:
             self._send(wire.Marks(run, those))
 
     def _hang_up(self) -> None:
-        """Use this connection no more; the reader notices."""
+        """Stop using this connection; the reader notices."""
         connection, self._socket = self._socket, None
         if connection is not None:
             with contextlib.suppress(OSError):
@@ -218,14 +218,14 @@ class SidecarClient:
             self._hang_up()
 
     def _nobody_waits(self) -> bool:
-        """Whether there is no task; a worker without one must not bring a sidecar back that was ended."""
+        """Whether there is no task; a worker without one must not restart a sidecar that was ended."""
         with self._lock:
             if self.dead is None and not any(run.sessions for run in self._runs.values()):
                 self.dead = SidecarUnavailable("the sidecar has ended")
             return self.dead is not None
 
     def _reconnect(self) -> socket.socket:
-        """Another connection, with everything that matters sent again."""
+        """Another connection, with everything important sent again."""
         while True:
             connection = dial(self.place, self._environment)
             try:
@@ -240,7 +240,7 @@ class SidecarClient:
                 return connection
 
     def _take_up(self, connection: socket.socket) -> None:
-        """Tell a sidecar all that matters. Until claims have moved to its lease nothing else may reach it: it
+        """Send a new sidecar all state. Until claims have moved to its lease nothing else may reach it: it
         would refuse the checkpoints of their jobs."""
         self._frames = wire.Frames(wire.FromSidecar)
         with self._lock:
@@ -309,7 +309,7 @@ class SidecarClient:
                 return
             claim = asked.message
             if isinstance(message, wire.Claimed) and isinstance(claim, wire.Claim):
-                # Before the task knows: should this connection break now, the claim must move with it.
+                # Before the task knows: if this connection breaks now, the claim must move with it.
                 self._renew(message.until)
                 for run in self._numbered(claim.run):
                     run.held[claim.partition] = (claim.attempt, message.claim)
@@ -381,9 +381,9 @@ _clients_lock = threading.Lock()
 
 
 def client_of_this_process(place: SidecarFolder, environment: Mapping[str, str]) -> SidecarClient:
-    """The connection of this process, made when it is first asked for.
+    """The connection of this process, made on first use.
 
-    By process id: Spark forks its workers, and a connection cannot be shared with a child.
+    Keyed by process id: Spark forks its workers, and a child cannot share a connection.
     """
     key = (os.getpid(), place)
     with _clients_lock:

@@ -21,17 +21,17 @@ from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
 log = logging.getLogger(__name__)
 
 HIGH_WATER, LOW_WATER = 2048, 512
-"""Unanswered marks at which the sidecar stops reading from a connection, and reads again."""
+"""Unanswered marks at which the sidecar stops reading from a connection, and at which it resumes."""
 
 MAX_RUNS = 64
 """Runs that one connection may be attached to; a task has one."""
 
 MAX_REQUESTS = 64
-"""Claims and checkpoints of one connection under way at once; a task has one."""
+"""Concurrent claims and checkpoints of one connection; a task has one."""
 
 
 class Connection(asyncio.Protocol):
-    """Reads a task's requests, and answers them as etcd does."""
+    """Reads a task's requests, and answers them when etcd does."""
 
     def __init__(self, ledger: Ledger, connections: set[Connection], *, refuse: bool) -> None:
         self.closed = False
@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
             for message in self._frames.feed(data):
                 self._handle(message)
         except (CorruptRecord, InvalidArgument, KeyError) as error:
-            # The peer does not speak our protocol; nothing it says can be relied on.
+            # The peer does not use our protocol; nothing it sends can be trusted.
             log.warning("connection_garbled", extra={"error": str(error)})
             self.close()
 
@@ -69,12 +69,12 @@ class Connection(asyncio.Protocol):
         for run in self._runs.values():
             self._ledger.oversight.detach(run, self)
         self._runs.clear()
-        # Requests under way go on to their end: what they do in etcd must be known, so that a claim made for
-        # nobody is given back. Marks go on too: their task may be asking another sidecar already.
+        # Requests in progress continue: their effect in etcd must be known, so that a claim without an owner
+        # is released. Marks continue, too: their task may already be asking another sidecar.
         self._ledger.desk.claimant_gone(self)
 
     def close(self) -> None:
-        """Answer what can be, then end."""
+        """Answer what can be answered, then end."""
         self._transport.close()
 
     def _reply(self, message: wire.FromSidecar) -> None:
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _acceptable(self, number: int, mark: Mark) -> bool:
-        """One bad mark must not make etcd refuse the whole group it would travel in."""
+        """One bad mark must not make etcd refuse its whole group."""
         if len(mark.value) <= MAX_JOB_RECORD_BYTES and len(mark.partition.encode()) <= MAX_NAME_BYTES:
             return True
         name = shortened(mark.partition, 100)
@@ -170,7 +170,7 @@ class Connection(asyncio.Protocol):
         except DistopError as error:
             self._reply(wire.failed([number], error))
 
-    # -- what the ledger tells -----------------------------------------------------------------------
+    # -- events of the ledger ------------------------------------------------------------------------
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
         """See :class:`~distop.executor.ledger.batcher.Submitter`."""

@@ -1,4 +1,4 @@
-"""Finding the sidecar of this host, or starting one: exactly one, however many tasks ask at the same time."""
+"""Finds the sidecar of this host, or starts one: exactly one, for any number of concurrent tasks."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, USER
 log = logging.getLogger(__name__)
 
 START_TIMEOUT_S = 30.0
-"""How long a sidecar may take to start."""
+"""Longest start of a sidecar."""
 
 WAIT_S = 10.0
 """How long a process without etcd's password waits for another one to start a sidecar."""
 
 SEND_TIMEOUT_S = 30
-"""How long a sidecar that reads nothing is waited for."""
+"""How long to wait for a sidecar that does not read."""
 
 MAX_CRASHES = 3
-"""A sidecar that cannot start is not started again and again."""
+"""Back-off after a sidecar could not start."""
 
 _MAX_LOG_BYTES = 4 << 20
 _PAUSE_S = 0.02
 
-# A child is remembered so that it can be reaped; it lives on when this process ends.
+# A child is remembered so that it can be reaped; it outlives this process.
 _children: list[subprocess.Popen[bytes]] = []
 
 
@@ -62,11 +62,11 @@ def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
             if (connection := _connect(place)) is not None:
                 break
             if not starts:
-                pass  # whoever has the password starts one
+                pass  # a process with the password starts one
             elif lock is None:
                 lock = take_lock(place.starting_lock)
             elif child is None or child.poll() is not None:
-                # One that ends well gave way to another: its predecessor may be just about to end.
+                # One that ends normally gave way to another: its predecessor may be about to end.
                 crashes += child is not None and child.returncode != 0
                 if crashes < MAX_CRASHES:
                     child = start_sidecar(place, environment)
@@ -84,12 +84,12 @@ def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
 
 
 def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a sidecar that outlives this process and its process group, and ends by itself when idle.
+    """Start a sidecar that outlives this process and its process group, and ends when idle.
 
     Raises
     ------
     SidecarUnavailable
-        It would have no password for etcd, and be in the way of one that has.
+        It would have no password for etcd, and would block one that has.
     """
     given = {**os.environ, **environment}
     if not _has_password(environment):
@@ -112,14 +112,14 @@ def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subpr
 
 
 def _has_password(environment: Mapping[str, str]) -> bool:
-    """Whether a sidecar that is started here could log in."""
+    """Whether a sidecar that is started here could authenticate."""
     given = {**os.environ, **environment}
     return not given.get(USER) or bool(given.get(PASSWORD) or given.get(PASSWORD_FILE))
 
 
 def _no_password(place: SidecarFolder) -> SidecarUnavailable:
     return SidecarUnavailable(
-        f"no sidecar answers at {place.socket}, and there is no password to start one with",
+        f"no sidecar answers at {place.socket}, and there is no password to start one",
         hint=f"run `distop sidecar` on this host, or set {PASSWORD_FILE} for its workers",
     )
 
@@ -134,6 +134,6 @@ def _connect(place: SidecarFolder) -> socket.socket | None:
     except BaseException:
         connection.close()
         raise
-    # Only sending: a task may well hear nothing for hours.
+    # Only for sending: a task may receive nothing for hours.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_TIMEOUT_S, 0))
     return connection

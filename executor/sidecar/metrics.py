@@ -1,4 +1,4 @@
-"""What a sidecar tells a scrape."""
+"""Metrics of a sidecar."""
 
 from __future__ import annotations
 

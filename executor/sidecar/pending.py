@@ -1,4 +1,4 @@
-"""What a worker remembers of its dealings with the sidecar, so that the next sidecar can be told."""
+"""A worker's state towards the sidecar, to be sent to the next sidecar."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from distop.metastore.operations.jobs import Mark
 
 @dataclass
 class KnownRun:
-    """A run as this connection speaks of it."""
+    """A run on this connection."""
 
     number: int
     operation: str
@@ -23,7 +23,7 @@ class KnownRun:
     sessions: list[Session[Any]] = field(default_factory=list)
     over: str = ""
     held: dict[str, tuple[str, int]] = field(default_factory=dict)
-    """Claims at present: partition -> attempt, create revision."""
+    """Present claims: partition -> attempt, create revision."""
 
     def attach(self) -> wire.Attach:
         return wire.Attach(self.number, self.operation, self.token, self.claims)
@@ -31,7 +31,7 @@ class KnownRun:
 
 @dataclass
 class Asked:
-    """A request that waits for its answer."""
+    """An unanswered request."""
 
     message: wire.Claim | wire.Release | wire.Save | wire.Tried
     answer: wire.Answer | DistopError | None = None
@@ -44,10 +44,10 @@ class Asked:
 
 @dataclass(slots=True)
 class Sent:
-    """A mark without an answer."""
+    """An unanswered mark."""
 
     session: Session[Any]
     number: int
-    """What the session calls it."""
+    """The session's number for it."""
     run: KnownRun
     mark: Mark

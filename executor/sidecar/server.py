@@ -1,9 +1,9 @@
 """The sidecar: one process per worker host, through which the tasks there reach etcd.
 
-It holds the lease of the host's claims, gathers marks into groups, and tells tasks the moment their work is
-not wanted any more. Tasks talk to it over a Unix socket (see ``wire.py``). It keeps nothing that could be
-lost: a mark is answered once etcd has it, and a task that got no answer sends it again, to this sidecar or
-the next one.
+It holds the lease of the host's claims, groups marks, and notifies tasks the moment their work is no longer
+needed. Tasks talk to it over a Unix socket (see ``wire.py``). It keeps no state that could be lost: a mark is
+answered once etcd has it, and a task without an answer sends it again, to this sidecar or the
+next one.
 """
 
 from __future__ import annotations
@@ -53,24 +53,24 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 1024
-"""Tasks at once; more are turned away."""
+"""Most connected tasks; more are refused."""
 
 _RETRY_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class SidecarConfig:
-    """How a sidecar is to serve."""
+    """The settings of a sidecar."""
 
     etcd: EtcdConfig
     folder: Path | None = None
-    """Where its socket is; by default where tasks look for it."""
+    """The folder of its socket; by default where tasks look for it."""
     lease_ttl_s: int = 5
     """Seconds after which the claims of a host that vanished are free."""
     idle_exit_s: float | None = None
-    """End after so many seconds without a connection; ``None``: never."""
+    """End after this many seconds without a connection; ``None``: never."""
     drain_s: float = 2.0
-    """How long marks under way may take when it is asked to end."""
+    """How long marks in progress may take when it is asked to end."""
     metrics: MetricsConfig | None = None
     """Where its metrics are served; ``None``: nowhere."""
 
@@ -96,14 +96,14 @@ class Sidecar:
     _leaves_claims: bool = False
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Serve until ``stop``, or until nobody has been connected for long enough."""
+        """Serve until ``stop``, or until no task has been connected for long enough."""
         place = self.config.place
         client, metrics = connect(self.config.etcd, self.config.metrics)
         self.ledger = Ledger(client)
         loop = asyncio.get_running_loop()
-        place.socket.unlink(missing_ok=True)  # of a predecessor that was killed; its lock is ours now
+        place.socket.unlink(missing_ok=True)  # of a killed predecessor; its lock is ours now
         server = await loop.create_unix_server(self._connected, str(place.socket), backlog=128)
-        os.chmod(place.socket, 0o600)  # nobody else can reach it in its folder either
+        os.chmod(place.socket, 0o600)  # other users cannot reach it in its folder either
         lease = asyncio.create_task(self._keep_lease(client), name="sidecar-lease")
         dead = asyncio.create_task(asyncio.to_thread(sweep_folders, place), name="sidecar-places")
         sweep = asyncio.create_task(keep_swept(client, place.scratch), name="sidecar-scratch")
@@ -116,7 +116,8 @@ class Sidecar:
                 await self._show(metrics)
             await self._until_idle(stop)
         finally:
-            # New tasks must find nobody before the present ones are let go: they then start another one.
+            # New tasks must find no sidecar before the present ones are released: they then start another
+            # one.
             place.socket.unlink(missing_ok=True)
             server.close()
             await self.ledger.batcher.flush(self.config.drain_s)
@@ -170,7 +171,7 @@ class Sidecar:
                     await stop.wait()
 
     async def _keep_lease(self, client: EtcdClient) -> None:
-        """One lease after the other, each a new incarnation; ends (with its lease) when it is cancelled."""
+        """One lease after the other, each a new incarnation; ends (with its lease) when cancelled."""
         desk, loop = self.ledger.desk, asyncio.get_running_loop()
 
         def renewed(until: float) -> None:
@@ -219,7 +220,7 @@ class Sidecar:
 
 
 def run(config: SidecarConfig) -> int:
-    """Serve until SIGTERM, SIGINT, or idle; the exit code. 0 also if another sidecar serves here already."""
+    """Serve until SIGTERM, SIGINT, or idle; the exit code. Also 0 if another sidecar already serves here."""
     place = config.place.prepare()
     lock = take_lock(place.serving_lock)
     if lock is None:
@@ -242,7 +243,7 @@ async def _until_signalled(config: SidecarConfig) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """What a task starts when its host has no sidecar. etcd is found through the environment."""
+    """The program that a task starts when its host has no sidecar. The environment names etcd."""
     parser = argparse.ArgumentParser(prog="distop-sidecar", description=__doc__)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--idle-exit", type=float, default=60.0, metavar="SECONDS")

@@ -1,7 +1,7 @@
-"""What a task and its sidecar say to each other: length-prefixed msgpack frames on a Unix socket.
+"""The protocol between a task and its sidecar: length-prefixed msgpack frames on a Unix socket.
 
-One frame is one message; messages about marks carry as many as have gathered, since a frame (not a mark) is
-what costs a system call and a wake-up. Every request has a number; its answer bears the same one.
+One frame is one message; a message about marks carries all that are ready, since a frame (not a mark) costs a
+system call and a wake-up. Every request has a number; its answer has the same one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 class Attach(_Message, frozen=True):
-    """Names a run: from now on ``run`` stands for it on this connection, and its end is reported."""
+    """Names a run: from now on ``run`` means it on this connection, and its end is reported."""
 
     run: int
     operation: str
@@ -39,7 +39,7 @@ class Attach(_Message, frozen=True):
 
 
 class Detach(_Message, frozen=True):
-    """``run`` stands for nothing any more."""
+    """``run`` is free again."""
 
     run: int
 
@@ -55,7 +55,7 @@ class Claim(_Message, frozen=True):
     partition: str
     attempt: str
     held: int = 0
-    """The claim the attempt works under already, from before the connection broke."""
+    """The claim that the attempt already holds, from before the connection broke."""
 
 
 class Release(_Message, frozen=True):
@@ -101,7 +101,7 @@ class Claimed(_Message, frozen=True):
 
 
 class Occupied(_Message, frozen=True):
-    """Another attempt owned the job all the while; ask again."""
+    """Another attempt has owned the job all the time; ask again."""
 
     number: int
     holder: str
@@ -129,7 +129,7 @@ class Failed(_Message, frozen=True):
 
 
 class Over(_Message, frozen=True):
-    """Pushed: the run is not held any more; whatever runs for it is not wanted."""
+    """Pushed: the run is no longer held; work for it is not needed."""
 
     run: int
     reason: str
@@ -145,8 +145,8 @@ class ClaimLost(_Message, frozen=True):
 
 
 class Renewed(_Message, frozen=True):
-    """Pushed: the lease of all claims holds until this reading of ``boot_clock``
-    at least, whatever becomes of the sidecar."""
+    """Pushed: the lease of all claims holds at least until this reading of ``boot_clock``,
+    even if the sidecar ends."""
 
     until: float
 
@@ -159,7 +159,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def frame(message: FromTask | FromSidecar) -> bytes:
-    """A message as it goes over the socket."""
+    """An encoded message."""
     buffer = bytearray(_HEADER)
     _encoder.encode_into(message, buffer, _HEADER)
     buffer[:_HEADER] = (len(buffer) - _HEADER).to_bytes(_HEADER, "big")
@@ -167,12 +167,12 @@ def frame(message: FromTask | FromSidecar) -> bytes:
 
 
 class Frames:
-    """Cuts a stream of bytes into messages.
+    """Splits a stream of bytes into messages.
 
     Parameters
     ----------
     kind:
-        :data:`FromTask` or :data:`FromSidecar`: what may come.
+        :data:`FromTask` or :data:`FromSidecar`: the allowed messages.
     """
 
     def __init__(self, kind: Any) -> None:
@@ -180,12 +180,12 @@ class Frames:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages that are complete with ``data``.
+        """The messages that ``data`` completes.
 
         Raises
         ------
         CorruptRecord
-            The other side does not speak this protocol; the connection is of no use any more.
+            The other side does not use this protocol; the connection is unusable.
         """
         buffer = self._buffer
         buffer += data
@@ -212,6 +212,6 @@ def failed(numbers: list[int], error: DistopError) -> Failed:
 
 
 def error_of(message: Failed) -> DistopError:
-    """The error that a message stands for; one of an unknown code counts as "etcd does not answer"."""
+    """The error in a message; an unknown code counts as "etcd does not answer"."""
     kind = error_class(message.code) or EtcdUnavailable
     return kind(message.message, hint=message.hint)

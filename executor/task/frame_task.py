@@ -1,12 +1,12 @@
 """One partition of a DataFrame as a job: what a task of a dynamic plan does.
 
-It differs from other jobs in who says that it counts. Tasks of a frozen plan mark their results themselves,
-and the first mark wins. Here that would be wrong: a stage that is repeated after a lost executor reads rows
-that may be cut in another way, and of its first try some tasks may have marked already, of which Spark knows
-nothing. So a task hands its result to Spark, and the driver marks what Spark has accepted. What Spark does
-not accept, or was killed, leaves files that are swept after the operation.
+It differs from other jobs in who decides that it counts. Tasks of a frozen plan mark their results
+themselves, and the first mark wins. Here that would be wrong: a stage that is repeated after a lost executor
+reads rows that may be partitioned differently, and some tasks of its first attempt may have marked already,
+which Spark does not know. So a task returns its result to Spark, and the driver marks what Spark has
+accepted. The files of tasks that Spark does not accept, or kills, are swept after the operation.
 
-Only a permanent failure is marked here and now, so that the operation ends without waiting for the other
+Only a permanent failure is marked at once, so that the operation ends without waiting for the other
 tasks.
 """
 
@@ -30,14 +30,14 @@ log = logging.getLogger(__name__)
 
 
 class FrameResult(msgspec.Struct, frozen=True, array_like=True):
-    """What came of one partition."""
+    """The result of one partition."""
 
     partition: int
     stage: int
-    """Spark's id of the stage that it was a task of."""
+    """Spark's id of the task's stage."""
     attempt: str
     value: bytes
-    """The record to be marked; empty: there is none, since the job has failed for good, or is not wanted."""
+    """The record to mark; empty: none, since the job has failed for good, or is no longer needed."""
 
 
 class FrameJob(TaskJob):
@@ -70,8 +70,8 @@ def run_frame_job(
     name:
         Unique within the run, such as Spark's task attempt id.
 
-    Raises whatever the job does, if another try may pass: its rows come only once, so trying again is up to
-    whoever computes them.
+    Raises the job's transient errors: its rows come only once, so Spark, which computes them, has to
+    retry.
     """
     bits = (rng or random.Random()).getrandbits(48)
     attempt = f"{work.run_token}-{name}-{bits:012x}-1"
@@ -89,7 +89,7 @@ def run_frame_job(
             job.clean(work.operation)
             if not job.unwanted:
                 if not isinstance(error, InvalidArgument | JobFailed):
-                    _check_in_time(job)  # whatever it raises when it is told to stop: this is why
+                    _check_in_time(job)  # whatever it raises after it was stopped: this is the reason
                     raise
                 log.warning("job_failed", extra={"attempt": attempt}, exc_info=error)
                 code, _, text = told(error).partition(": ")

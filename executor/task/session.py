@@ -1,8 +1,8 @@
 """One task's work for one run, as the task's thread sees it.
 
-A session blocks where its caller must know (a claim, a checkpoint) and pipelines what it need not wait for
-(marks). How it reaches etcd is its :class:`Port`'s business: over a Unix socket to the host's sidecar, or
-straight to the event loop of the same process.
+A session blocks where its caller must know the answer (a claim, a checkpoint) and pipelines the rest (marks).
+Its :class:`Port` connects it to etcd: over a Unix socket to the host's sidecar, or directly to the event loop
+of the same process.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from distop.metastore.members.clocks import boot_clock
 from distop.metastore.operations.jobs import Mark, Verdict
 
 WINDOW = 1024
-"""Marks of one task that may be without an answer; it waits then. Bounds memory, here and in the sidecar."""
+"""Most unanswered marks of one task; then it waits. Bounds memory, here and in the sidecar."""
 
 ANSWER_TIMEOUT_S = 120.0
-"""After so long without any answer a task gives up. Longer than the sidecar tries to reach etcd."""
+"""Timeout of a task without any answer. Longer than the sidecar tries to reach etcd."""
 
 T = TypeVar("T")
 
@@ -37,19 +37,19 @@ class Ownership:
 
 
 class Port(Protocol):
-    """The way from a session to etcd. Its methods are called from the session's thread."""
+    """Connects a session to etcd. Its methods are called from the session's thread."""
 
     def attach(self, session: Session[Any]) -> None:
-        """Begin: tell the session from now on when its run is over."""
+        """Begin: from now on notify the session when its run is over."""
 
     def detach(self, session: Session[Any]) -> None:
-        """End: the session wants to hear nothing more."""
+        """End: send the session no more notifications."""
 
     def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
         """Send a mark, soon; the session gets its verdict under ``number``."""
 
     def flush(self) -> None:
-        """The session waits for its verdicts now: hold no mark back."""
+        """The session waits for its verdicts now: do not delay marks."""
 
     def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
         """Claim a job; waits for as long as another attempt owns it."""
@@ -58,14 +58,14 @@ class Port(Protocol):
         """Give a claim back."""
 
     def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
-        """Save a checkpoint; a verdict if the job is not owned any more."""
+        """Save a checkpoint; returns a verdict if the job is no longer owned."""
 
     def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
-        """Note that an attempt has failed and is not the last."""
+        """Record that an attempt has failed and is not the last."""
 
 
 class Session(Generic[T]):
-    """A task's dealings with one run.
+    """A task's part of one run.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Session(Generic[T]):
     claims:
         Whether the operation's jobs are claimed.
 
-    ``T`` is whatever the task wants to have back with a verdict.
+    ``T`` is what the task wants to get back with a verdict.
     """
 
     def __init__(self, port: Port, operation: str, token: int, *, claims: bool, window: int = WINDOW) -> None:
@@ -84,8 +84,8 @@ class Session(Generic[T]):
         self.lost_claim = 0
         """The youngest claim that was lost. Set by push."""
         self.owned_until = math.inf
-        """When, by ``boot_clock``, the lease of all claims may be over. Whoever
-        renews it may have been halted, and cannot push then."""
+        """When, by ``boot_clock``, the lease of all claims may be over. The process
+        that renews it may be suspended, and cannot notify then."""
         self.closed = False
         self._port = port
         self._window = window
@@ -97,14 +97,14 @@ class Session(Generic[T]):
         port.attach(self)
 
     def close(self) -> None:
-        """Let go of the run. Marks without an answer are left to their fate."""
+        """Detach from the run. Unanswered marks are abandoned."""
         self.closed = True
         self._port.detach(self)
 
     # -- for the task's thread -----------------------------------------------------------------------
 
     def mark(self, mark: Mark, tag: T) -> None:
-        """Send a mark without waiting for its verdict; waits only while :data:`WINDOW` are without one.
+        """Send a mark without waiting for its verdict; waits only while :data:`WINDOW` are unanswered.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Session(Generic[T]):
         return self.settled()
 
     def claim(self, partition: str, attempt: str) -> Ownership | Verdict:
-        """Own a job, or learn that there is nothing to own any more."""
+        """Own a job, or find that it can no longer be owned."""
         return self._port.claim(self, partition, attempt)
 
     def release(self, partition: str, claim: int) -> None:
@@ -141,11 +141,11 @@ class Session(Generic[T]):
         self._port.release(self, partition, claim)
 
     def count_try(self, partition: str, attempt: str, error: str) -> None:
-        """Note in etcd that an attempt has failed, for the process that goes on should this one die."""
+        """Record in etcd that an attempt has failed, for the process that continues if this one dies."""
         self._port.count_try(self, partition, attempt, error)
 
     def owns(self, claim: int) -> bool:
-        """Whether a claim is certainly still held. Once it was seen not to be, it never is again."""
+        """Whether a claim is certainly still held. Once lost, it stays lost."""
         if boot_clock() >= self.owned_until:
             self.lost_claim = max(self.lost_claim, claim)
         return claim > self.lost_claim
@@ -156,12 +156,12 @@ class Session(Generic[T]):
         Raises
         ------
         Cancelled
-            The job is not owned any more; nothing was saved.
+            The job is no longer owned; nothing was saved.
         """
         verdict = self._port.save(self, partition, claim, value)
         if verdict is not None:
             self.lost_claim = claim
-            raise Cancelled(f"job {partition} of {self.operation} is not owned any more: {verdict.reason}")
+            raise Cancelled(f"job {partition} of {self.operation} is no longer owned: {verdict.reason}")
 
     def pause(self, seconds: float) -> None:
         """Wait, but no longer than the run lasts."""
@@ -169,7 +169,7 @@ class Session(Generic[T]):
             self._news.wait_for(lambda: bool(self.over), seconds)
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        """Wait for ``condition``, which answers make true, for as long as anything is heard."""
+        """Wait for ``condition``, which answers make true, as long as answers arrive."""
         with self._news:
             while not condition() and self._failure is None:
                 if not self._news.wait(ANSWER_TIMEOUT_S):
@@ -189,7 +189,7 @@ class Session(Generic[T]):
             self._news.notify_all()
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
-        """Marks that could not be answered. Callers that wait for them get the error."""
+        """Marks that could not be answered. Waiting callers get the error."""
         with self._news:
             for number in numbers:
                 self._waiting.pop(number, None)
@@ -203,10 +203,11 @@ class Session(Generic[T]):
             self._news.notify_all()
 
     def fail(self, error: DistopError) -> None:
-        """The way to etcd is gone: what the task goes on doing could not be marked any more."""
+        """The connection to etcd is lost: later work of the task could not be marked."""
         self.unanswered([], error)
         self.end(f"etcd cannot be reached: {error.message}")
 
     def claim_lost(self, run: object, partition: str, claim: int, reason: str) -> None:
-        """A claim is lost. Told even of claims that went with a mark, maybe late; the youngest one counts."""
+        """A claim is lost. Also reported for claims that a mark released, perhaps late; the youngest one
+        counts."""
         self.lost_claim = max(self.lost_claim, claim)

@@ -1,9 +1,9 @@
-"""What a task does: the jobs of one operation that were given to it, one after the other.
+"""What a task does: its jobs of one operation, one after the other.
 
-The same code runs in a Spark worker and in a thread of the runner. Each job is tried in place; what came of
-it is marked without waiting for the answer, and the next one begins. An attempt that turns out not to count
-removes what it made; one of which nobody knows whether it counts leaves it, since what was published lies
-where it was written.
+The same code runs in a Spark worker and in a thread of the runner. Each job is tried in place; its result is
+marked without waiting for the answer, and the next one begins. An attempt that does not count removes its
+output; an attempt whose mark is in doubt leaves it, since published files stay where they were
+written.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from distop.operations import DistributedOperation, JobContext
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_S = 30.0
-"""Between attempts at one job (if the first pause is not longer already)."""
+"""Longest back-off between attempts at one job (if the first one is not longer)."""
 
 SHORTEST_GRACE_S, LONGEST_GRACE_S = 2.0, 10.0
-"""How much longer than it may an attempt may take before it is held not to look whether it is cancelled; as
-long again as it was given, within these bounds."""
+"""Grace after an attempt's timeout before it counts as hanging: as long as the timeout, within these
+bounds."""
 
 
 class TaskSummary(msgspec.Struct, array_like=True):
-    """What became of the jobs that a task was given."""
+    """The results of a task's jobs."""
 
     won: int = 0
     lost: int = 0
@@ -116,7 +116,7 @@ class TaskJob(JobContext):
             self._scratch.remove(self.operation.id, self.partition, self.attempt)
 
     def clean(self, operation: DistributedOperation) -> None:
-        """Have the attempt's files removed, once."""
+        """Remove the attempt's files, once."""
         if self.cleaned:
             return
         self.cleaned = True
@@ -125,12 +125,12 @@ class TaskJob(JobContext):
             operation.cancel_job_and_cleanup(self)
             reached("job.clean.after")
         except Exception:
-            # Nothing is lost: what an attempt leaves is private to it, and is swept after the operation.
+            # Nothing is lost: an attempt's remains are private to it, and are swept after the operation.
             log.warning("job_cleanup_failed", extra={"partition": self.partition}, exc_info=True)
         self.remove_scratch(done=False)
 
     def timeout(self) -> AttemptTimeout:
-        """The error of an attempt that has expired."""
+        """The error of an attempt after its timeout."""
         longest = self.operation.options.attempt_timeout_s
         return AttemptTimeout(f"an attempt at job {self.partition} took longer than {longest:g} s")
 
@@ -156,42 +156,42 @@ class TaskJob(JobContext):
 
     @property
     def expired(self) -> bool:
-        """Whether it has taken longer than an attempt may."""
+        """Whether it has exceeded its timeout."""
         return boot_clock() >= self._ends_at
 
     @property
     def unwanted(self) -> bool:
-        """Whether nothing of it can count any more: its run is over, or its claim is lost."""
+        """Whether none of it can count any more: its run is over, or its claim is lost."""
         return bool(self._session.over) or (self.claim != 0 and not self._session.owns(self.claim))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What the tasks of one launch have in common."""
+    """What the tasks of one launch share."""
 
     operation: DistributedOperation
     arg: OperationArg
     run_token: int
     scratch: Scratch
     tried: Mapping[str, Tried] = field(default_factory=dict)
-    """What came of earlier attempts at jobs, by processes that are gone."""
+    """Results of earlier attempts at jobs, by processes that are gone."""
 
     @property
     def claims(self) -> bool:
-        """Whether jobs are claimed first. A job that is to be resumed has one owner at a time, since a
-        checkpoint speaks of what one attempt has made."""
+        """Whether jobs are claimed first. A resumable job has one owner at a time, since a checkpoint
+        describes the state of one attempt."""
         return self.arg.exclusive or self.operation.resumable
 
 
 @functools.lru_cache(maxsize=4)
 def decode_arg(value: bytes) -> OperationArg:
-    """An operation's argument; kept for the next task of the same operation, since it may be large."""
+    """An operation's argument; cached for the next task of the same operation, since it may be large."""
     return decode(value, OperationArg)
 
 
 @dataclass
 class Task:
-    """One task: a session, and the jobs it goes through.
+    """One task: a session, and its jobs.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class Task:
     session: Session[TaskJob]
     name: str
     hung: Callable[[], None] | None = None
-    """What ends this process, if an attempt that must end does not: see :data:`LONGEST_GRACE_S`."""
+    """Ends this process if an attempt does not end: see :data:`LONGEST_GRACE_S`."""
     clock: Callable[[], float] = time.time
     rng: random.Random = field(default_factory=random.Random)
     summary: TaskSummary = field(default_factory=TaskSummary)
@@ -214,7 +214,7 @@ class Task:
         self._prefix = f"{self.session.token}-{self.name}-{self.rng.getrandbits(48):012x}"
 
     def run(self, partitions: Iterable[str]) -> TaskSummary:
-        """Do these jobs; returns when each has been answered for.
+        """Do these jobs; returns when each has been accounted for.
 
         Raises
         ------
@@ -252,7 +252,7 @@ class Task:
                     raise job.timeout()
                 value = success_record(job.attempt, result or {}, self.clock())
             except Exception as error:
-                # Whatever it raises when it is told to stop: this is why.
+                # Whatever it raises after it was stopped: this is the reason.
                 late = job.expired and not isinstance(error, InvalidArgument | JobFailed)
                 if not self._goes_on(job, job.timeout() if late else error, tries):
                     return
@@ -267,7 +267,7 @@ class Task:
 
     @contextmanager
     def _watched(self, job: TaskJob, tries: int) -> Iterator[None]:
-        """Take care that an attempt that hangs does not keep its place for ever."""
+        """Make sure that a hanging attempt does not keep its slot for ever."""
         timeout_s = job.operation.options.attempt_timeout_s
         if timeout_s is None or self.hung is None:
             yield
@@ -282,7 +282,7 @@ class Task:
             timer.cancel()
 
     def _end_process(self, job: TaskJob, tries: int) -> None:
-        """From the timer's thread: the task's own hangs in a job."""
+        """Called by the timer's thread: the task's own hangs in a job."""
         if tries <= self._most_tries:
             self._count_try(job, job.timeout())
         if self.hung is not None:
@@ -297,14 +297,14 @@ class Task:
         return True
 
     def _goes_on(self, job: TaskJob, error: Exception, tries: int) -> bool:
-        """Deal with an attempt that raised; whether to try again."""
+        """Handle an attempt that raised; return whether to try again."""
         operation = self.work.operation
         fields = {"operation": str(job.operation.id), "partition": job.partition, "attempt": job.attempt}
         if job.unwanted:
             log.info("job_cancelled", extra=fields)
             job.clean(self.work.operation)
             if job.claim and not self.session.over:
-                # Only our own clock may have said that it is lost: then it keeps others waiting, us too.
+                # Only our own clock may say that it is lost: then it blocks others, us too.
                 self.session.release(job.partition, job.claim)
             return True  # the run may go on without this claim; if not, the caller's loop ends
         permanent = isinstance(error, InvalidArgument | JobFailed | Cancelled)
@@ -324,7 +324,7 @@ class Task:
             self.session.release(job.partition, job.claim)
         first = job.operation.options.job_backoff_s
         longest = min(max(LONGEST_PAUSE_S, first), first * 2.0 ** min(tries - 1, 30))
-        # Cut at random, so that jobs do not march in step.
+        # Randomised, so that jobs do not retry in step.
         self.session.pause(longest * self.rng.uniform(0.5, 1.0))
         return True
 
@@ -336,7 +336,7 @@ class Task:
         try:
             self.session.count_try(job.partition, job.attempt, told(error))
         except DistopError as unavailable:
-            # It is tried again here all the same; should this process die, once too often.
+            # It is retried here anyway; if this process dies, one attempt too many is made.
             log.warning("try_not_counted", extra={"partition": job.partition, "error": str(unavailable)})
 
     def _give_up(self, job: TaskJob, error: str) -> None:
@@ -354,7 +354,7 @@ class Task:
     def _heed(self, answers: list[tuple[TaskJob, Verdict]]) -> None:
         for job, verdict in answers:
             self._count(verdict)
-            # Of a run that is over the next one may resume. An operation in doubt is over.
+            # The next run may resume after a run that is over. An operation in doubt counts as over.
             job.remove_scratch(done=verdict.outcome is not Outcome.GONE)
             if verdict.outcome is Outcome.WON:
                 continue
@@ -370,7 +370,7 @@ class Task:
 
 
 def told(error: Exception) -> str:
-    """``CODE: message`` of what an attempt raised."""
+    """``CODE: message`` of an attempt's error."""
     raised = as_distop(error, JobCrashed)
     return f"{raised.code}: {raised.message}"
 
