@@ -1,1 +1,1 @@
-"""Everything that knows etcd: keys, records, transactions, watches, leases, leadership."""
+"""All access to etcd: keys, records, transactions, watches, leases, leadership."""

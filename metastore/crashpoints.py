@@ -1,18 +1,18 @@
-"""Named places where a process can be made to die, to pause, or not to hear an answer.
+"""Named points where a process can be made to die, to pause, or to lose a reply.
 
-Every durable step of the system stands between ``reached("<step>.before")`` and ``reached("<step>.after")``.
-Unless ``DISTOP_CRASH_POINTS`` is set, reaching one costs a look at an empty string; `make chaos` sets it, and
-kills every one of them in turn. The idea is that of etcd's own gofail.
+Every durable step of the system is between ``reached("<step>.before")`` and ``reached("<step>.after")``.
+Unless ``DISTOP_CRASH_POINTS`` is set, reaching one costs a check of an empty string; `make chaos` sets it,
+and kills every one of them in turn. The idea is that of etcd's own gofail.
 
-The plan is ``name=action``, several separated by commas, or ``@file``: a file that holds such a plan, read
-again each time, so that processes that run already can be armed. Actions:
+The plan is ``name=action``, several separated by commas, or ``@file``: a file with such a plan, read again
+each time, so that running processes can be armed. Actions:
 
-- ``die``: the process is killed (SIGKILL): nothing is flushed, closed, or told to anybody;
-- ``lost``: the step was done, and its answer never came: :class:`~distop.errors.OutcomeUnknown`;
+- ``die``: the process is killed (SIGKILL): nothing is flushed, closed, or reported;
+- ``lost``: the step was done, and its reply is lost: :class:`~distop.errors.OutcomeUnknown`;
 - ``sleep:7``: the whole process is stopped (SIGSTOP) for 7 seconds, all its threads included.
 
-``name=die@3`` fires the third time this process comes by. With ``DISTOP_CRASH_ONCE`` set to a folder a point
-fires once altogether, in the first process to reach it: the others go on, as does its successor.
+``name=die@3`` fires the third time this process reaches it. With ``DISTOP_CRASH_ONCE`` set to a folder a
+point fires once in all, in the first process to reach it: the others continue, as does its successor.
 """
 
 from __future__ import annotations
@@ -40,32 +40,32 @@ _ITEM = re.compile(r"(?P<name>[a-z0-9_.]+)=(?P<action>die|lost|sleep:\d+(?:\.\d+
 
 
 class Armed(NamedTuple):
-    """What happens at a point, and the how many-th time it is reached."""
+    """The action at a point, and the number of the visit that triggers it."""
 
     action: str
     hit: int = 1
 
 
 def reached(name: str) -> None:
-    """This step has come here. ``name`` is a literal, since :func:`points` finds it in the source.
+    """The process has reached this step. ``name`` is a literal, since :func:`points` finds it in the source.
 
     Raises
     ------
     OutcomeUnknown
-        The point is armed to lose the answer of what has just been done.
+        The point is armed to lose the reply of what has just been done.
     """
     if _PLAN:
         _come_by(name)
 
 
 def parse(plan: str) -> dict[str, Armed]:
-    """The points of a plan; raises :class:`~distop.errors.InvalidArgument` if it is none."""
+    """The points of a plan; raises :class:`~distop.errors.InvalidArgument` if it is invalid."""
     armed = {}
     for item in filter(None, (part.strip() for part in plan.split(","))):
         found = _ITEM.fullmatch(item)
         if found is None:
             raise InvalidArgument(
-                f"{item!r} arms no crash point", hint="write name=die, name=lost or name=sleep:SECONDS"
+                f"{item!r} does not arm a crash point", hint="write name=die, name=lost or name=sleep:SECONDS"
             )
         armed[found["name"]] = Armed(found["action"], int(found["hit"] or 1))
     return armed
@@ -90,12 +90,12 @@ def _present_plan() -> str:
 
 
 def record_name(name: str, action: str) -> str:
-    """The file below ``DISTOP_CRASH_ONCE`` that says that a point has fired, and in which process."""
+    """The file below ``DISTOP_CRASH_ONCE`` that records that a point has fired, and in which process."""
     return f"{name}={action}"
 
 
 def _is_first(name: str, action: str) -> bool:
-    """Whether nobody has fired this point before; writes down that it has fired now."""
+    """Whether no process has fired this point before; records that it has fired now."""
     folder = os.environ.get(ONCE_VARIABLE)
     if not folder:
         return True
@@ -108,7 +108,7 @@ def _is_first(name: str, action: str) -> bool:
 
 
 def works_for(pid: int) -> None:
-    """This process does part of the work of another one: what a point does, it does to both."""
+    """This process does part of another one's work: the action of a point applies to both."""
     _victims[:] = [pid]
 
 
@@ -123,14 +123,14 @@ def _fire(name: str, action: str) -> None:
         # A stopped process cannot wake itself.
         seconds, pids = action.partition(":")[2], " ".join(map(str, victims))
         waker = ["/bin/sh", "-c", f"sleep {seconds}; kill -CONT {pids}"]
-        # The process outlives this function, and is left to init when ours dies meanwhile.
+        # The waker outlives this function, and is left to init if our process dies meanwhile.
         subprocess.Popen(waker, stdin=subprocess.DEVNULL, start_new_session=True)
         for pid in victims:
             os.kill(pid, signal.SIGSTOP)
 
 
 def points() -> dict[str, str]:
-    """All crash points of the installed packages, each with the module where it stands, in order of names."""
+    """All crash points of the installed packages, each with its module, sorted by name."""
     import distop
 
     found: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What stands in etcd about the batches of a table, as types."""
+"""The records of a table's batches in etcd, as types."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ MAX_TOGETHER = 20
 
 MAX_REMEMBERED = 100_000
 MAX_DECIDED = 16
-"""Requests by which a repeat recognises itself."""
+"""Requests whose repetitions are recognised."""
 
 MAX_ERROR_LENGTH = 1000
 
 MAX_FAILED = 50
-"""Batches without an order that have failed for good: with so many the table starts no more of them before
-somebody decides."""
+"""Unordered batches that have failed for good: with this many the table starts no more of them before a
+decision."""
 
 WAITING, RUNNING, FAILED, DONE = "waiting", "running", "failed", "done"
-"""States of a batch without an order."""
+"""States of an unordered batch."""
 
 LATE_POLICIES = ("block", "apply", "reject")
 
 LATE = "BATCH_LATE"
-"""The code of a table that is blocked by a batch that came too late. Others are those of errors."""
+"""The code of a table that is blocked by a late batch. Others are codes of errors."""
 
 
 class Block(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """Why a table does not go on before somebody decides."""
+    """Why a table waits for a decision."""
 
     batch: str
     code: str
@@ -48,45 +48,45 @@ class OrderingRecord(Record, kw_only=True):
     """``<table>.ordering``: how a table is fed from its backlog."""
 
     gate: str = "open"
-    """``open``; or ``closed``: batches are collected until somebody opens it (B6)."""
+    """``open``; or ``closed``: batches are collected until it is opened (B6)."""
     validation: bool = False
-    """Whether somebody must approve after each batch (B7)."""
+    """Whether each batch needs an approval (B7)."""
     late: str = "block"
-    """What to do about a batch that sorts before an applied one: ``block``, ``apply``, ``reject`` (B4)."""
+    """What to do with a batch that sorts before an applied one: ``block``, ``apply``, ``reject`` (B4)."""
     together: int = 1
     """Most batches that one operation applies (B14)."""
     max_attempts: int = 3
-    """Attempts at a batch whose failures may pass, before the table is blocked (B9)."""
+    """Attempts at a batch with transient failures, before it blocks the table (B9)."""
     remember: int = 10_000
-    """Batches that are done with and still known by name: the highest so many, and up to an eighth more. Of
-    others it is not known whether they were applied, only that they are late."""
+    """Finished batches that are remembered by name: this many of the highest, and up to an eighth more. Of
+    others it is unknown whether they were applied, only that they are late."""
     forgotten: str = ""
-    """The highest batch that is no longer known."""
+    """The highest batch that is no longer remembered."""
     applied: int = 0
-    """How often a batch has been done with."""
+    """How often a batch was finished."""
     forget_at: int = 0
-    """With so many there may be more that are known by name than are to be."""
+    """At this count there may be more remembered names than allowed."""
     last: str = ""
     """The highest batch that was applied or skipped."""
     running: str = ""
     """The operation that applies batches at present: one at a time (B2)."""
     awaiting: str = ""
-    """The batch that somebody has to approve before the next one."""
+    """The batch that needs approval before the next one."""
     blocked: Block | None = None
     failed: list[Block] = msgspec.field(default_factory=list)
-    """Batches without an order that wait for somebody's decision, since they have failed. They keep no others
-    from being applied."""
+    """Failed unordered batches that wait for a decision. They do not block
+    others."""
     signals: list[str] = msgspec.field(default_factory=list)
-    """The files that have opened the gate last, each once, the newest at the end."""
+    """The files that opened the gate last, each once, the newest at the end."""
     decided: list[str] = msgspec.field(default_factory=list)
-    """The requests that have changed it last, the newest at the end: a repeat recognises itself."""
+    """The requests that changed it last, the newest at the end, to recognise repetitions."""
 
     def __post_init__(self) -> None:
         if self.gate not in ("open", "closed"):
             raise InvalidArgument(f"a gate is open or closed, not {self.gate!r}", details={"field": "gate"})
         if self.late not in LATE_POLICIES:
             raise InvalidArgument(
-                f"{self.late!r} is no policy for late batches",
+                f"{self.late!r} is not a policy for late batches",
                 hint=f"choose {', '.join(LATE_POLICIES)}",
                 details={"field": "late"},
             )
@@ -104,22 +104,22 @@ class OrderingRecord(Record, kw_only=True):
             )
 
     def done_with(self, *batches: str) -> OrderingRecord:
-        """As it is once these are applied, or left out for good."""
+        """The ordering once these are applied, or skipped for good."""
         last = max([self.last, *batches], key=str.encode)
         return msgspec.structs.replace(self, last=last, applied=self.applied + len(batches))
 
     def is_late(self, batch: str) -> bool:
-        """Whether it sorts before one that is done with, or may be done with itself."""
+        """Whether it sorts before a finished one, or may be finished itself."""
         return batch.encode() < self.last.encode() or self.is_forgotten(batch)
 
     def is_forgotten(self, batch: str) -> bool:
-        """Whether it is not known any more if it was applied."""
+        """Whether it is no longer known if it was applied."""
         return batch.encode() <= self.forgotten.encode()
 
     def stops_at(self, batch: str) -> bool:
-        """Whether a batch of this name waits for somebody's decision, because it is late (B4).
+        """Whether a batch of this name waits for a decision, because it is late (B4).
 
-        Also where late ones are applied, if it may have been applied before: exactly once comes first.
+        Also where late ones are applied, if it may have been applied before: exactly once takes precedence.
         """
         return self.is_late(batch) and (self.late != "apply" or self.is_forgotten(batch))
 
@@ -132,26 +132,26 @@ class BatchRecord(Record, kw_only=True):
     argument: dict[str, Any] = msgspec.field(default_factory=dict)
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
     digest: str = ""
-    """Of type, argument and options."""
+    """Digest of type, argument and options."""
     uid: str = ""
-    """Of the call that queued it: a repeat after a lost reply recognises itself."""
+    """Id of the call that queued it, to recognise a repetition after a lost reply."""
     queued_by: str = ""
     queued_at: float = 0.0
     attempts: int = 0
-    """Failed ones that may pass; counted across leaders."""
+    """Transient failures; counted across leaders."""
     code: str = ""
     error: str = ""
-    """Of the last of them."""
+    """Error of the last failure."""
     operation: str = ""
     """The operation that applies it at present."""
     alone: bool = False
-    """It failed together with others, and goes by itself now: so it shows which one is to blame."""
+    """It failed together with others, and is now applied alone, to find the faulty one."""
     anyway: bool = False
-    """Somebody has decided that it is applied, be it late or known as applied before."""
+    """A user decided that it is applied, even if it is late or was applied before."""
 
 
 class AppliedRecord(Record, kw_only=True):
-    """``<table>.applied.<batch>``: a batch that is done with."""
+    """``<table>.applied.<batch>``: a finished batch."""
 
     outcome: str
     """``applied`` or ``skipped``."""
@@ -162,7 +162,7 @@ class AppliedRecord(Record, kw_only=True):
 
 
 def check_batch(name: str) -> str:
-    """A batch's name stands in its key as it is, so that key order is the order of names."""
+    """A batch's name is used literally in its key, so that key order is name order."""
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
@@ -175,5 +175,5 @@ def check_batch(name: str) -> str:
 
 
 def ordering_of(kv: KeyValue) -> OrderingRecord:
-    """The record; the default one where nothing stands."""
+    """The record; the default one if it does not exist."""
     return decode(kv.value, OrderingRecord, kv.key) if kv.exists else OrderingRecord()

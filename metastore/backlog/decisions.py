@@ -1,8 +1,8 @@
-"""Changes of how a table is fed: its settings, and what somebody decides about its batches.
+"""Changes of how a table is fed: its settings, and decisions about its batches.
 
-Each is one transaction that compares ``.ordering`` as read, writes the audit entry along with it, and leaves
-the id of the request there. So a caller that repeats a request, after a lost reply or by another coordinator,
-hears that it was done, whatever was changed since; and it is done, and told, once.
+Each is one transaction that compares ``.ordering`` as read, writes the audit entry, and stores the request's
+id there. So a repeated request, after a lost reply or through another coordinator, is recognised as done,
+whatever was changed since; the change and its audit entry happen once.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
 
 Change: TypeAlias = Callable[[OrderingRecord], Awaitable[tuple[OrderingRecord, Txn] | None]]
-"""From the record that stands to the one that should, with what goes along with it; ``None``: it is as it
-should be."""
+"""From the present record to the new one, with further writes; ``None``: nothing
+changes."""
 
 
 async def change_ordering(
@@ -47,16 +47,16 @@ async def change_ordering(
     request: str,
     beside: tuple[Op, ...] = (),
 ) -> OrderingRecord:
-    """Read the ordering, change it, and write it if nobody else has; again, if somebody has.
+    """Read the ordering, change it, and write it if it is unchanged since; retry otherwise.
 
-    What ``change`` raises is raised. A leader looks at the table afterwards.
+    Raises the errors of ``change``. A leader examines the table afterwards.
 
     Parameters
     ----------
     request:
-        Id of the call, the same in its repeats. Empty: doing it twice is as good as once.
+        Id of the call, the same in its repetitions. Empty: the change is idempotent.
     beside:
-        What is written along with it: the audit entry.
+        Written in the same transaction: the audit entry.
     """
 
     async def decide(read: TxnResult) -> tuple[Txn | None, OrderingRecord]:
@@ -88,9 +88,9 @@ async def set_ordering(
     request: str,
     beside: tuple[Op, ...] = (),
 ) -> OrderingRecord:
-    """Change the named fields. Safe to repeat.
+    """Change the named fields. Idempotent.
 
-    Raises :class:`~distop.errors.InvalidArgument` for a value that makes no sense.
+    Raises :class:`~distop.errors.InvalidArgument` for an invalid value.
     """
 
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
@@ -105,12 +105,12 @@ async def set_ordering(
 async def open_gate(
     client: EtcdClient, keys: TableKeys, *, request: str, signal: str = "", beside: tuple[Op, ...] = ()
 ) -> OrderingRecord:
-    """Let what was collected be applied (B6). Safe to repeat.
+    """Let the collected batches be applied (B6). Idempotent.
 
     Parameters
     ----------
     signal:
-        What opens it: an equal one opens it once, also if somebody has closed the gate since.
+        What opens it: an equal signal opens it once, even if the gate was closed since.
     """
 
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
@@ -126,12 +126,12 @@ async def open_gate(
 async def approve(
     client: EtcdClient, keys: TableKeys, batch: str, *, request: str, beside: tuple[Op, ...] = ()
 ) -> OrderingRecord:
-    """Let the next batch come after this one (B7). Safe to repeat.
+    """Let the next batch come after this one (B7). Idempotent.
 
     Parameters
     ----------
     batch:
-        The one that was looked at; empty: whichever waits. Named, it never approves another.
+        The batch that was checked; empty: the waiting one. If named, no other is approved.
 
     Raises
     ------
@@ -162,18 +162,18 @@ async def unblock(
     request: str,
     beside: tuple[Op, ...] = (),
 ) -> OrderingRecord:
-    """Decide about a blocked table: try its batch again, or leave the batch out for good (B8).
+    """Decide about a blocked table: retry its batch, or skip the batch for good (B8).
 
     Parameters
     ----------
     batch:
-        The one that blocks, or, being late, is about to; empty: whichever does. Or one without an order that
-        has failed.
+        The one that blocks, or, being late, is about to; empty: the present one. Or a failed unordered
+        batch.
 
     Raises
     ------
     PreconditionFailed
-        The table is not blocked, or by another batch.
+        The table is not blocked, or another batch blocks it.
     """
 
     async def of_unordered(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn]:
@@ -221,7 +221,7 @@ async def unblock(
 async def take_back(
     client: EtcdClient, keys: TableKeys, batch: str, *, request: str, beside: tuple[Op, ...] = ()
 ) -> OrderingRecord:
-    """Remove a batch that is not applied yet, as if it had never been published. Safe to repeat.
+    """Remove a batch that is not applied yet, as if it had never been published. Idempotent.
 
     Raises
     ------
@@ -239,7 +239,7 @@ async def take_back(
         if not standing:
             raise NotFound(
                 f"no batch {batch!r} of table {keys.name!r} waits",
-                hint=f"those that do: distop backlog ls {keys.name}",
+                hint=f"list waiting batches: distop backlog ls {keys.name}",
                 details={"table": keys.name, "batch": batch},
             )
         operation = next((record.operation for _, record in standing if record.operation), "")

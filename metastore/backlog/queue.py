@@ -1,13 +1,13 @@
 """The backlog of a table: batches that wait to be applied, in the byte order of their names.
 
-``<table>.backlog.<batch>`` is one batch, ``<table>.applied.<batch>`` what became of one, and
-``<table>.ordering`` how the table is fed: its gates, how far it has come, and what it is blocked by. A batch
-leaves the backlog in the very transaction that publishes it, so the one that is popped is the one that was
-applied, whatever arrived meanwhile (checklist B3).
+``<table>.backlog.<batch>`` is one batch, ``<table>.applied.<batch>`` the end of one, and ``<table>.ordering``
+how the table is fed: its gates, its position, and what blocks it. The transaction that publishes a batch also
+removes it from the backlog, so the removed batch is the applied one, whatever arrived meanwhile
+(checklist B3).
 
-``_backlog.<table>`` says that a leader should look. Every change that may let a batch go on
-writes it in the same transaction; the leader removes it, unless it was written since, once there is nothing
-it can do. There is no event whose loss could strand a batch (B5).
+``_backlog.<table>`` says that a leader should look. Every change that may let a batch go on writes it in the
+same transaction; the leader removes it, unless it was written since, when nothing is left to do. No lost
+event can strand a batch (B5).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from distop.metastore.records.record import decode, encode
 
 
 class Queued(Enum):
-    """What became of a call that queues a batch."""
+    """The result of queueing a batch."""
 
     QUEUED = "queued"
     ALREADY_QUEUED = "already queued"
@@ -39,13 +39,13 @@ class Queued(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What there is to say of a batch after it was queued."""
+    """A batch after it was queued."""
 
     became: Queued
     operation: str = ""
-    """That applies it, or has applied it."""
+    """The operation that applies it, or has applied it."""
     late: bool = False
-    """It sorts before one that was applied, and the table stops at it."""
+    """It sorts before an applied one, and the table will stop at it."""
 
 
 async def enqueue(
@@ -57,23 +57,23 @@ async def enqueue(
     republish: bool = False,
     beside: tuple[Op, ...] = (),
 ) -> Answer:
-    """Queue a batch. Safe to repeat: an equal batch that is queued or applied already stays what it is (B1).
+    """Queue a batch. Idempotent: an equal batch that is already queued or applied stays as it is (B1).
 
     Parameters
     ----------
     republish:
         Apply it again if it was applied before, and replace one that is queued.
     beside:
-        What is written along with it: the audit entry.
+        Written in the same transaction: the audit entry.
 
     Raises
     ------
     BatchDiffers
-        A batch of this name is queued with another content, or is being applied.
+        A batch with this name is queued with different content, or is being applied.
     BatchLate
-        It sorts before one that was applied, and the table rejects such batches.
+        It sorts before an applied one, and the table rejects such batches.
     TableNotFound, Exhausted
-        As they say; nothing was written.
+        Nothing was written.
     """
     check_batch(batch)
     entry_key, applied_key = keys.backlog(batch), keys.applied(batch)
@@ -97,12 +97,12 @@ async def enqueue(
             if standing.operation or not republish:
                 raise BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
-                    f"{'being applied' if standing.operation else 'queued'} with another content",
+                    f"{'being applied' if standing.operation else 'queued'} with different content",
                     details={"table": keys.name, "batch": batch, "operation": standing.operation},
                 )
         ordering = ordering_of(ordering_kv)
-        # What is published on purpose is never late. Whether anything else is, is decided when its turn
-        # comes; the answer says how it looks now.
+        # A republished batch is never late. For others the decision is made when their turn comes; the answer
+        # says what it would be now.
         late = not republish and ordering.is_late(batch)
         if late and ordering.late == "reject":
             raise BatchLate(

@@ -1,10 +1,10 @@
-"""Batches without an order: each is applied as soon as it can be, beside the others (checklist B13).
+"""Unordered batches: each is applied as soon as possible, concurrently with others (checklist B13).
 
 ``<table>.unordered.<state>.<batch>`` is one such batch: ``waiting`` to be applied, ``running``, ``failed``,
-which is for somebody to decide about, or ``done`` with. It goes from one state to the next in one
-transaction: the one that starts its operation, or finishes it. So it is applied once, and what has failed is
-counted and not lost. Those that have failed for good also stand in ``<table>.ordering``, where whoever looks
-at the table sees them.
+which needs a decision, or ``done``. One transaction moves it to the next state: the one that starts its
+operation, or finishes it. So it is applied once, and failures are counted and not lost. Batches that have
+failed for good are also named in ``<table>.ordering``, where users of the table see
+them.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ async def add(
     republish: bool = False,
     beside: tuple[Op, ...] = (),
 ) -> Answer:
-    """Publish a batch that needs no order. Safe to repeat, as :func:`~.queue.enqueue` is; one that has failed
-    is tried again if it comes with another content.
+    """Publish an unordered batch. Idempotent, as :func:`~.queue.enqueue` is; a failed one is retried if it
+    comes with different content.
 
-    Raises as :func:`~.queue.enqueue`, but for what is late.
+    Raises as :func:`~.queue.enqueue`, except for late batches.
     """
     check_batch(batch)
     states = (WAITING, RUNNING, FAILED, DONE)
@@ -74,7 +74,7 @@ async def add(
             if kv is running or (kv is waiting and not republish):
                 raise BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
-                    f"{'being applied' if kv is running else 'queued'} with another content",
+                    f"{'being applied' if kv is running else 'queued'} with different content",
                     details={"table": keys.name, "batch": batch, "operation": standing.operation},
                 )
         compares = tuple(unchanged(kv) for kv in (table, waiting, running, failed, done))
@@ -92,7 +92,7 @@ async def add(
 
 
 def without_failed(ordering: OrderingRecord, batch: str) -> OrderingRecord:
-    """Nobody has to decide about this batch any more."""
+    """This batch no longer needs a decision."""
     left = [block for block in ordering.failed if block.batch != batch]
     return msgspec.structs.replace(ordering, failed=left)
 
@@ -100,7 +100,7 @@ def without_failed(ordering: OrderingRecord, batch: str) -> OrderingRecord:
 def gave_up(
     keys: TableKeys, ordering_kv: KeyValue, at: KeyValue, batch: str, record: BatchRecord, block: Block
 ) -> Txn:
-    """A batch, which stands at this key, has failed for good: somebody has to decide about it."""
+    """The batch with this key has failed for good: it needs a decision."""
     ordering = without_failed(ordering_of(ordering_kv), batch)
     changed = msgspec.structs.replace(ordering, failed=[*ordering.failed, block])
     ops = (

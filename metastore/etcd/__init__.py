@@ -1,5 +1,5 @@
-"""Speaking to etcd: the client, its channels and settings, transactions as values, watches,
-and what failures mean.
+"""Access to etcd: the client, its channels and settings, transactions as values, watches,
+and the meaning of failures.
 
 Nothing here knows tables or operations. From outside: ``client``, ``config``, ``txn``, ``watch``, ``update``.
 """

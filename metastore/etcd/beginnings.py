@@ -1,6 +1,7 @@
 """The first keys of a long range, at a cost that does not grow with the range: see :mod:`.windows`.
 
-To find a window over them, etcd goes over the whole range once; it serves until it has hardly any keys left.
+Finding a window over them makes etcd count the whole range once; it is used until it has hardly any keys
+left.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from distop.metastore.etcd.txn import Get
 from distop.metastore.etcd.windows import Windows
 
 BEGINNING, LONG = 500, 1000
-"""Keys of such a window, and how many a range must have at least to get one."""
+"""Keys of such a window, and the minimum number of keys in a range that gets one."""
 
 
 async def first_of(
@@ -35,11 +36,12 @@ async def first_of(
 
 
 def beginning(client: EtcdClient, start: bytes, end: bytes, limit: int) -> Get:
-    """To read the first keys of a range together with others: enough if :func:`was_enough` says so."""
+    """A read of the first keys of a range, to combine with others: sufficient if :func:`was_enough` says
+    so."""
     return Get(start, client.beginnings.of(start) or end, limit=limit)
 
 
 def was_enough(get: Get, end: bytes, found: int, count: int) -> bool:
-    """Whether so many keys are all that was asked for, or all there are, and were read at little cost; else
-    they are to be read by :func:`first_of`. ``count`` is the number of keys in the range of ``get``."""
+    """Whether this many keys are all that was requested, or all there are, and were read cheaply; otherwise
+    use :func:`first_of`. ``count`` is the number of keys in the range of ``get``."""
     return count <= LONG and (found == get.limit or get.end == end)

@@ -16,27 +16,27 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.proto.secret import Secret
 
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
-"""Where Linux distributions keep the CAs that they trust."""
+"""Where Linux distributions keep their trusted CAs."""
 
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.max_send_message_length", 8 << 20),
-    # A dead connection is noticed within 15 s, also by a stream that only waits. What counts there is the
-    # timeout of pings (a minute by default), not that of keep-alives; and pings must go on without data.
+    # Detects a dead connection within 15 s, also for a stream that only waits. That needs the timeout of
+    # pings (a minute by default), not that of keep-alives; and pings must continue without data.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.http2.ping_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 50),
-    # Also the time that a connection may take, TLS included, before it is given up.
+    # Also the time limit of a new connection, TLS included.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Two clients of one process (tests, several incarnations) must not share one connection's fate.
+    # Two clients of one process (tests, several incarnations) must not share one connection.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
 
 class MemberStubs:
-    """The services of one member. Made once: making the stubs costs a good part of a call."""
+    """The services of one member. Made once: making the stubs takes a good part of a call."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
@@ -72,7 +72,7 @@ def _credentials(config: EtcdConfig) -> grpc.ChannelCredentials:
 
 
 def _roots(config: EtcdConfig) -> bytes | None:
-    """The CAs to trust: the one that is named, else the system's; ``None``: those that gRPC carries."""
+    """The CAs to trust: the configured one, else the system's; ``None``: those that gRPC contains."""
     if config.ca_cert:
         return _content(config.ca_cert)
     bundles = [ssl.get_default_verify_paths().cafile or "", *_CA_BUNDLES]
@@ -88,5 +88,5 @@ def _content(path: str) -> bytes:
 
 
 def authenticate_request(config: EtcdConfig) -> rpc_pb2.AuthenticateRequest:
-    """Asks etcd for a token."""
+    """Requests a token from etcd."""
     return rpc_pb2.AuthenticateRequest(name=config.user, password=Secret(config.password).reveal())

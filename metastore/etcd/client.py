@@ -1,9 +1,9 @@
-"""The asyncio client of etcd: aetcd's stubs, with what an application needs around them.
+"""The asyncio client of etcd: aetcd's stubs, with the functions that an application needs.
 
 Several endpoints with fail-over, TLS and users, a deadline on every call, reads at a revision, paged scans,
-and an honest answer about writes: a transaction either has a result, or certainly did not happen
-(:class:`~distop.errors.EtcdUnavailable`), or nobody knows (:class:`~distop.errors.OutcomeUnknown`). A write
-is never sent twice by this module: its caller knows how to read back what it meant.
+and a definite answer about writes: a transaction either has a result, or certainly did not happen
+(:class:`~distop.errors.EtcdUnavailable`), or its outcome is unknown (:class:`~distop.errors.OutcomeUnknown`).
+This module never sends a write twice: its caller can read back what it meant to write.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from distop.metastore.etcd.windows import Beginnings, Windows
 from distop.metastore.records.components import prefix_end
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
-"""What reading a stream gives at its end; missing from the published stubs."""
+"""The value of a stream read at its end; missing from the published stubs."""
 
 READS_AT_ONCE = 4
-"""Requests under way together of a read of many keys."""
+"""Concurrent requests of a read of many keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class RangePage:
-    """Keys read together. ``more``: the limit cut it short. ``revision``: what was read."""
+    """Keys read together. ``more``: the limit truncated it. ``revision``: the revision that was read."""
 
     kvs: list[KeyValue]
     revision: int
     more: bool
     count: int = 0
-    """Keys in the whole range, which is what a page of it costs etcd."""
+    """Keys in the whole range, which determines the cost of a page in etcd."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All keys of a prefix as they stood at ``revision``, in key order."""
+    """All keys of a prefix at ``revision``, in key order."""
 
     kvs: list[KeyValue]
     revision: int
@@ -68,14 +68,14 @@ class EtcdClient:
         self.shared_watches = SharedWatches(self.open_watch, lambda: self.endpoint)
 
     async def close(self) -> None:
-        """Close all connections; calls under way fail, and so do later ones."""
+        """Close all connections; calls in progress fail, and so do later ones."""
         await self.shared_watches.close()
         await self.members.close()
 
     # -- reads ---------------------------------------------------------------------------------------
 
     async def get(self, key: bytes, *, revision: int = 0) -> KeyValue:
-        """One key (linearizable); :meth:`KeyValue.missing` if nothing stands there.
+        """One key (linearizable); :meth:`KeyValue.missing` if it does not exist.
 
         Parameters
         ----------
@@ -98,8 +98,8 @@ class EtcdClient:
     ) -> RangePage:
         """Keys from ``start`` to (without) ``end``, at most ``limit`` of them (0: all).
 
-        In key order, or ``backwards``, or ``newest_first``: the latest written ones, the latest first. For
-        both etcd sorts the whole range, so it had better be small.
+        In key order, or ``backwards``, or ``newest_first``: the latest written first. For both etcd sorts the
+        whole range, so it should be small.
         """
         request = rpc_pb2.RangeRequest(
             key=start, range_end=end, revision=revision, keys_only=keys_only, limit=limit
@@ -119,8 +119,8 @@ class EtcdClient:
     ) -> AsyncGenerator[RangePage, None]:
         """The keys from ``start`` to (without) ``end`` in pages of at most ``limit``, all at one revision.
 
-        Each costs about as much as it shows, however many keys the range has: see :class:`Windows`. There is
-        one page at least.
+        The cost of a page does not depend on the number of keys in the range: see :class:`Windows`. There is
+        at least one page.
         """
         windows, more = Windows(start, end, limit), True
         while more:
@@ -134,7 +134,7 @@ class EtcdClient:
             windows.start, windows.stop, revision=revision, keys_only=keys_only, limit=limit
         )
         over = windows.read([kv.key for kv in page.kvs], more=page.more, count=page.count)
-        # header.revision is the store's present one; what a pinned read shows is what was asked for.
+        # header.revision is the store's present one; a pinned read shows the requested revision.
         return RangePage(page.kvs, revision or page.revision, not over, page.count)
 
     async def scan(
@@ -142,8 +142,8 @@ class EtcdClient:
     ) -> Snapshot:
         """All keys under ``prefix`` (or from there to ``end``), in pages that all show the same revision.
 
-        Raises :class:`~distop.errors.Compacted` if that revision was asked for and is gone. Of the present
-        state it is read anew, should a compaction come between two pages.
+        Raises :class:`~distop.errors.Compacted` if a requested revision is gone. The present state is read
+        again if a compaction happens between two pages.
         """
         try:
             return await self._scan(prefix, end or prefix_end(prefix), revision, keys_only, page)
@@ -168,17 +168,17 @@ class EtcdClient:
     # -- writes --------------------------------------------------------------------------------------
 
     async def txn(self, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
-        """Run one transaction, alone, or together with others if it has a lane.
+        """Run one transaction, alone, or batched with others if it has a lane.
 
         Raises
         ------
         EtcdUnavailable
             It certainly did not happen.
         OutcomeUnknown
-            It may have happened: the reply was lost, or it is an :class:`~distop.errors.EtcdOutOfSpace`. Read
-            back what it meant to write.
+            It may have happened: the reply was lost, or the error is :class:`~distop.errors.EtcdOutOfSpace`.
+            Read back what the transaction meant to write.
         LeaseLost
-            A lease it puts under has expired; nothing happened.
+            A lease in one of its puts has expired; nothing happened.
         """
         gets = [op for op in txn.then if isinstance(op, Get)]
         if gets and not txn.compares and len(gets) == len(txn.then):
@@ -195,9 +195,9 @@ class EtcdClient:
     async def _read_together(
         self, gets: Sequence[Get], timeout_s: float | None, revision: int = 0
     ) -> TxnResult:
-        """Several keys or ranges as they stood together when the first of them was read.
+        """Several keys or ranges at one revision, that of the first read.
 
-        Not by a transaction of etcd: up to 3.5.4 one that only reads ends the *server* if its caller goes
+        Not with an etcd transaction: up to 3.5.4 a read-only one ends the *server* if its caller leaves
         meanwhile (etcd issue 14110), and up to 3.5.6 it is refused for lack of space (etcd pull 14884).
         """
 
@@ -228,9 +228,9 @@ class EtcdClient:
     async def read_at_once(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
         """Several keys at one revision (0: now), in one round trip instead of two.
 
-        Costs a write to etcd's log: for reads on whose latency a write waits anyway, and for many keys. The
-        branch that is never taken makes it a transaction that may write, which are spared what
-        :meth:`_read_together` tells of.
+        Costs a write to etcd's log: for reads whose latency delays a write anyway, and for many keys. A
+        branch that is never taken makes it a transaction that may write, which does not have the problems
+        described at :meth:`_read_together`.
         """
         message = txn_message(self._reading(gets), at=revision)
         try:
@@ -240,27 +240,28 @@ class EtcdClient:
         return txn_result(reply, revision or reply.header.revision)
 
     def _reading(self, gets: Sequence[Get], lane: bytes = b"") -> Txn:
-        # One request may not put a key twice, not even in branches that are never taken.
+        # One request may not put a key twice, even in branches that are never taken.
         never = Put(self.keyspace.prefix + b"_never" + lane, b"")
         return Txn(then=tuple(gets), otherwise=(never,), lane=lane)
 
     async def read_in_lane(self, gets: Sequence[Get], lane: bytes) -> TxnResult:
-        """As :meth:`read_at_once`, but in one request with what others read and write at the same time.
+        """As :meth:`read_at_once`, but in one request with concurrent reads and writes of others.
 
-        Everything has to be of the lane (see :class:`Txn`): then what comes after the result's revision, and
-        nothing else of it, comes after what was read.
+        All keys must be of the lane (see :class:`Txn`): then every write in the lane after the result's
+        revision, and no other, comes after the read.
 
         Raises :class:`~distop.errors.Compacted` if the revision of one of them is gone.
         """
         try:
             return await self._together.txn(self._reading(gets, lane), self.config.timeout_s)
         except (Busy, OutcomeUnknown):
-            return await self.read_at_once(gets)  # reading again does no harm
+            return await self.read_at_once(gets)  # reading again is harmless
 
     async def read_many(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
-        """Any number of keys or ranges at one revision, as many in a request as a transaction holds.
+        """Any number of keys or ranges at one revision, in as few requests as the limit of a transaction
+        allows.
 
-        Raises :class:`~distop.errors.Compacted` should that revision go between two requests.
+        Raises :class:`~distop.errors.Compacted` if that revision is compacted between two requests.
         """
         bites = [gets[first : first + MAX_OPS] for first in range(0, len(gets), MAX_OPS)] or [()]
         first = await self.read_at_once(bites[0], revision=revision)
@@ -276,25 +277,25 @@ class EtcdClient:
         return TxnResult(True, first.revision, tuple(results), tuple(counts))
 
     async def put(self, key: bytes, value: bytes, *, lease: int = 0) -> int:
-        """Write one key; the revision of the write. Errors as of :meth:`txn`."""
+        """Write one key; return the revision of the write. Errors as of :meth:`txn`."""
         return (await self.txn(Txn(then=(Put(key, value, lease),)))).revision
 
     async def delete(self, key: bytes, end: bytes = b"") -> int:
-        """Delete a key or a range; how many keys there were. Errors as of :meth:`txn`."""
+        """Delete a key or a range; return how many keys there were. Errors as of :meth:`txn`."""
         result = (await self.txn(Txn(then=(Delete(key, end),)))).results[0]
         return result if isinstance(result, int) else 0
 
     # -- leases --------------------------------------------------------------------------------------
 
     async def lease_grant(self, ttl_s: int) -> int:
-        """A new lease of ``ttl_s`` seconds (etcd's floor is 2)."""
+        """A new lease of ``ttl_s`` seconds (etcd's minimum is 2)."""
         request = rpc_pb2.LeaseGrantRequest(TTL=ttl_s)
-        # A lost reply leaves a lease that nobody renews and that holds nothing: it expires by itself.
+        # A lost reply leaves a lease without keys that is not renewed: it expires.
         reply = await self._call(lambda c: c.lease.LeaseGrant, request, writes=False)
         return int(reply.ID)
 
     async def lease_revoke(self, lease: int) -> None:
-        """End a lease; its keys vanish at once. Of an expired lease: nothing to do."""
+        """End a lease; its keys are deleted at once. Does nothing for an expired lease."""
         request = rpc_pb2.LeaseRevokeRequest(ID=lease)
         try:
             await self._call(lambda c: c.lease.LeaseRevoke, request, writes=False)
@@ -304,19 +305,19 @@ class EtcdClient:
     # -- the rest ------------------------------------------------------------------------------------
 
     async def compact(self, revision: int) -> None:
-        """Forget history before ``revision``."""
+        """Compact the history before ``revision``."""
         request = rpc_pb2.CompactionRequest(revision=revision)
         await self._call(lambda c: c.kv.Compact, request, writes=False)
 
     async def maintenance(self, method: Callable[[Any], Any], request: Any) -> Any:
-        """A reading call of etcd's maintenance service; see ``health.py``."""
+        """A read-only call of etcd's maintenance service; see ``health.py``."""
         return await self._call(lambda c: method(c.maintenance), request, writes=False)
 
     async def snapshot(self, limit_s: float) -> AsyncGenerator[bytes, None]:
-        """The database of the member that is used at present, in pieces; within ``limit_s`` seconds.
+        """The database of the present member, in pieces; within ``limit_s`` seconds.
 
-        It holds all that was written through this client before. With users, only root may. Raises
-        :class:`~distop.errors.EtcdUnavailable` when it breaks off.
+        It contains all earlier writes of this client. With users, only root may read it. Raises
+        :class:`~distop.errors.EtcdUnavailable` when the stream breaks.
         """
         await self.revision()  # the member has caught up with the others once it has answered
         metadata, endpoint = await self.members.metadata(self.config.timeout_s), self.members.endpoint
@@ -337,14 +338,14 @@ class EtcdClient:
         metadata = [*(await self.members.metadata(self.config.timeout_s) or ()), ("hasleader", "true")]
         watching = self.members.stubs().watch
         call: grpc.aio.StreamStreamCall[Any, Any] = watching.Watch(metadata=metadata, wait_for_ready=False)
-        # The reader of the stream meets the same error, with its details.
+        # The reader of the stream gets the same error, with its details.
         with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             await call.write(request)
         return call
 
     @property
     def endpoint(self) -> str:
-        """The member that is used at present."""
+        """The endpoint of the present member."""
         return self.members.endpoint
 
     async def _call(

@@ -31,27 +31,27 @@ USER, PASSWORD, PASSWORD_FILE = _VARIABLES["user"], _VARIABLES["password"], _VAR
 
 @dataclass(frozen=True, kw_only=True)
 class EtcdConfig:
-    """Where etcd is and how to speak to it. Checks itself; equal configurations compare equal."""
+    """Where etcd is and how to connect to it. Validates itself; equal configurations compare equal."""
 
     endpoints: tuple[str, ...] = ("127.0.0.1:2379",)
-    """``host:port`` of the members; tried in turn. May be given as URLs: ``https://`` means TLS."""
+    """``host:port`` of the members; tried in turn. URLs are allowed: ``https://`` means TLS."""
     prefix: str = "distOp"
     """First component of every key; several installations share one etcd under different prefixes."""
     user: str = ""
     password: Secret | str = NONE
     """A :class:`~distop.proto.secret.Secret` once it is here; so it shows itself as ``***``."""
     password_file: str = ""
-    """Path of the file that the password was read from, if it was; other processes get this instead."""
+    """Path of the file that the password was read from, if any; child processes get this instead."""
     ca_cert: str = ""
-    """Path of the CA certificate (PEM). Set: TLS is spoken. With TLS and without it, the CAs of the system
-    are trusted."""
+    """Path of the CA certificate (PEM). If set, TLS is used. TLS without it trusts the CAs of the
+    system."""
     cert: str = ""
     """Path of the client's certificate, for mutual TLS; with ``key``."""
     key: str = ""
     timeout_s: float = 5.0
     """Deadline of one request, in seconds, over all endpoints tried."""
     tls: bool = False
-    """Set by ``https://`` endpoints and by ``ca_cert``: nothing is ever sent in plain text then."""
+    """Set by ``https://`` endpoints and by ``ca_cert``: nothing is then sent in plain text."""
 
     def __post_init__(self) -> None:
         schemes = {text.partition("://")[0] for text in self.endpoints if "://" in text}
@@ -93,10 +93,10 @@ class EtcdConfig:
 
     @classmethod
     def of(cls, texts: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> EtcdConfig:
-        """From texts by field, and from the environment where they do not say; else the defaults.
+        """From texts by field, then from the environment, then the defaults.
 
-        Raises :class:`~distop.errors.InvalidArgument` for what makes no sense, and for a password file that
-        cannot be read.
+        Raises :class:`~distop.errors.InvalidArgument` for invalid values, and for a password file that cannot
+        be read.
         """
         given: dict[str, Any] = {
             known: environ[name] for known, name in _VARIABLES.items() if environ.get(name)
@@ -114,12 +114,12 @@ class EtcdConfig:
                 given["timeout_s"] = float(given["timeout_s"])
             except ValueError:
                 raise InvalidArgument(
-                    f"the etcd timeout {given['timeout_s']!r} is no number", details={"field": "timeout_s"}
+                    f"the etcd timeout {given['timeout_s']!r} is not a number", details={"field": "timeout_s"}
                 ) from None
         return cls(**given)
 
     def to_env(self) -> dict[str, str]:
-        """The environment of a child process that shall use the same etcd."""
+        """The environment of a child process that uses the same etcd."""
         env = {}
         for one in fields(self):
             value = getattr(self, one.name)
@@ -131,11 +131,11 @@ class EtcdConfig:
         if self.password_file:
             env.pop(PASSWORD, None)
         elif self.password:
-            env[PASSWORD_FILE] = ""  # one that the child would inherit
+            env[PASSWORD_FILE] = ""  # a value that the child would inherit
         return env
 
     def to_public_env(self) -> dict[str, str]:
-        """The same without the password: for what others may see. At most the path of its file is in it."""
+        """The same without the password, for display. It contains at most the path of the password's file."""
         return {name: value for name, value in self.to_env().items() if name != PASSWORD and value}
 
 

@@ -1,7 +1,7 @@
-"""Our values to etcd's protobuf messages and back.
+"""Converts our values to etcd's protobuf messages and back.
 
-Grouped marks pass through here by the ten thousand a second, so messages are filled in place: building
-them from parts would copy each part.
+Tens of thousands of marks a second pass through here, so messages are filled in place: building them from
+parts would copy each part.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _TARGETS = {
 
 
 def txn_message(txn: Txn, *, at: int = 0) -> Any:
-    """A transaction, nested ones included. ``at``: the revision that the reads of its first branch, which has
-    nothing else, are of; 0: the present one."""
+    """A transaction, nested ones included. ``at``: the revision for the reads in its first branch, which has
+    only reads; 0: the present one."""
     message = rpc_pb2.TxnRequest()
     _fill_txn(message, txn)
     if at:
@@ -72,7 +72,7 @@ def key_value(message: kv_pb2.KeyValue) -> KeyValue:
 
 
 def txn_result(response: Any, revision: int) -> TxnResult:
-    """``revision`` is that of the outermost header; nested responses carry none of their own."""
+    """``revision`` is that of the outermost header; nested responses have none of their own."""
     results = tuple([_op_result(item, revision) for item in response.responses])
     counts = tuple([item.response_range.count for item in response.responses])
     return TxnResult(response.succeeded, revision, results, counts)

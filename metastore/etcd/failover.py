@@ -1,7 +1,7 @@
-"""The members of etcd as one client sees them: which of them is used, until when it is waited for, and the
-token of a user.
+"""The members of etcd for one client: which one is used, how long it may take, and the user's
+token.
 
-A call goes to another member if one fails, as long as that repeats no write.
+A failed call goes to another member if that cannot repeat a write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Members:
         self._authenticating = asyncio.Lock()
 
     async def close(self) -> None:
-        """Close all connections; calls under way fail, and so do later ones."""
+        """Close all connections; calls in progress fail, and so do later ones."""
         self._closed = True
         standing, self._stubs = list(self._stubs.values()), {}
         for stubs in standing:
@@ -39,7 +39,7 @@ class Members:
 
     @property
     def endpoint(self) -> str:
-        """The member that is used at present."""
+        """The endpoint of the present member."""
         return self._config.endpoints[self._current]
 
     def leave(self, endpoint: str) -> None:
@@ -51,11 +51,11 @@ class Members:
             self._current = (self._current + 1) % len(self._config.endpoints)
 
     def forget_token(self) -> None:
-        """Authenticate anew before the next call: a restarted etcd knows no token of its earlier life."""
+        """Authenticate again before the next call: a restarted etcd does not know earlier tokens."""
         self._token = None
 
     def stubs(self) -> MemberStubs:
-        """The services of the member that is used at present."""
+        """The services of the present member."""
         if self._closed:
             raise EtcdUnavailable("the etcd client is closed")
         stubs = self._stubs.get(self.endpoint)
@@ -64,12 +64,12 @@ class Members:
         return stubs
 
     async def metadata(self, timeout_s: float) -> list[tuple[str, str]] | None:
-        """What a call carries besides its request: the token of the user, if there is one."""
+        """Metadata of a call: the user's token, if there is one."""
         if not self._config.user:
             return None
         if self._token is None:
             async with asyncio.timeout(timeout_s), self._authenticating:
-                # One authenticates for all that wait: etcd makes it costly.
+                # One call authenticates for all that wait: it is expensive for etcd.
                 if self._token is None:
                     self._token = await self._authenticated()
         return [("token", self._token)]
@@ -85,19 +85,19 @@ class Members:
         writes: bool,
         timeout_s: float | None,
     ) -> Any:
-        """Try the members in turn until the deadline; a write only as long as it was certainly not sent.
+        """Try the members in turn until the deadline; a write only if it was certainly not sent.
 
         Parameters
         ----------
         once:
-            Makes the call: with the services of a member, metadata, and seconds.
+            Makes the call, with a member's services, metadata, and seconds.
         """
         loop = asyncio.get_running_loop()
         end = min(loop.time() + (timeout_s or self._config.timeout_s), deadline())
         reauthenticated, pause, untried = False, 0.02, len(self._config.endpoints)
         while True:
             endpoint, left = self.endpoint, end - loop.time()
-            # A silent member is given its share of the time, so that the others get theirs.
+            # A silent member gets a share of the time, so that the others get theirs.
             share = max(left if writes else left / max(untried, 1), 0.001)
             sent = False
             try:
@@ -108,7 +108,7 @@ class Members:
                 task = asyncio.current_task()
                 if task is None or task.cancelling() or not self._closed:
                     raise
-                # Not the task was cancelled: gRPC cancels the calls of a channel that is closed.
+                # The task was not cancelled: gRPC cancels the calls of a channel that is closed.
                 failure = OutcomeUnknown if writes and sent else EtcdUnavailable
                 raise failure("the etcd client was closed") from None
             except (grpc.aio.AioRpcError, TimeoutError) as error:

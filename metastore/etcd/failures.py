@@ -1,4 +1,4 @@
-"""What etcd and gRPC say when a call fails, as errors of ours."""
+"""Maps failures of calls to etcd and gRPC to errors of distop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from distop.errors import (
 )
 
 Failure: TypeAlias = grpc.aio.AioRpcError | TimeoutError
-"""How a call can fail; a :class:`TimeoutError` stands for a call that was not even made in time."""
+"""How a call can fail; a :class:`TimeoutError` means that the call was not even sent in time."""
 
 _TRANSIENT = (
     grpc.StatusCode.UNAVAILABLE,
@@ -29,16 +29,16 @@ _TRANSIENT = (
     grpc.StatusCode.DEADLINE_EXCEEDED,
 )
 
-# What gRPC says when a request never left this process. Anything else may have reached the server.
+# gRPC's messages for a request that never left this process. Any other may have reached the server.
 _NEVER_SENT = ("failed to connect to all addresses", "connections to all backends failing", "no leader")
 
-# What etcd says of credentials it does not take, under several status codes.
+# etcd's messages for rejected credentials, under several status codes.
 _REFUSALS = ("authentication failed", "user name is empty", "invalid auth token", "permission denied")
 _OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
 
 
 def is_transient(error: Failure) -> bool:
-    """Whether another member, or the same one a moment later, may well answer."""
+    """Whether another member, or the same one a moment later, may answer."""
     return isinstance(error, TimeoutError) or error.code() in _TRANSIENT
 
 
@@ -50,17 +50,17 @@ def was_never_sent(error: Failure) -> bool:
 
 
 def says_token_is_old(error: Failure) -> bool:
-    """Whether authenticating anew may help."""
+    """Whether a new authentication may help."""
     return not isinstance(error, TimeoutError) and _says(error, _OLD_TOKEN)
 
 
 def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
-    """The error as one of ours.
+    """The failure as an error of distop.
 
     Parameters
     ----------
     in_doubt:
-        It is of a write that etcd may have received.
+        Whether it is the failure of a write that etcd may have received.
     """
     if isinstance(error, TimeoutError):
         code, text = grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time"
@@ -79,7 +79,7 @@ def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
         return FutureRevision(text, details=where)
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         return InvalidArgument(f"etcd refuses the request: {text}", details=where)
-    # An answer that is too large is refused on this side, when etcd has done what was asked for.
+    # A too large answer is refused on this side, after etcd has executed the request.
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and not (in_doubt and "Received message larger" in text):
         return Busy(f"etcd at {endpoint}: {text}", details=where)
     if in_doubt:

@@ -1,4 +1,4 @@
-"""How etcd itself is: versions, room, alarms. For operators; nothing else depends on it."""
+"""The health of etcd: versions, space, alarms. For operators; nothing else depends on it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 
 ANSWER_S = 2.0
-"""Seconds that one member may take to answer."""
+"""Timeout of one member, in seconds."""
 
 DEFAULT_QUOTA = 2 << 30
-"""etcd's own ``--quota-backend-bytes``, where nothing else can be learnt."""
+"""etcd's default ``--quota-backend-bytes``, if the real one is unknown."""
 
 MAX_PAGE_BYTES = 4 << 20
-"""What is read of an answer over HTTP."""
+"""Most bytes read of an HTTP answer."""
 
 _METRICS = {
     "version": re.compile(r'^etcd_server_version\{server_version="([^"]+)"\}', re.MULTILINE),
@@ -37,7 +37,7 @@ _ALARMS = {1: "NOSPACE", 2: "CORRUPT"}
 
 @dataclass(frozen=True, kw_only=True)
 class EtcdMember:
-    """One member, as it answers for itself."""
+    """One member, as it reports itself."""
 
     endpoint: str
     version: str = ""
@@ -45,7 +45,7 @@ class EtcdMember:
     bytes: int = 0
     """Size of its database."""
     bytes_used: int = 0
-    """What of that is in use; the rest is given back by defragmenting."""
+    """The part in use; defragmenting releases the rest."""
     quota: int = DEFAULT_QUOTA
     quota_known: bool = False
     error: str = ""
@@ -54,7 +54,7 @@ class EtcdMember:
 
 @dataclass(frozen=True)
 class MemberStatus:
-    """Of which cluster a member is, as etcdctl writes it, and which version it runs."""
+    """A member's cluster, as etcdctl writes it, and its version."""
 
     cluster_id: str
     version: str
@@ -62,7 +62,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class EtcdHealth:
-    """All endpoints that this installation is configured with."""
+    """All configured endpoints of this installation."""
 
     members: tuple[EtcdMember, ...]
     alarms: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class EtcdHealth:
 
 
 async def read_health(config: EtcdConfig) -> EtcdHealth:
-    """Ask every endpoint of a configuration; one that does not answer is reported as such."""
+    """Query every configured endpoint; one that does not answer is reported as such."""
     members = await asyncio.gather(*(_member(config, endpoint) for endpoint in config.endpoints))
     answering = tuple(member.endpoint for member in members if not member.error)
     alarms: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ async def read_health(config: EtcdConfig) -> EtcdHealth:
 
 
 async def member_status(client: EtcdClient) -> MemberStatus:
-    """What the member that is used at present says of itself. With users, some versions tell root only."""
+    """The status of the present member. With users, some versions give it to root only."""
     status = await client.maintenance(lambda stub: stub.Status, rpc_pb2.StatusRequest())
     return MemberStatus(f"{status.header.cluster_id:x}", status.version)
 
@@ -93,7 +93,7 @@ async def _member(config: EtcdConfig, endpoint: str) -> EtcdMember:
     try:
         status = await client.maintenance(lambda stub: stub.Status, rpc_pb2.StatusRequest())
     except EtcdDenied:
-        # An answer all the same: some versions give their status to root only.
+        # Still an answer: some versions give their status to root only.
         return _member_of(endpoint, metrics)
     except DistopError as error:
         return EtcdMember(endpoint=endpoint, error=error.message)
@@ -110,7 +110,7 @@ async def _member(config: EtcdConfig, endpoint: str) -> EtcdMember:
 
 
 def _member_of(endpoint: str, metrics: dict[str, str]) -> EtcdMember:
-    """What a member tells among its metrics. It keeps them for root where it keeps other things."""
+    """The data in a member's metrics. It restricts them to root where it restricts others."""
     number = {name: int(float(value)) for name, value in metrics.items() if name != "version"}
     quota = number.get("quota", 0)
     return EtcdMember(
@@ -138,7 +138,7 @@ async def _alarms(config: EtcdConfig) -> tuple[str, ...]:
 
 
 def _alarms_of_health(config: EtcdConfig) -> tuple[str, ...]:
-    """What members say of alarms when they are asked whether they are healthy, which needs no user."""
+    """The alarms that members report in their health check, which needs no user."""
     found: set[str] = set()
     for endpoint in config.endpoints:
         try:
@@ -150,14 +150,14 @@ def _alarms_of_health(config: EtcdConfig) -> tuple[str, ...]:
 
 
 def _metrics(config: EtcdConfig, endpoint: str) -> dict[str, str]:
-    """The metrics of a member that say how it is; without those that it does not tell."""
+    """The metrics of a member that describe its health; without missing ones."""
     page = _page(config, endpoint, "metrics")
     found = ((name, pattern.search(page)) for name, pattern in _METRICS.items())
     return {name: match[1] for name, match in found if match}
 
 
 def _page(config: EtcdConfig, endpoint: str, path: str) -> str:
-    """What a member answers over HTTP, also where it says that it is not well; empty: nothing."""
+    """A member's answer over HTTP, also if it is unhealthy; empty: none."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
     try:
         if config.tls:

@@ -18,7 +18,7 @@ _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 
 
 
 class EtcdMetrics:
-    """What the calls of a process to etcd are counted in."""
+    """The metrics of a process's calls to etcd."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         answered = "Calls to etcd until their answer, fail-over to other members included"
@@ -32,7 +32,7 @@ class EtcdMetrics:
 
 
 class MeteredClient(EtcdClient):
-    """The client of etcd, timed."""
+    """The client of etcd, with metrics."""
 
     def __init__(self, config: EtcdConfig, metrics: EtcdMetrics) -> None:
         super().__init__(config)

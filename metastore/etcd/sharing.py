@@ -1,11 +1,11 @@
 """Many watches on few streams.
 
-A stream of its own costs a watch more than everything that it is told; who leads a thousand tables has two
-thousand watches. etcd serves any number of them on one stream, each with its own range, beginning and end.
-Some streams there are, since one gives an event loop no more than a message each time round.
+A separate stream costs a watch more than all its events; the leader of a thousand tables has two thousand
+watches. etcd serves any number of them on one stream, each with its own range, beginning and end. There are
+several streams, since an event loop reads only one message of a stream per iteration.
 
-A stream is read whether or not those who watch keep up: for each of them up to :data:`MAX_WAITING_BYTES`
-are kept. Whoever falls behind further sees its watch end, and opens it again where it had come to.
+A stream is read whether or not its watchers keep up: for each watch up to :data:`MAX_WAITING_BYTES` are
+buffered. A watch that falls further behind is ended, and its watcher resumes from its last revision.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from aetcd.rpc import rpc_pb2
 from distop.errors import DistopError
 
 STREAMS = 16
-"""Those of a client that take watches at a time."""
+"""Streams of a client that accept watches at a time."""
 
 MAX_WAITING_BYTES = 4 << 20
-"""Of one watch, behind what its reader is given next."""
+"""Buffer limit of one watch, in addition to its reader's next response."""
 
 Open = Callable[[Any], Awaitable["grpc.aio.StreamStreamCall[Any, Any]"]]
 """Opens a stream with its first request."""
@@ -42,7 +42,7 @@ class SharedWatches:
         self._streams: set[_Stream] = set()
 
     def watch(self, request: Any) -> SharedWatch:
-        """A watch as ``request`` asks for, on the stream that has the fewest."""
+        """A watch for ``request``, on the stream that has the fewest."""
         endpoint = self._endpoint()
         usable = [one for one in self._streams if not one.retired and one.endpoint == endpoint]
         if len(usable) >= STREAMS:
@@ -65,7 +65,7 @@ class SharedWatches:
 
 
 class SharedWatch:
-    """One watch; is read and cancelled as if it had a stream of its own."""
+    """One watch; read and cancelled as if it had a stream of its own."""
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
@@ -75,12 +75,12 @@ class SharedWatch:
         self._over = False
         self._error: BaseException | None = None
         self.number: int | None = None
-        """What etcd calls it on its stream."""
+        """etcd's id of it on its stream."""
         self.left = False
-        """Nobody reads it any more."""
+        """It has no reader any more."""
 
     async def read(self) -> Any:
-        """The next response; ``grpc.aio.EOF`` once it has ended. Raises what has broken its stream."""
+        """The next response; ``grpc.aio.EOF`` once it has ended. Raises the error that broke its stream."""
         while not self._responses:
             if self._error is not None:
                 raise self._error.with_traceback(None)
@@ -93,12 +93,12 @@ class SharedWatch:
         return response
 
     def cancel(self) -> None:
-        """Watch no longer."""
+        """End the watch."""
         self._stream.leave(self)
 
     def give(self, response: Any) -> None:
-        """A response has come; whether there was room for it shows in :attr:`left`."""
-        # Who keeps up is spared the count.
+        """Add a response; without room for it, :attr:`left` is set."""
+        # A reader that keeps up need not be counted.
         size = response.ByteSize() if self._responses else 0
         if self._waiting_bytes + size > MAX_WAITING_BYTES:
             self.end(None)
@@ -109,7 +109,7 @@ class SharedWatch:
         self._news.set()
 
     def end(self, error: BaseException | None) -> None:
-        """Nothing comes behind what has come so far."""
+        """Nothing follows the responses so far."""
         self._over, self._error = True, error
         self._news.set()
 
@@ -120,17 +120,17 @@ class _Stream:
     def __init__(self, open_stream: Open, endpoint: str) -> None:
         self.endpoint = endpoint
         self.retired = False
-        """Takes no more watches: it has ended, or its token is not accepted any more."""
+        """Accepts no more watches: it has ended, or its token is no longer accepted."""
         self._unsent: deque[Any] = deque()
         """One request to begin and one to end for each watch at most."""
         self._unanswered: deque[SharedWatch] = deque()
-        """etcd answers requests for watches in their order."""
+        """etcd answers watch requests in order."""
         self._watches: dict[int, SharedWatch] = {}
         self.readers = 0
-        """Watches that somebody reads."""
+        """Watches with a reader."""
         self._due = asyncio.Event()
         self._failure: BaseException | None = None
-        # It outlives whoever opens it, and so their deadline.
+        # It outlives its creator, and so the creator's deadline.
         self.task = asyncio.get_running_loop().create_task(
             self._run(open_stream), name="shared-watches", context=Context()
         )
@@ -154,7 +154,7 @@ class _Stream:
             self._send_end(watch.number)
 
     def end(self) -> None:
-        """Once its task has ended: those who still watch are told."""
+        """Once its task has ended: notify the remaining watchers."""
         for watch in (*self._unanswered, *self._watches.values()):
             watch.end(self._failure)
 
@@ -175,7 +175,7 @@ class _Stream:
                 self._take(response)
         except (grpc.aio.AioRpcError, TimeoutError, DistopError) as error:
             self._failure = error
-        finally:  # not of a task that is cancelled before it begins
+        finally:  # not run for a task that is cancelled before it begins
             self.retired = True
             if writing is not None:
                 writing.cancel()
@@ -183,7 +183,7 @@ class _Stream:
                 call.cancel()
 
     async def _write(self, call: grpc.aio.StreamStreamCall[Any, Any]) -> None:
-        # Whoever reads the stream meets the same error.
+        # The readers of the stream get the same error.
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             while True:
                 while self._unsent:
@@ -195,7 +195,7 @@ class _Stream:
         if response.created:
             watch = self._unanswered.popleft()
             if response.canceled:
-                # Perhaps only since the token is old with which the stream was opened.
+                # Perhaps only because the stream was opened with an old token.
                 self.retired = True
             elif watch.left:
                 self._send_end(response.watch_id)

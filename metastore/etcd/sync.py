@@ -1,4 +1,4 @@
-"""The client for code that blocks: pyiceberg, scripts, tests."""
+"""The client for blocking code: pyiceberg, scripts, tests."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from distop.metastore.etcd.txn import KeyValue, Txn, TxnResult
 T = TypeVar("T")
 
 DEADLINES = 12
-"""Longest that a caller is kept waiting, in deadlines of one request: most calls are several."""
+"""Longest wait of a caller, in deadlines of one request: most calls are several."""
 
 
 class SyncEtcd:
-    """A blocking face of :class:`EtcdClient`; may be used from several threads.
+    """A blocking wrapper of :class:`EtcdClient`; may be used from several threads.
 
     The real client runs on an event loop in a thread of its own, which ends with this. Errors and deadlines
     are the client's.
@@ -39,7 +39,7 @@ class SyncEtcd:
         return EtcdClient(self.config)
 
     def run(self, call: Callable[[EtcdClient], Coroutine[Any, Any, T]]) -> T:
-        """Run any coroutine of the client to its end: ``etcd.run(lambda client: client.get(key))``.
+        """Run any coroutine of the client: ``etcd.run(lambda client: client.get(key))``.
 
         Raises :class:`~distop.errors.OutcomeUnknown` if it takes longer than :data:`DEADLINES` deadlines of a
         request, or if this is closed meanwhile.
@@ -92,7 +92,7 @@ class SyncEtcd:
         return self.run(lambda client: client.delete(key, end))
 
     def close(self) -> None:
-        """Close the connection and end the thread. Calls under way in other threads end with an error."""
+        """Close the connection and end the thread. Calls in progress in other threads end with an error."""
         self._thread.close()
 
     def __enter__(self) -> SyncEtcd:

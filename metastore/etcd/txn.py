@@ -1,8 +1,8 @@
 """A transaction of etcd as a value.
 
-``Txn(compares, then, otherwise)`` is built first, looked at, merged with others, and sent later. The
-small constructors read like the sentence in the design: *if the job's state is absent and the epoch is
-held, then put the state*. Source: etcd's ``Txn`` RPC (API reference, "KV").
+``Txn(compares, then, otherwise)`` is built first, inspected, merged with others, and sent later. The small
+constructors read like the sentence in the design: *if the job's state is absent and the epoch is held, then
+put the state*. Source: etcd's ``Txn`` RPC (API reference, "KV").
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Literal, TypeAlias
 import msgspec
 
 MAX_OPS = 128
-"""etcd's default ``--max-txn-ops``: compares, successes or failures of one transaction, nested ones added."""
+"""etcd's default ``--max-txn-ops``: compares, successes or failures of one transaction plus nested ones."""
 
 MAX_REQUEST_BYTES = 1_500_000
-"""A little under etcd's default ``--max-request-bytes`` (1.5 MiB), which counts the envelope too."""
+"""A little under etcd's default ``--max-request-bytes`` (1.5 MiB), which includes the envelope."""
 
 
 class KeyValue(msgspec.Struct, frozen=True, gc=False):
-    """One key as it stood at some revision. ``mod_revision`` 0 means that it did not exist."""
+    """One key at some revision. ``mod_revision`` 0 means that it did not exist."""
 
     key: bytes
     value: bytes
@@ -33,7 +33,7 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def missing(cls, key: bytes) -> KeyValue:
-        """The key, when nothing stands there."""
+        """The key, if it does not exist."""
         return cls(key, b"", 0, 0)
 
 
@@ -43,7 +43,7 @@ Target: TypeAlias = Literal["mod", "create", "value"]
 class Compare(msgspec.Struct, frozen=True, gc=False):
     """``key``'s ``target`` equals ``expected`` (bytes for values, an integer for revisions).
 
-    With ``end``: that of every key from ``key`` to (without) ``end``.
+    With ``end``: of every key from ``key`` to (without) ``end``.
     """
 
     key: bytes
@@ -52,7 +52,7 @@ class Compare(msgspec.Struct, frozen=True, gc=False):
     end: bytes = b""
 
     def holds(self, kv: KeyValue) -> bool:
-        """Whether it holds of the key as it was read."""
+        """Whether it holds for the key as read."""
         match self.target:
             case "mod":
                 return self.expected == kv.mod_revision
@@ -86,14 +86,14 @@ class Get(msgspec.Struct, frozen=True, gc=False):
 
 
 class Txn(msgspec.Struct, frozen=True):
-    """If all ``compares`` hold do ``then``, else do ``otherwise``; as one step, at one revision."""
+    """If all ``compares`` hold do ``then``, else do ``otherwise``; atomically, at one revision."""
 
     compares: tuple[Compare, ...] = ()
     then: tuple[Op, ...] = ()
     otherwise: tuple[Op, ...] = ()
     lane: bytes = b""
-    """It touches no key that transactions of other lanes touch, so that it may be sent together with some of
-    them. Empty: it is sent by itself."""
+    """It touches no key that transactions of other lanes touch, so it may be batched with some of them.
+    Empty: it is sent alone."""
 
     def __add__(self, other: Txn) -> Txn:
         """Both at once: all compares of both must hold for either to happen."""
@@ -103,7 +103,7 @@ class Txn(msgspec.Struct, frozen=True):
         )
 
     def weight(self) -> int:
-        """What counts against :data:`MAX_OPS`: the widest list, plus the widest nested transaction in it."""
+        """Its size for :data:`MAX_OPS`: the widest list, plus the widest nested transaction in it."""
         width = max(len(self.compares), len(self.then), len(self.otherwise))
         nested = [op.weight() for op in (*self.then, *self.otherwise) if isinstance(op, Txn)]
         return width + max(nested, default=0)
@@ -114,7 +114,7 @@ class Txn(msgspec.Struct, frozen=True):
         return any(op.writes() if isinstance(op, Txn) else not isinstance(op, Get) for op in ops)
 
     def size(self) -> int:
-        """Bytes of keys and values in it, for the limit of a request."""
+        """Bytes of its keys and values, for the limit of a request."""
         total = sum(
             len(c.key) + len(c.end) + (len(c.expected) if isinstance(c.expected, bytes) else 8)
             for c in self.compares
@@ -134,7 +134,7 @@ Op: TypeAlias = Put | Delete | Get | Txn
 
 
 class TxnResult(msgspec.Struct, frozen=True):
-    """What a transaction did.
+    """The result of a transaction.
 
     ``succeeded`` says which branch ran; ``results`` holds one entry per operation of that branch: the keys
     found for a :class:`Get`, the number deleted for a :class:`Delete`, a nested result for a :class:`Txn`,
@@ -145,7 +145,7 @@ class TxnResult(msgspec.Struct, frozen=True):
     revision: int
     results: tuple[OpResult, ...] = ()
     counts: tuple[int, ...] = ()
-    """Of the range that each :class:`Get` has read, how many keys it has, which is what it costs etcd."""
+    """For each :class:`Get`, the number of keys in its range, which determines its cost in etcd."""
 
     def got(self, index: int) -> list[KeyValue]:
         """The keys found by the ``index``-th operation, which was a :class:`Get`."""
@@ -154,7 +154,7 @@ class TxnResult(msgspec.Struct, frozen=True):
         return result
 
     def one(self, index: int, key: bytes) -> KeyValue:
-        """The one key read by the ``index``-th operation; :meth:`KeyValue.missing` if it was not there."""
+        """The one key read by the ``index``-th operation; :meth:`KeyValue.missing` if it did not exist."""
         found = self.got(index)
         return found[0] if found else KeyValue.missing(key)
 
@@ -166,17 +166,17 @@ OpResult: TypeAlias = list[KeyValue] | int | TxnResult | None
 
 
 def absent(key: bytes) -> Compare:
-    """Nothing stands at ``key``."""
+    """``key`` does not exist."""
     return Compare(key, "create", 0)
 
 
 def absent_range(start: bytes, end: bytes) -> Compare:
-    """Nothing stands from ``start`` to (without) ``end``."""
+    """No key exists from ``start`` to (without) ``end``."""
     return Compare(start, "create", 0, end)
 
 
 def unchanged(kv: KeyValue) -> Compare:
-    """The key is as it was read; for a missing one: still missing."""
+    """The key is as it was read; a missing one is still missing."""
     return Compare(kv.key, "mod", kv.mod_revision)
 
 
@@ -186,5 +186,5 @@ def equals(key: bytes, value: bytes) -> Compare:
 
 
 def created_at(key: bytes, revision: int) -> Compare:
-    """``key`` is the very one created at ``revision``: not deleted, not made again. The fence of leases."""
+    """``key`` is the one created at ``revision``: not deleted, not created again. The fence of leases."""
     return Compare(key, "create", revision)

@@ -1,11 +1,12 @@
-"""Changing etcd: one transaction until its outcome is known, and *read, decide, send* until a change is made.
+"""Changes etcd: one transaction until its outcome is known, and *read, decide, send* until a change is made.
 
-A write to etcd may have happened although its reply was lost, or although etcd says that it is full. Every
-change of the metastore goes through one of the two functions here, which are the only ones that deal with it:
+A write to etcd may have happened although its reply was lost, or although etcd reports that it is full. Every
+change of the metastore uses one of the two functions here, which alone handle that:
 
 - :func:`settle` sends a transaction that is fixed until it is known whether it happened;
-- :func:`update` reads, lets its caller decide on a transaction, settles it, and begins again when somebody
-  else was faster.
+- :func:`update` reads, lets its caller decide on a transaction, settles it, and starts again when another
+process
+    was faster.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ from distop.metastore.etcd import deadline
 from distop.metastore.etcd.txn import Get, Txn, TxnResult
 
 if TYPE_CHECKING:
-    # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.
+    # Workers that only send marks through a sidecar import this module, and must not load gRPC.
     from distop.metastore.etcd.client import EtcdClient
 
 A = TypeVar("A")
 
 PATIENCE_S = 60.0
-"""How long one waits, if at all, for an etcd that does not answer; and how long a change may lose races."""
+"""How long to wait, if at all, for an etcd that does not answer; and how long a change may lose races."""
 
 MAX_TRIES = 8
-"""How often a transaction is sent while only a lost reply is a reason to send it again."""
+"""Attempts at a transaction while only a lost reply is a reason to repeat it."""
 
 MAX_RACES = 60
 """How many races in a row a change may lose; each lost race means that another change was made."""
@@ -52,8 +53,8 @@ class Settled(TxnResult, frozen=True):
     """The known outcome of a transaction."""
 
     doubt: bool = False
-    """Whether the outcome of an earlier copy was not known: when this one was refused, an earlier copy of it
-    may be what stands there."""
+    """Whether the outcome of an earlier copy was unknown: when this one was refused, that copy may have made
+    the present state."""
 
 
 async def settle(
@@ -66,17 +67,17 @@ async def settle(
     """Send a transaction until its outcome is known.
 
     It must be safe to send twice: what it writes makes its compares fail, or is the same the second time. Its
-    ``otherwise`` branch only reads, namely what tells an earlier copy of it from somebody else's write.
+    ``otherwise`` branch only reads what distinguishes an earlier copy of it from another process's write.
 
     Parameters
     ----------
     txn:
-        The transaction; or what makes it, given whether an earlier copy of it may have reached etcd.
+        The transaction; or a function that makes it, given whether an earlier copy may have reached etcd.
     patience_s:
-        Seconds for which it is sent again while etcd is away or full. ``None``: only a lost reply is a reason
-        to send it again, and that up to :data:`MAX_TRIES` times within four deadlines of a call.
+        Seconds for which it is retried while etcd is unreachable or full. ``None``: only a lost reply is a
+        reason to repeat it, up to :data:`MAX_TRIES` times within four deadlines of a call.
     replied:
-        Called with each reply: there stands the crash point after the transaction, so that it can lose one.
+        Called with each reply: the crash point after the transaction is there, so that it can lose one.
 
     Raises
     ------
@@ -101,7 +102,7 @@ async def settle(
         except EtcdOutOfSpace:
             doubt = True
             if any(isinstance(op, Txn) and op.writes() for op in current.then):
-                raise  # whether a nested one happened does not show in the compares of the outer one
+                raise  # the compares of the outer one do not show whether a nested one happened
             found = await _read_back(client, current)
             if found is not None:
                 return found
@@ -123,7 +124,7 @@ async def settle(
         stop = stop_any(stop_after_delay(patience_s), _TooLate())
     try:
         try:
-            return await send()  # nearly always all there is to it
+            return await send()  # nearly always enough
         except DistopError as error:
             if not goes_on(error) or deadline.is_over():
                 raise
@@ -151,9 +152,9 @@ def _may_pass(error: DistopError) -> bool:
 
 
 async def _read_back(client: EtcdClient, txn: Txn) -> Settled | None:
-    """What stands after a full etcd has refused a transaction; ``None`` if it certainly did not happen.
+    """The state after a full etcd has refused a transaction; ``None`` if it certainly did not happen.
 
-    etcd refuses also what it has just done. Then something that the transaction compared has moved.
+    etcd also refuses what it has just done. Then something that the transaction compared has changed.
     """
     compared = tuple(Get(compare.key, compare.end, limit=1) for compare in txn.compares)
     if not compared:
@@ -176,22 +177,22 @@ async def update(
     patience_s: float | None = None,
     replied: Callable[[], None] | None = None,
 ) -> tuple[A, int]:
-    """Read, decide, send; and again, when somebody else has changed what was read.
+    """Read, decide, send; and again, when another process has changed what was read.
 
     Parameters
     ----------
     reads:
         What is read, at one revision, before each decision.
     decide:
-        Makes the transaction from what was read, and the answer for when it happens; without a transaction
-        the answer holds as it is. An error it raises ends the update, and nothing has been written by it: so
-        what it refuses by must be among what its transaction compares. That transaction reads nothing: its
+        Makes the transaction from the read, and the answer for when it happens; without a transaction the
+        answer holds as it is. An error it raises ends the update, and nothing has been written: so the
+        transaction must compare everything that a refusal depends on. That transaction reads nothing: its
         ``otherwise`` branch is ``reads``.
     recognise:
-        Asked after a lost reply, with what was read when a copy was refused: the answer if the update's own
-        write stands there, else ``None``. Not needed where ``decide`` recognises it.
+        Called after a lost reply, with the read of a refused copy: returns the answer if the update's own
+        write is there, else ``None``. Not needed where ``decide`` recognises it.
     what:
-        What is changed, for an error.
+        Name of what is changed, for an error.
     first:
         Given to the first ``decide``, instead of reading.
     patience_s, replied:
@@ -206,7 +207,7 @@ async def update(
     Busy
         Too many races were lost in a row. Nothing was written.
     OutcomeUnknown
-        As of :func:`settle`; and when there is no try left to find out who has won.
+        As of :func:`settle`; and when no attempt is left to find out who has won.
     DistopError
         As of :func:`settle` and ``decide``.
     """
@@ -228,7 +229,7 @@ async def update(
             mine = recognise(result) if recognise is not None else None
             if mine is not None:
                 return mine, result.revision
-            known = result  # what decides is this and no later read, which might fail
+            known = result  # this decides, and not a later read, which might fail
         raise TryAgain
 
     def too_busy(_: RetryCallState) -> tuple[A, int]:
@@ -241,7 +242,7 @@ async def update(
     except TryAgain:
         await asyncio.sleep(random.uniform(0.0, 0.01))
 
-    # Random pauses, so that many who change the same thing do not march in step and spend their time losing.
+    # Random back-off, so that many writers of one key do not retry in step.
     retrying = AsyncRetrying(
         retry=retry_if_exception_type(TryAgain),
         wait=backoff(multiplier=0.01, exp_base=1.3, max=1.0),

@@ -1,7 +1,7 @@
 """Watching keys: a stream that resumes by revision, and a list-and-watch that never misses a state.
 
-Level-triggered code needs two things from a watch: that it hears *something changed* and that it can
-always begin again from the present state. :func:`watch` gives the first and resumes by itself; when the
+Level-triggered code needs two things from a watch: a notification that *something changed*, and that it can
+always restart from the present state. :func:`watch` gives the first and resumes after failures; when the
 history it needs is gone it raises :class:`~distop.errors.Compacted`. :func:`follow` gives the second.
 """
 
@@ -45,7 +45,7 @@ class WatchBatch(msgspec.Struct, frozen=True):
     events: list[Event]
 
     def after(self, revision: int) -> WatchBatch:
-        """Without what a listing at ``revision`` has shown already."""
+        """Without the changes that a listing at ``revision`` has already shown."""
         if not self.events or self.events[0].kv.mod_revision > revision:
             return self
         return WatchBatch(self.revision, [event for event in self.events if event.kv.mod_revision > revision])
@@ -63,20 +63,20 @@ async def watch(
 ) -> AsyncGenerator[WatchBatch, None]:
     """All changes from ``from_revision`` on (0: from now), of one key or of the range ``start`` to ``end``.
 
-    A batch without events comes first, once the stream stands. Never ends by itself: broken streams are
-    opened again where they broke, on the next endpoint. Changes of one revision always come in one batch.
-    Close it (``aclosing``) or cancel the task that reads it. Without ``puts`` or ``deletes`` etcd leaves them
-    out. One that is ``shared`` is on one stream with others of the client, which makes it cheap.
+    A batch without events comes first, once the stream is open. Never ends normally: broken streams are
+    reopened where they broke, on the next endpoint. Changes of one revision always come in one batch. Close
+    it (``aclosing``) or cancel the task that reads it. Without ``puts`` or ``deletes`` etcd omits them. A
+    ``shared`` watch uses one stream with others of the client, which makes it cheap.
 
-    To list and watch, begin with the watch, then list, then skip what the listing shows already: etcd
-    delivers at once to a watch that begins *now*, but only every 100 ms to one that begins in the past.
+    To list and watch, start the watch, then list, then skip what the listing already shows: etcd delivers at
+    once to a watch that starts *now*, but only every 100 ms to one that starts in the past.
 
     Raises
     ------
     Compacted
         Changes after ``from_revision`` are no longer in etcd: list again.
     EtcdDenied
-        etcd refuses the user, also after it has authenticated anew.
+        etcd refuses the user, even after a new authentication.
     """
     filters = [] if puts else [rpc_pb2.WatchCreateRequest.NOPUT]
     filters += [] if deletes else [rpc_pb2.WatchCreateRequest.NODELETE]
@@ -105,7 +105,8 @@ async def watch(
                     )
                 if response.canceled:
                     log.warning("watch_cancelled", extra={"reason": response.cancel_reason})
-                    # An old token looks like a missing permission here; only a new one tells them apart.
+                    # An expired token looks like a missing permission here; only a new token tells them
+                    # apart.
                     if refused and "permission denied" in response.cancel_reason:
                         raise EtcdDenied(f"etcd at {endpoint} refuses this user: {response.cancel_reason}")
                     refused = True
@@ -117,9 +118,9 @@ async def watch(
                     continue
                 pause = _FIRST_PAUSE_S
                 events, fragments = fragments, []
-                # Behind the last event of this watch is where resuming loses nothing. The header's revision
-                # may be ahead of it; it counts only when there is nothing to deliver: at the start of a watch
-                # that begins now, and in progress notifications. A resumed one has its past yet to come.
+                # Resuming after the last event of this watch loses nothing. The header's revision may be
+                # ahead of it; it counts only when there is nothing to deliver: at the start of a watch that
+                # begins now, and in progress notifications. A resumed watch still has its past to come.
                 if events:
                     next_revision = events[-1].kv.mod_revision + 1
                 elif not (response.created and next_revision):
@@ -142,8 +143,8 @@ async def follow(
 ) -> AsyncGenerator[Snapshot | WatchBatch, None]:
     """The present state of a prefix, then its changes; the whole state again whenever history was lost.
 
-    With ``end``: of all keys from ``prefix`` to (without) ``end``. Without ``deletes`` etcd leaves deletions
-    out of the changes. ``keys_only`` spares the values of the listing (events always carry theirs).
+    With ``end``: all keys from ``prefix`` to (without) ``end``. Without ``deletes`` etcd omits deletions from
+    the changes. ``keys_only`` omits the values of the listing (events always have theirs).
     """
     while True:
         try:
@@ -159,15 +160,15 @@ async def follow(
 
 
 async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0, lane: bytes = b"") -> None:
-    """Wait until nothing stands at ``key``; returns at once if nothing does.
+    """Wait until ``key`` does not exist; returns at once if it does not.
 
     Parameters
     ----------
     ours:
-        A lease of the caller. A key that is bound to it is as good as none: it comes of a request of the
-        caller's that was delayed, and nobody else would take it away.
+        A lease of the caller. A key bound to it counts as missing: a delayed request of the caller created
+        it, and no other process would remove it.
     lane:
-        Of the key (see :class:`~distop.metastore.etcd.txn.Txn`), if it is to be read and watched together
+        The key's lane (see :class:`~distop.metastore.etcd.txn.Txn`), if it is to be read and watched together
         with others.
     """
 

@@ -1,8 +1,8 @@
 """Reading a long range of keys page by page, at a cost that does not grow with the range.
 
-etcd counts all keys of a range, also when it is asked for a few: a hundred keys of a range of 100,000 cost as
-much as a look at each of them. So a range is read through windows, each ending where the keys of one prefix
-end. How long that prefix is follows from how many keys the last window had.
+etcd counts all keys of a range, whatever the limit: a hundred keys of a range of 100,000 cost as much as
+reading all of them. So a range is read through windows, each ending where the keys of one prefix end. The
+length of that prefix follows from the number of keys in the last window.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 from distop.metastore.records.components import prefix_end
 
 WIDE = 4
-"""A window with more than so many pages of keys is followed by a narrower one."""
+"""A window with more pages of keys than this is followed by a narrower one."""
 
 FEW = 3
-"""After more empty windows than that, the next ones grow faster."""
+"""After more empty windows than this, the next ones grow faster."""
 
 
 class Windows:
-    """Where the next page is to be read: from :attr:`start` to (without) :attr:`stop`.
+    """The position of the next page: from :attr:`start` to (without) :attr:`stop`.
 
-    The first window is the whole range if ``start`` is the prefix of it all; if it lies within (a listing
-    goes on there), the window begins narrow.
+    The first window is the whole range if ``start`` is its prefix; if ``start`` lies within (a listing
+    continues there), the first window is narrow.
 
     Parameters
     ----------
     limit:
         Keys of a page.
     first:
-        Where the first window ends; empty: where it would without that.
+        The end of the first window; empty: computed.
     """
 
     def __init__(self, start: bytes, end: bytes, limit: int, first: bytes = b"") -> None:
@@ -37,18 +37,18 @@ class Windows:
 
     @property
     def stop(self) -> bytes:
-        """The end of the window: that of all keys with the first bytes of ``start``, so many of them."""
+        """The end of the window: after all keys with this many first bytes of ``start``."""
         if self._first:
             return self._first
         prefix = self.start[: self._depth].rstrip(b"\xff")
         return min(prefix_end(prefix), self._end) if prefix else self._end
 
     def read(self, keys: list[bytes], *, more: bool, count: int) -> bool:
-        """Take note of a page of the window, which has ``count`` keys; whether it was the range's last."""
+        """Record a page of the window, which has ``count`` keys; return whether it was the range's last."""
         if more:
             self.start = keys[-1] + b"\0"
             if count > WIDE * self._limit:
-                # What all keys of a page have in common tells nothing apart.
+                # The common prefix of all keys of a page does not distinguish any.
                 self._depth = _in_common(keys[0], keys[-1]) + 1
             self._empty = 0
             return False
@@ -57,7 +57,7 @@ class Windows:
         if self._first:
             self.start, self._depth, self._first = stop, len(stop), b""
             return False
-        # The next window may be wider, and by more if nothing at all comes for a while.
+        # The next window may be wider, and by more if several are empty.
         self._empty = 0 if count else self._empty + 1
         self._depth = max(0, min(self._depth, len(stop)) - max(1, self._empty - FEW))
         self.start = stop
@@ -65,9 +65,9 @@ class Windows:
 
 
 class Beginnings:
-    """Where windows over the first keys of long ranges end, as they were when somebody looked.
+    """Cached ends of windows over the first keys of long ranges.
 
-    To find such a window, etcd goes over the whole range; so it is kept until it has hardly any keys left.
+    Finding such a window makes etcd count the whole range; so it is cached until it has hardly any keys left.
     """
 
     def __init__(self, most: int = 10_000) -> None:
@@ -75,11 +75,11 @@ class Beginnings:
         self._ends: dict[bytes, bytes] = {}
 
     def of(self, start: bytes) -> bytes:
-        """Where the window that begins with ``start`` ends; empty: none is known."""
+        """The end of the window that begins with ``start``; empty: unknown."""
         return self._ends.get(start, b"")
 
     def note(self, start: bytes, end: bytes) -> None:
-        """It ends there; empty: it is of no use any more."""
+        """Set its end; empty: it is no longer useful."""
         self._ends.pop(start, None)
         if end:
             self._ends[start] = end
@@ -88,6 +88,6 @@ class Beginnings:
 
 
 def _in_common(one: bytes, other: bytes) -> int:
-    """Bytes with which both begin."""
+    """The common prefix."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))

@@ -1,4 +1,4 @@
-"""Calls of a coordinator that take long, told in its member's record: bound to its lease, so gone with it."""
+"""Slow calls of a coordinator, in its member's record: bound to its lease, so they end with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distop.metastore.records.record import decode, encode
 
 
 async def tell_of_calls(client: EtcdClient, member: bytes, calls: Sequence[LongCall]) -> None:
-    """IF the member is as read THEN its record names these calls. Without the member it does nothing."""
+    """IF the member is as read THEN its record names these calls. Without the member: nothing."""
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
         kv = read.one(0, member)

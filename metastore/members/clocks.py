@@ -6,8 +6,8 @@ import time
 
 
 def boot_clock() -> float:
-    """Seconds since the machine started; it counts on while the machine is suspended, if the system can.
+    """Seconds since the machine started, including suspension, if the system supports that.
 
-    The same for all processes of a host, so that one may tell another until when something holds.
+    The same for all processes of a host, so that they can exchange deadlines.
     """
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

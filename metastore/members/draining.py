@@ -1,7 +1,7 @@
-"""Draining a coordinator: it gives its tables up and gets none, and still answers calls (checklist O21).
+"""Draining a coordinator: it hands over its tables, gets none, and still answers calls (checklist O21).
 
-It stands in the member's own record, bound to its lease: what was said of a member ends with it. A process
-that begins again is another member, which nobody has drained.
+The state is part of the member's own record, bound to its lease, and ends with the member. A restarted
+process is another member, which is not drained.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def set_draining(
     NotFound
         There is no such coordinator.
     PreconditionFailed
-        It is the last one that is not draining: nobody could take its tables.
+        It is the last one that is not draining: no other could take its tables.
     """
 
     async def decide(read: TxnResult) -> tuple[Txn | None, MemberRecord]:

@@ -1,10 +1,10 @@
 """Leadership of one table: campaign, hold, resign.
 
 The names are those of etcd's own ``concurrency`` package; two things differ. The fence is public: an
-:class:`Epoch` is a compare to put into one's own transaction, not a boolean to believe in. And there is no
-queue of waiters: the member that should lead (see the coordinator's placement) tries, and tries again when
-the key is gone, so nobody can hold a leadership that it was handed while its session was already dead (etcd
-issue 19597).
+:class:`Epoch` is a compare for the caller's own transaction, not a boolean. And there is no queue of waiters:
+the member that should lead (see the coordinator's placement) tries, and tries again when the key is gone, so
+no member can hold a leadership that it got when its session was already dead (etcd issue
+19597).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Epoch:
 
     @property
     def lane(self) -> bytes:
-        """What all keys of the table begin with: see :class:`~distop.metastore.etcd.txn.Txn`."""
+        """The prefix of all keys of the table: see :class:`~distop.metastore.etcd.txn.Txn`."""
         return self.key.rpartition(b".")[0] + b"."
 
     def held(self) -> Compare:
@@ -41,10 +41,10 @@ class Epoch:
 async def campaign(
     client: EtcdClient, keys: TableKeys, session: LeaseSession, leader: LeaderRecord
 ) -> Epoch | None:
-    """Try to become the leader of a table; ``None`` if somebody else is.
+    """Try to become the leader of a table; ``None`` if another member is.
 
-    The key is bound to the session's lease, so its lease says whose it is: a repeat after a lost reply
-    recognises its own. Campaigns for many tables share requests.
+    The key is bound to the session's lease, which identifies its owner: a repetition after a lost reply
+    recognises its own key. Campaigns for many tables share requests.
     """
     txn = Txn(
         (absent(keys.coordinator),),
@@ -66,10 +66,10 @@ async def campaign(
 
 
 async def resign(client: EtcdClient, epoch: Epoch) -> None:
-    """Give up a leadership; of one that is already lost: nothing happens.
+    """Resign a leadership; does nothing if it is already lost.
 
-    Raises :class:`~distop.errors.Unavailable` when the key may still stand. Then it has to be tried again:
-    nobody else can lead before.
+    Raises :class:`~distop.errors.Unavailable` when the key may still exist. Then it must be retried: no other
+    member can lead before.
     """
     reached("resign.before")
     txn = Txn((epoch.held(),), (Delete(epoch.key),), lane=epoch.lane)

@@ -1,4 +1,4 @@
-"""The heap of a process that is all ours."""
+"""Garbage collection in a process that distop owns."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import gc
 
 
 def settle_heap() -> None:
-    """Once it is loaded: do not look for garbage among what never goes, nor after every few hundred marks or
-    calls, which leave no cycles."""
+    """Call once everything is loaded: exclude loaded objects from garbage collection, and collect less often
+    than after a few hundred marks or calls, which leave no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)

@@ -1,12 +1,12 @@
-"""What every process asks before it registers: does this version understand the keys that stand here, and are
-they as they were left?
+"""Checks before a process registers: does this version understand the existing keys, and is etcd not a
+restored backup?
 
-``_installation`` says how keys are laid out. The first process of an installation writes it. Keys of another
-layout are refused by name, before anything is read as what it is not.
+``_installation`` has the layout of the keys. The first process of an installation writes it. Keys with
+another layout are refused by name, before anything is read.
 
-``_backup`` stands while a backup is made, and so in what is restored from it. The restore lets revisions
-leap; who finds the one far behind the other does nothing before somebody has mended the tables. A backup that
-was killed leaves it, too: the next process removes it, long before so much else is written.
+``_backup`` exists during a backup, and so in an etcd restored from it. A restore raises the revision by a
+lot; a process that finds the revision far ahead of the key does nothing before the tables are repaired. A
+killed backup leaves the key, too: the next process removes it, long before so much is written.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from distop.metastore.records.record import decode, encode
 T = TypeVar("T")
 
 LAYOUT = 2
-"""Of the keys that this version reads and writes. The first one had no index of tables, and no record."""
+"""Layout of the keys that this version uses. Layout 1 had no index of tables, and no record."""
 
 BUMP = 1_000_000_000
-"""By how much a restore is to raise the revision."""
+"""By how much a restore must raise the revision."""
 
 LEAP = BUMP // 2
-"""From which difference on it has."""
+"""The difference from which a restore is assumed."""
 
 BACKUP_LIMIT_S = 3600.0
-"""Longest that etcd may take to send a backup."""
+"""Longest time that etcd may take to send a backup."""
 
 
 async def enter(client: EtcdClient) -> None:
-    """See that the keys of the installation are laid out as this version lays them out.
+    """Make sure that the installation's keys have this version's layout.
 
     Raises
     ------
     OtherLayout
-        They are not. Nothing was written.
+        They have not. Nothing was written.
     Restored
-        etcd was restored from a backup, and the tables are not mended yet.
+        etcd was restored from a backup, and the tables are not repaired yet.
     """
     known, mark = await _look(client)
     if mark.exists:
@@ -58,7 +58,7 @@ async def enter(client: EtcdClient) -> None:
     space = client.keyspace
     reserved = space.prefix + b"_"
     places = (space.prefix, reserved), (prefix_end(reserved), prefix_end(space.prefix))
-    # What the first layout did not have: tables in the index, or the tombstones of some.
+    # What layout 1 did not have: tables in the index, or their tombstones.
     known_here = ((start, prefix_end(start)) for start in (space.tables, space.tombstones))
     reads = (Get(space.installation), *(Get(*at, keys_only=True, limit=1) for at in (*known_here, *places)))
 
@@ -76,9 +76,9 @@ async def enter(client: EtcdClient) -> None:
 
 
 async def is_known(client: EtcdClient) -> bool:
-    """Whether it is written down how the keys are laid out.
+    """Whether the layout of the keys is recorded.
 
-    Raises :class:`~distop.errors.OtherLayout` if that is not as this version lays them out, and
+    Raises :class:`~distop.errors.OtherLayout` if it is not this version's, and
     :class:`~distop.errors.Restored`.
     """
     known, _ = await _look(client)
@@ -98,7 +98,7 @@ async def _look(client: EtcdClient) -> tuple[KeyValue, KeyValue]:
 
 
 async def _remove_old(client: EtcdClient, mark: KeyValue) -> None:
-    """Remove the mark of a backup that was killed. One that still runs, where a clock is wrong, notices, and
+    """Remove the mark of a killed backup. If one still runs, because of a wrong clock, it notices, and
     fails."""
     with suppress(DistopError):  # the next process tries it, too
         if time.time() - decode(mark.value, BackupRecord, mark.key).at > 2 * BACKUP_LIMIT_S:
@@ -106,12 +106,12 @@ async def _remove_old(client: EtcdClient, mark: KeyValue) -> None:
 
 
 def was_restored(backup: KeyValue, revision: int) -> bool:
-    """Whether etcd, which is at this revision, was restored from a backup that was made with this key."""
+    """Whether etcd, at this revision, was restored from a backup made with this key."""
     return backup.exists and revision - backup.mod_revision > LEAP
 
 
 class CheckedEtcd(SyncEtcd):
-    """Asks before its first call whether this version understands the keys that stand there."""
+    """Checks before its first call whether this version understands the existing keys."""
 
     _known = False
 

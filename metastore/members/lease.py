@@ -1,11 +1,11 @@
-"""A lease kept alive, and the honest question whether it still is.
+"""A lease that is kept alive, and whether it is still certainly held.
 
-The local deadline is the heart: a process that was paused cannot know what happened meanwhile, but it can
-know that its last *acknowledged* renewal was sent more than a TTL ago. From then on, and a margin earlier,
-it must not act. Writes do not rely on it (they carry a fence); it keeps a dead leader from doing useless or
+The local deadline is essential: a process that was paused cannot know what happened meanwhile, but it knows
+that its last *acknowledged* renewal was sent more than a TTL ago. From then on, and a margin earlier, it must
+not act. Writes do not depend on it (they carry a fence); it keeps a stale leader from doing useless or
 harmful things outside etcd.
 
-It is renewed in a thread of its own, so that a process with much to do does not lose it.
+A separate thread renews it, so that a busy process does not lose it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _nobody(deadline: float) -> None:
 
 
 class LeaseSession:
-    """One lease from its grant to its end; one incarnation of a process.
+    """One lease from grant to end; one incarnation of a process.
 
     Parameters
     ----------
@@ -44,9 +44,9 @@ class LeaseSession:
     clock:
         Seconds, monotonic.
     renewed:
-        Told the new :attr:`deadline` whenever there is one, by the thread that renews it.
+        Called with the new :attr:`deadline`, by the thread that renews it.
 
-    ``lost`` is set once, when the lease has ended for whatever reason. A new session is a new identity.
+    ``lost`` is set once, when the lease has ended for any reason. A new session is a new identity.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LeaseSession:
         self.lease_id = 0
         self.lost = asyncio.Event()
         self.deadline = 0.0
-        """Until when, by the clock, it certainly stands if it is not renewed again."""
+        """Until when, by the clock, it is certainly valid without another renewal."""
         self._clock = clock
         self._renewed = renewed
         self._margin_s = max(0.2, ttl_s * 0.1)
@@ -74,22 +74,22 @@ class LeaseSession:
 
     @property
     def alive(self) -> bool:
-        """Whether the lease certainly still stands in etcd, by this process's own clock.
+        """Whether the lease is certainly still valid in etcd, by this process's own clock.
 
-        Once it was seen not to, it never is again: the process that saw it has stopped acting, and nobody
-        would tell him to begin again if a renewal that was under way came through after all.
+        Once it was found invalid, it stays so: the process has stopped acting, and nothing would make it
+        start again if a renewal in progress succeeded after all.
         """
         if self.lease_id and self._clock() >= self.deadline:
             self._lose()
         return self.lease_id != 0 and not self._over
 
     def _lose(self) -> None:
-        """Once and for all; called from any thread."""
+        """Final; called from any thread."""
         self._over = True
         if threading.get_ident() == self._thread:
             self.lost.set()
         elif self._loop is not None:
-            with suppress(RuntimeError):  # a loop that has ended: nobody waits there
+            with suppress(RuntimeError):  # the loop has ended: no task waits there
                 self._loop.call_soon_threadsafe(self.lost.set)
 
     def check(self) -> None:
@@ -137,7 +137,7 @@ class LeaseSession:
         self._renewed(deadline)
 
     def _keep_alive(self, renewal: Renewal) -> None:
-        """In the thread that renews."""
+        """Runs in the renewing thread."""
         interval = self.ttl_s / 3
         try:
             while self.alive:
@@ -152,7 +152,7 @@ class LeaseSession:
                     if ttl <= 0 or not self.alive:
                         return
                     self._holds_until(sent + min(ttl, self.ttl_s) - self._margin_s)
-                    # Until the next renewal is due, but never past the deadline without noticing it.
+                    # Until the next renewal is due, but without missing the deadline.
                     pause = min(interval, self.deadline - self._clock())
                 if not renewal.pause(pause):
                     return

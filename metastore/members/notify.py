@@ -1,4 +1,4 @@
-"""A word to the service manager that started this process, as systemd's ``sd_notify`` sends it."""
+"""Notifies the service manager that started this process, like systemd's ``sd_notify``."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _PATIENCE_S = 1.0
 
 
 def tell_manager(state: str) -> None:
-    """Send ``READY=1``, say, to the socket that ``NOTIFY_SOCKET`` names; nothing where there is none.
+    """Send a text such as ``READY=1`` to the socket in ``NOTIFY_SOCKET``; without one: nothing.
 
-    A manager that does not listen is no reason not to serve.
+    A failure is ignored: it does not prevent serving.
     """
     if not (place := os.environ.get("NOTIFY_SOCKET")):
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as channel:
         channel.settimeout(_PATIENCE_S)
-        # "@" stands for the zero byte of an abstract name.
+        # "@" means the zero byte of an abstract name.
         channel.sendto(state.encode(), f"\0{place[1:]}" if place.startswith("@") else place)

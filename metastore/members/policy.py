@@ -1,4 +1,4 @@
-"""Changing who may do what: one record, one compare, and the audit entry in the same transaction."""
+"""Changes of the access policy: one record, one compare, and the audit entry in the same transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REQUESTS = 50
 
 
 async def read_policy(client: EtcdClient) -> PolicyRecord | None:
-    """The policy that stands, if one does."""
+    """The present policy, if there is one."""
     kv = await client.get(client.keyspace.policy)
     return decode(kv.value, PolicyRecord, kv.key) if kv.exists else None
 
@@ -33,14 +33,14 @@ async def change_policy(
     Parameters
     ----------
     change:
-        Makes the policy from the one that stands; the same one, and ``None``, if nothing is to be changed.
-        What it raises ends the change, and nothing has been written.
+        Makes the policy from the present one; the same one, and ``None``, if nothing changes. Its errors end
+        the change, and nothing has been written.
     request:
-        Of this change, the same in its repeats.
+        Id of this change, the same in its repetitions.
 
     Returns
     -------
-    The policy that stands then.
+    The policy after that.
     """
     key = client.keyspace.policy
 

@@ -1,8 +1,8 @@
-"""Renewing a lease in a thread of its own, over connections of its own, whatever else keeps its process busy.
+"""Renews a lease in a separate thread, over separate connections, however busy its process is.
 
-It uses gRPC without an event loop: all loops of a process share one queue of events, so that a busy one would
-hold up this one. Its thread alone opens and closes its channels: gRPC ends the process when one thread
-prepares a call on a channel that another has closed.
+It uses gRPC without an event loop: all loops of a process share one queue of events, so a busy one would
+delay this one. Only its thread opens and closes its channels: gRPC ends the process when one thread prepares
+a call on a channel that another has closed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Renewal:
     Parameters
     ----------
     keep:
-        What it does: called once, may call :meth:`renew` and :meth:`pause` until that says to stop.
+        Its main function: called once, may call :meth:`renew` and :meth:`pause` until that says to stop.
     """
 
     def __init__(self, config: EtcdConfig, lease: int, keep: Callable[[Renewal], None]) -> None:
@@ -45,13 +45,13 @@ class Renewal:
             self._leave()
 
     def pause(self, seconds: float) -> bool:
-        """Wait for so long; whether to go on."""
+        """Wait for this long; return whether to continue."""
         return not self._stop.wait(max(0.0, seconds))
 
     def renew(self, timeout_s: float) -> int:
         """Seconds that the lease lives from now on; 0 if it has expired.
 
-        Raises ``grpc.RpcError`` when the member that was asked gave no answer; the next one is asked then.
+        Raises ``grpc.RpcError`` when the member did not answer; the next call goes to the next member.
         """
         share = timeout_s / len(self._config.endpoints)
         try:
@@ -68,7 +68,7 @@ class Renewal:
         except StopIteration:
             return 0
         except grpc.RpcError as error:
-            failure: Any = error  # it is the call, too, which grpc.RpcError does not show
+            failure: Any = error  # it is also the call, which grpc.RpcError does not show
             if says_token_is_old(failure):
                 self._token = ""
             else:
@@ -91,7 +91,7 @@ class Renewal:
         return [("token", self._token)]
 
     def _begun(self, call: Any) -> Any:
-        """The call, which :meth:`close` cancels; or this, if that came first."""
+        """The call, which :meth:`close` cancels; or this object, if it is already closed."""
         self._running = call
         if self._stop.is_set():
             call.cancel()
@@ -103,7 +103,7 @@ class Renewal:
             channel.close()
 
     def close(self) -> None:
-        """Stop; a renewal that is under way is given up."""
+        """Stop; a renewal in progress is cancelled."""
         self._stop.set()
         if (call := self._running) is not None:
             call.cancel()

@@ -1,7 +1,7 @@
-"""Versions of distop that run together, and how far apart they may be.
+"""Versions of distop that may run together.
 
-A release understands what the one before it has written, and the other way round, so that members are
-replaced one at a time. What lies further apart may refuse each other's records.
+A release understands the records of the one before it, and vice versa, so that members can be replaced one at
+a time. Versions further apart may refuse each other's records.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 _RELEASE = re.compile(r"(\d+)\.(\d+)")
 MOST = 200
-"""Members of a kind that are looked at, at the start of one."""
+"""Members of a kind that are checked, at the start of one."""
 
 
 def far_apart(one: str, other: str) -> bool:
-    """Whether two versions lie more than one release apart. Of what is no version nobody knows."""
+    """Whether two versions are more than one release apart. Unknown for an invalid version."""
     found = _RELEASE.match(one), _RELEASE.match(other)
     if found[0] is None or found[1] is None:
         return False
@@ -33,7 +33,7 @@ def far_apart(one: str, other: str) -> bool:
 
 
 async def tell_if_apart(client: EtcdClient) -> None:
-    """Say in the log which members are too old, or too new, to run together with this one."""
+    """Log which members are too old, or too new, to run together with this one."""
     space = client.keyspace
     for prefix in (space.coordinators, space.executors):
         page = await client.get_range(prefix, prefix_end(prefix), limit=MOST)

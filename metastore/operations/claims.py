@@ -1,8 +1,8 @@
-"""Claims: one attempt owns a job, and what it saves on the way.
+"""Claims: one attempt owns a job, and its checkpoints.
 
-A claim is a key bound to the lease of the sidecar that the attempt works through; its create revision is
-the fence of everything the attempt writes. An attempt that was paused past that lease finds its claim gone,
-and can mark nothing and save nothing, also when nobody has claimed the job since.
+A claim is a key bound to the lease of the attempt's sidecar; its create revision is the fence of everything
+the attempt writes. An attempt that was paused past that lease has lost its claim, and can mark nothing and
+save nothing, even if no other attempt has claimed the job since.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The job belongs to the attempt as long as the claim's key, created at ``claim``, stands."""
+    """The job belongs to the attempt as long as the claim's key, created at ``claim``, exists."""
 
     claim: int
     checkpoint: KeyValue
-    """What an earlier attempt saved last."""
+    """The last checkpoint of an earlier attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class Occupied:
     """Another attempt owns the job."""
 
     holder: str
-    """That attempt."""
+    """Id of that attempt."""
     standing: KeyValue
     """Its claim."""
     revision: int
-    """What was read, to watch from the next one on."""
+    """The revision of the read, to watch from the next one on."""
 
 
 def claim_txn(run: Run, partition: str, record: ClaimRecord, lease: int) -> Txn:
@@ -56,8 +56,8 @@ def claim_txn(run: Run, partition: str, record: ClaimRecord, lease: int) -> Txn:
 
 
 def adopt_txn(run: Run, partition: str, record: ClaimRecord, claim: int, lease: int) -> Txn:
-    """IF the claim created at ``claim`` still stands (and the rest of :func:`claim_txn`) THEN it is bound to
-    ``lease``. Its create revision stays, so nobody else can have owned the job in between."""
+    """IF the claim created at ``claim`` still exists (and the rest of :func:`claim_txn`) THEN it is bound to
+    ``lease``. Its create revision stays, so no other attempt can have owned the job in between."""
     keys = run.keys
     key, job = keys.claim(partition), keys.job_state(partition)
     return Txn(
@@ -70,17 +70,17 @@ def adopt_txn(run: Run, partition: str, record: ClaimRecord, claim: int, lease: 
 async def claim(
     client: EtcdClient, run: Run, partition: str, record: ClaimRecord, lease: int, *, held: int = 0
 ) -> Claimed | Occupied | Verdict:
-    """Claim a job for an attempt, or move a claim it has to another lease.
+    """Claim a job for an attempt, or move its claim to another lease.
 
     Parameters
     ----------
     held:
-        Create revision of the claim the attempt works under already; 0: it has none. A claim that was lost
-        meanwhile is never silently made again: somebody else may have owned the job in between.
+        Create revision of the attempt's existing claim; 0: it has none. A claim that was lost meanwhile is
+        never silently created again: another attempt may have owned the job in between.
 
     Returns
     -------
-    A :class:`Verdict` (LOST or GONE) when there is nothing to claim any more. A repeat after a lost reply
+    A :class:`Verdict` (LOST or GONE) when the job can no longer be claimed. A repetition after a lost reply
     finds its own claim by the attempt's id.
 
     Raises
@@ -115,7 +115,7 @@ async def claim(
 
 
 async def release_claim(client: EtcdClient, run: Run, partition: str, claim: int) -> None:
-    """Give a claim up; of one that is lost already: nothing happens."""
+    """Release a claim; does nothing if it is already lost."""
     key = run.keys.claim(partition)
     reached("unclaim.before")
     txn = Txn((created_at(key, claim),), (Delete(key),))
@@ -123,8 +123,8 @@ async def release_claim(client: EtcdClient, run: Run, partition: str, claim: int
 
 
 def checkpoint_txn(run: Run, partition: str, claim: int, value: bytes, before: KeyValue) -> Txn:
-    """IF the run is held AND the job has no result AND the claim stands AND the checkpoint is as known THEN
-    it is ``value``. The last compare keeps a delayed copy of an older save from undoing a newer one."""
+    """IF the run is held AND the job has no result AND the claim exists AND the checkpoint is as known THEN
+    it is ``value``. The last compare prevents a delayed older save from undoing a newer one."""
     keys = run.keys
     job, owned = keys.job_state(partition), created_at(keys.claim(partition), claim)
     return Txn(
@@ -142,12 +142,12 @@ async def save_checkpoint(
     Parameters
     ----------
     before:
-        The checkpoint as this attempt knows it: from :class:`Claimed`, or from its last save.
+        The checkpoint that this attempt knows: from :class:`Claimed`, or from its last save.
 
     Returns
     -------
-    The checkpoint as it stands now, to be given to the next save; or a :class:`Verdict` (LOST or GONE) when
-    the attempt does not own the job any more, and nothing was saved.
+    The present checkpoint, for the next save; or a :class:`Verdict` (LOST or GONE) when the attempt no longer
+    owns the job, and nothing was saved.
 
     Raises
     ------
@@ -156,8 +156,8 @@ async def save_checkpoint(
     """
     if len(value) > MAX_CHECKPOINT_BYTES:
         raise InvalidArgument(
-            f"the checkpoint takes {len(value):,} bytes, at most {MAX_CHECKPOINT_BYTES:,} are kept",
-            hint="save large progress in a file, and its path as the checkpoint",
+            f"the checkpoint takes {len(value):,} bytes, at most {MAX_CHECKPOINT_BYTES:,} are allowed",
+            hint="save large progress to a file, and its path as the checkpoint",
         )
     if claim <= 0:
         raise InvalidArgument("only a claimed job has checkpoints", details={"field": "claim"})
@@ -174,12 +174,12 @@ async def save_checkpoint(
             return Verdict(Outcome.LOST, "the job has a result")
         if result.one(3, run.keys.claim(partition)).create_revision != claim:
             return Verdict(Outcome.GONE, "its claim is lost")
-        # We own the job, so what stands there is our own: this save, or an earlier one whose reply was lost.
+        # We own the job, so the present value is our own: this save, or an earlier one whose reply was lost.
         before = result.one(4, before.key)
         if before.value == value:
             return before
 
 
 async def load_checkpoint(client: EtcdClient, run: Run, partition: str) -> KeyValue:
-    """What was saved last; of no checkpoint: a missing key."""
+    """The last checkpoint; a missing key if there is none."""
     return await client.get(run.keys.progress(partition))

@@ -1,12 +1,12 @@
 """Runs of a dynamic plan: which results count, and when they are complete.
 
 The jobs of a dynamic plan are the partitions of a DataFrame. When it is computed again they may be cut
-differently, so the results of two computations must never meet: rows would be there twice, or not at all.
+differently, so the results of two computations must never be mixed: rows would be duplicated or lost.
 
-So exactly one run's results count, the one that ``<root>.run`` names, and each result says which run it is
-of. A run that takes the operation over writes its own token there, in the transaction that removes what the
-one before it has left; from then on nothing of that one counts, wherever it may still be remembered. Once all
-results of a run stand, its runner *seals the count*. Nobody begins anew after that, and no leader commits
+So the results of exactly one run count, the one that ``<root>.run`` names, and each result contains its run.
+A run that takes over the operation writes its own token there, in the transaction that removes the results of
+the one before; from then on nothing of that one counts, wherever it may still be cached. Once all results of
+a run exist, its runner *seals the count*. No run starts again after that, and no leader commits
 before.
 """
 
@@ -30,13 +30,13 @@ REMOVED_AT_ONCE = 2000
 """Results of an earlier run that one transaction removes."""
 
 GIVE_BACK_S = 1.0
-"""How long a run that is let go may take to be counted no more: its process is about to end."""
+"""How long it may take to stop counting a released run: its process is about to end."""
 
 
 class DynamicRun:
-    """A run's hold on what counts. Belongs to the holder of the run.
+    """Decides what counts for a run. Belongs to the holder of the run.
 
-    All methods answer ``False`` when the run is over: then nothing was written, and nothing ever will be.
+    All methods return ``False`` when the run is over: then nothing was written, and nothing ever will be.
     """
 
     def __init__(self, client: EtcdClient, run: Run) -> None:
@@ -46,12 +46,12 @@ class DynamicRun:
 
     @property
     def count(self) -> int | None:
-        """How many results there are, if that is sealed; maybe by a run before this one."""
+        """How many results there are, if that is sealed; perhaps by an earlier run."""
         return self._record.count if self._standing.exists else None
 
     @property
     def begun(self) -> int:
-        """How many runs have begun it, this one among them, and have not ended in order."""
+        """How many runs have begun it, this one included, and have not ended in order."""
         return self._record.begun
 
     @property
@@ -59,10 +59,10 @@ class DynamicRun:
         return decode(self._standing.value, RunRecord, self._standing.key)
 
     async def begin(self) -> bool:
-        """Let nothing count but what this run will do; unless a count is sealed, which is left as it is.
+        """Let only the results of this run count; unless a count is sealed, which is left unchanged.
 
         IF the run is held AND ``.run`` is as read THEN ``.run`` names this run, and results of earlier ones
-        go (in bites, if there are many). None can come after them: their marks compare a runner that is gone.
+        are deleted (in steps, if there are many). None can follow: their marks compare a runner that is gone.
         """
         keys = self.run.keys
         self._standing = await self._client.get(keys.run)
@@ -88,25 +88,26 @@ class DynamicRun:
                 continue
             if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
                 return False
-            # Only who holds the run writes it: this is our own, whose reply was lost. Its bite is done, too.
+            # Only the holder of the run writes it: this is our own write, whose reply was lost. Its step is
+            # done, too.
             self._standing = result.one(0, keys.run)
         return True
 
     async def seal(self, count: int) -> bool:
-        """Say that all results are there: exactly ``count`` of this run.
+        """Record that all results exist: exactly ``count`` of this run.
 
-        IF the run is held AND ``.run`` is as this run left it THEN the count stands, for good. To be called
-        when each of these results is known to have been written.
+        IF the run is held AND ``.run`` is as this run left it THEN the count is final. Call it when each of
+        these results is known to have been written.
         """
         return await self._write(seals=True, count=count)
 
     async def note(self, tasks: int, done: int) -> bool:
-        """Record how far Spark is, for display. Nothing depends on it."""
+        """Record Spark's progress, for display. Nothing depends on it."""
         return self._mine(tasks=tasks, done=done) == self._record or await self._write(tasks=tasks, done=done)
 
     async def give_back(self) -> bool:
-        """Take this run from those that have begun it, unless its count is sealed: its process lives and lets
-        it go. To be called once; a process that dies before is counted, as it may have died of it."""
+        """Do not count this run any more, unless its count is sealed: its process lives and releases it. Call
+        it once; a process that dies before is counted, since the operation may have killed it."""
         begun, given = self._record.begun - 1, None
         while given is None and self.count is None:
             value = encode(msgspec.structs.replace(self._record, begun=begun))
@@ -114,23 +115,23 @@ class DynamicRun:
         return bool(given)
 
     def _mine(self, **says: int) -> RunRecord:
-        """What this run writes down, beside which number it is."""
+        """The record of this run, apart from its number."""
         begun = 1
         if self._standing.exists:
             begun = self._record.begun + (self._record.token != self.run.token)
         return RunRecord(token=self.run.token, begun=begun, **says)
 
     async def _write(self, *, seals: bool = False, **says: int) -> bool:
-        """Write down what this run says, as often as it takes: a note of its own may come between. Nothing
-        takes a sealed count back."""
+        """Write this run's record, with retries: a note of its own may come between. A sealed count is never
+        removed."""
         written = None
         while written is None and self.count is None:
             written = await self._put(encode(self._mine(**says)), seals=seals)
         return bool(written)
 
     async def _put(self, value: bytes, *, seals: bool = False, patience_s: float = PATIENCE_S) -> bool | None:
-        """IF the run is held AND ``.run`` is as read THEN it holds this. ``None``: the run is held, but
-        something else of its own stands there, and is read now."""
+        """IF the run is held AND ``.run`` is as read THEN it gets this value. ``None``: the run is held, but
+        its record has another value of its own, which is read now."""
         keys = self.run.keys
         txn = Txn(
             (*self.run.held(), unchanged(self._standing)),
@@ -149,11 +150,12 @@ class DynamicRun:
             return True
         standing = result.one(0, keys.run)
         if standing.exists and standing.value == value:
-            # An earlier copy of this, whose reply was lost; sealed is sealed, whatever became of the run.
+            # An earlier copy of this, whose reply was lost; a sealed count is final, whatever happened to the
+            # run.
             self._standing = standing
             return True
         if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
             return False
-        # Ours, too: of a call beside this one, or a note whose outcome was not known when it was given up.
+        # Ours, too: from a concurrent call, or a note whose outcome was unknown when it was given up.
         self._standing = standing
         return None

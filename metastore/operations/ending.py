@@ -1,8 +1,8 @@
 """The transactions that end an operation: cancel, seal, finish, collect.
 
-*Seal* freezes the outcome: no mark can land afterwards, since marks compare ``.state = running``. *Finish*
-makes everything visible at once. Both carry the leader's epoch: a leader that was paused past its TTL
-changes nothing. All are safe to send twice.
+*Seal* freezes the outcome: no mark can be written afterwards, since marks compare ``.state = running``.
+*Finish* makes everything visible at once. Both carry the leader's epoch: a leader that was paused past its
+TTL changes nothing. All are safe to send twice.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import operation_puts
 
 MAX_KEYS_IN_FINISH = 1000
-"""Up to so many keys go in the finishing transaction itself; deleting 100,000 at once would stop etcd for
-0.3 s, so larger operations leave theirs to :func:`collect`."""
+"""Up to this many keys are deleted in the finishing transaction itself; deleting 100,000 at once would block
+etcd for 0.3 s, so larger operations leave theirs to :func:`collect`."""
 
 COLLECT_BITE = 2000
 """Keys removed by one transaction of the collector."""
@@ -63,17 +63,17 @@ COLLECT_BITE = 2000
 async def request_cancel(
     client: EtcdClient, keys: OperationKeys, cancel: CancelRecord, audit: Put | None = None
 ) -> bool:
-    """Ask for an operation to be cancelled; any coordinator may.
+    """Request the cancellation of an operation; any coordinator may.
 
-    Returns whether this call was the first to ask. The leader sees the record and aborts; a finish that is
-    under way compares it as absent, so either the request or the finish wins, never both.
+    Returns whether this call was the first to request it. The leader sees the record and aborts; a finish in
+    progress compares it as absent, so either the request or the finish wins, never both.
 
     Raises
     ------
     OperationNotFound
-        It has no state any more (or never had).
+        It has no state (any more).
     TooLateToCancel
-        Its commit sequence stands, and some steps of it may have been executed.
+        Its commit sequence is logged, and some steps of it may have been executed.
     """
     reads = [Get(keys.state), Get(keys.cancel), Get(keys.commit), *([Get(audit.key)] if audit else [])]
 
@@ -88,7 +88,7 @@ async def request_cancel(
         if read.got(2):
             raise TooLateToCancel(
                 f"the commit steps of operation {keys.operation} are being executed",
-                hint=f"if it is parked, take them back: distop resolve {keys.operation} abort",
+                hint=f"if it is parked, undo them: distop resolve {keys.operation} abort",
             )
         reached("cancel.before")
         # The log of the commit steps compares .cancel as absent: one of the two wins, never both.
@@ -113,17 +113,17 @@ async def seal(
     error: ErrorRecord | None = None,
 ) -> tuple[bytes, int]:
     """IF ``.state = before`` AND the epoch is held THEN ``.state = after``; if that is ``committing``, only
-    while nobody has paused the operation or its table.
+    while neither the operation nor its table is paused.
 
-    Returns the state that stands now and the revision it was read or written at: ``after``, or what somebody
-    else made of it (empty: the operation is gone).
+    Returns the present state and the revision of the read or write: ``after``, or what another process made
+    of it (empty: the operation is gone).
 
     Raises
     ------
     LeadershipLost
-        The epoch is not held any more; nothing was written.
+        The epoch is no longer held; nothing was written.
     OperationPaused
-        It may not go on at present; nothing was written.
+        It is paused; nothing was written.
     """
     puts: tuple[Op, ...] = (Put(keys.state, after), Delete(keys.waiting))
     if error is not None:
@@ -146,31 +146,31 @@ async def seal(
 
 @dataclass(frozen=True, kw_only=True)
 class Finish:
-    """Everything a finishing transaction consists of."""
+    """The parts of a finishing transaction."""
 
     sealed: bytes
     """``committing`` or ``aborting``; or ``running``, when all jobs have succeeded and nothing is published:
-    no mark can land any more, and none of those that stand is looked at."""
+    no mark can be written any more, and existing ones are not read."""
     run_ops: KeyValue
     """As read."""
     history: HistoryRecord
     arg: OperationArg | None = None
     """Of the operation, whose request gets its answer."""
     publication: Txn = Txn()
-    """What the commit steps contribute: head, watermarks."""
+    """Contributions of the commit steps: head, watermarks."""
     follow_up: FollowUpStart | None = None
-    """What is started by it."""
+    """The operation that it starts."""
     leave_keys: bool = False
-    """Leave the operation's other keys to the collector: it has many, or staged files to sweep."""
+    """Leave the operation's other keys to the collector: there are many, or staged files to sweep."""
 
 
 class Finished(Enum):
-    """What became of a finish."""
+    """The result of a finish."""
 
     DONE = "done"
     """It happened, now or before (its reply was lost, or a predecessor did it)."""
     MOVED = "moved"
-    """It did not happen and never will as it is: something it compares has moved. Look again."""
+    """It did not happen and never will in this form: something it compares has changed. Read again."""
 
 
 def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish) -> Txn:
@@ -193,14 +193,14 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
     paused = keys.keyspace.paused_operation(op.operation)
     gone: tuple[Op, ...]
     if finish.leave_keys:
-        # .runner stays: its owner takes it away once its last attempt has stopped, and only then are
-        # staged files swept.
+        # .runner stays: its owner removes it once its last attempt has stopped, and only then are staged
+        # files swept.
         gone = (Delete(op.state), Delete(op.cancel), Delete(paused))
     else:
         active = keys.keyspace.active_operation(op.operation)
         gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active), Delete(paused))
     if finish.sealed == RUNNING:
-        gone += (Delete(op.waiting),)  # otherwise it went with the seal
+        gone += (Delete(op.waiting),)  # otherwise the seal removed it
     history = Put(keys.history(op.operation), encode(finish.history))
     said = finish.history
     told: tuple[Op, ...] = ()
@@ -216,11 +216,11 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
 async def finish(
     client: EtcdClient, keys: TableKeys, op: OperationKeys, epoch: Epoch, plan: Finish
 ) -> tuple[Finished, int]:
-    """Send the finishing transaction until its outcome is known; with the revision that outcome is of.
+    """Send the finishing transaction until its outcome is known; return it with its revision.
 
-    A lost reply is answered by the history: the record of this operation is written by this transaction
-    and by nothing else, so if it stands, the operation is finished. It may have gone since, with the end of
-    the next operation of its series, and nobody can tell any more.
+    The history resolves a lost reply: only this transaction writes the record of this operation, so if that
+    exists, the operation is finished. It may have been removed since, with the end of the next operation of
+    its series; then the outcome is unknown.
 
     Raises
     ------
@@ -239,17 +239,17 @@ async def finish(
     if history.exists:
         return Finished.DONE, result.revision
     if result.doubt and not result.one(0, op.state).exists:
-        raise OutcomeUnknown(f"{op.operation} has ended, and nothing says any more how")
+        raise OutcomeUnknown(f"{op.operation} has ended, and its outcome is no longer recorded")
     if leader.create_revision != epoch.revision:
         raise LeadershipLost(f"{op.operation}: epoch {epoch.revision} is over")
     return Finished.MOVED, result.revision
 
 
 async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int:
-    """Remove what a finished operation left, in bounded bites; the index entry and ``.arg`` go last.
+    """Remove the keys of a finished operation, in bounded steps; the index entry and ``.arg`` go last.
 
-    May die anywhere and be called again by anybody: it acts only while ``.state`` is absent, and a finished
-    operation's state never comes back, since instance numbers are never used twice. Returns the keys removed.
+    Can be interrupted and repeated by any process: it acts only while ``.state`` is absent, and a finished
+    operation's state never comes back, since instance numbers are never reused. Returns the keys removed.
     """
     removed = 0
     windows, over = Windows(op.prefix, prefix_end(op.prefix), COLLECT_BITE), False

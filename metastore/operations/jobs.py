@@ -1,7 +1,7 @@
-"""The results of jobs: *mark*, alone or in groups, and what the answer means.
+"""The results of jobs: *mark*, alone or in groups, and the meaning of the answer.
 
-A failed compare is an answer, not an error. Who sends a mark again after a lost reply says so
-(``repeated``), since then, and only then, "the operation is gone" leaves open whether the first copy counted.
+A failed compare is an answer, not an error. A sender that repeats a mark after a lost reply sets
+``repeated``, since only then "the operation is gone" leaves open whether the first copy counted.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ SUCCESS, FAILED = "success", "failed"
 """States of a job's record."""
 
 MAX_GROUP = 120
-"""Marks in one transaction: each is one operation of the outer one, which must leave room for the reads of
-the outer failure branch and for the widest mark inside (etcd adds them up to 128)."""
+"""Marks in one transaction: each is one operation of the outer one, which needs room for the reads of its
+failure branch and for the widest mark inside (etcd adds them up to 128)."""
 
 
 def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: int = 0) -> bytes:
-    """The value of a job that succeeded. ``run``: the run token, if the plan is dynamic.
+    """The value of a successful job. ``run``: the run token, if the plan is dynamic.
 
     Raises
     ------
     JobResultTooLarge
-        It takes more than :data:`~distop.metastore.records.operation.MAX_JOB_RECORD_BYTES`; says how much.
+        It takes more than :data:`~distop.metastore.records.operation.MAX_JOB_RECORD_BYTES`; with its size.
     InvalidArgument
         The result is not JSON.
     """
@@ -58,14 +58,14 @@ def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: i
         raise InvalidArgument(f"the result of the job is not JSON: {error.__cause__ or error}") from error
     if len(value) > MAX_JOB_RECORD_BYTES:
         raise JobResultTooLarge(
-            f"the result of the job takes {len(value):,} bytes, at most {MAX_JOB_RECORD_BYTES:,} are kept"
+            f"the result of the job takes {len(value):,} bytes, at most {MAX_JOB_RECORD_BYTES:,} are allowed"
         )
     return value
 
 
 def failure_record(attempt: str, code: str, message: str, at: float, *, run: int = 0) -> bytes:
-    """The value of a job that failed; the text ``CODE: message`` is shortened until it fits."""
-    # File names may bring lone surrogates into a message; JSON has no place for them.
+    """The value of a failed job; the text ``CODE: message`` is shortened until it fits."""
+    # File names may bring lone surrogates into a message; JSON cannot represent them.
     text = f"{code}: {message}".encode(errors="backslashreplace").decode()
     limit = MAX_JOB_RECORD_BYTES
     while True:
@@ -74,37 +74,37 @@ def failure_record(attempt: str, code: str, message: str, at: float, *, run: int
         excess = len(value) - MAX_JOB_RECORD_BYTES
         if excess <= 0:
             return value
-        # A character takes up to six bytes, so cutting the sixth part never cuts too much.
+        # A character takes up to six bytes, so cutting a sixth never cuts too much.
         limit = min(limit, len(error)) - max(1, excess // 6)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """A job's result on its way to etcd."""
+    """A job's result before it is written to etcd."""
 
     partition: str
     attempt: str
-    """Whose it is; also stands in ``value``."""
+    """The attempt; also part of ``value``."""
     value: bytes
     """From :func:`success_record` or :func:`failure_record`."""
     claim: int = 0
     """Create revision of the attempt's claim; 0: the job was not claimed."""
     checkpointed: bool = False
-    """Whether the job may have left a checkpoint, which goes with the mark."""
+    """Whether the job may have a checkpoint, which the mark deletes."""
     repeated: bool = False
     """Whether a copy of it may have reached etcd before."""
 
 
 class Outcome(Enum):
-    """What became of an attempt."""
+    """The outcome of an attempt."""
 
     WON = "won"
     """Its result is the job's."""
     LOST = "lost"
-    """The job has another result; this attempt counts for nothing."""
+    """The job has another result; this attempt does not count."""
     GONE = "gone"
-    """Its run or its claim is over; it counts for nothing, now and later."""
+    """Its run or its claim is over; it does not count, now or later."""
     UNKNOWN = "unknown"
-    """The operation is over and nothing tells whether this attempt counted. Nothing of it may be deleted."""
+    """The operation is over and it is unknown whether this attempt counted. Delete nothing of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +119,12 @@ WON = Verdict(Outcome.WON)
 
 
 def take_group(run: Run, marks: Sequence[Mark]) -> int:
-    """How many of ``marks``, from the first on, fit into one transaction; at least one.
+    """How many of ``marks``, from the first, fit into one transaction; at least one.
 
-    A partition stands in it at most once: etcd refuses a transaction that may write a key twice.
+    A partition is in it at most once: etcd refuses a transaction that may write a key twice.
     """
     partitions: set[str] = set()
-    # Escaping triples a name at worst; four keys of a job may stand in the transaction.
+    # Escaping triples a name at worst; four keys of a job may be in the transaction.
     size, root = 0, 4 * (len(run.keys.root) + len(b"..progress"))
     for count, mark in enumerate(marks[:MAX_GROUP]):
         size += root + 12 * len(mark.partition.encode()) + len(mark.value)
@@ -142,8 +142,8 @@ def is_plain(mark: Mark) -> bool:
 def flat_txn(run: Run, marks: Sequence[Mark]) -> Txn:
     """IF the run is held AND none of these jobs has a result THEN all the results.
 
-    All or nothing, and much cheaper than nested transactions, for etcd as for us: it is tried first, since a
-    job that already has a result is rare. If it fails nothing was written, and :func:`mark_txn` follows.
+    All or nothing, and much cheaper than nested transactions, for etcd and for us: it is tried first, since a
+    job rarely has a result already. If it fails nothing was written, and :func:`mark_txn` follows.
     """
     keys = [run.keys.job_state(mark.partition) for mark in marks]
     free = tuple(absent(key) for key in keys)
@@ -155,8 +155,8 @@ def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
     """IF the run is held THEN, for each mark on its own, IF its job has no result (and its claim stands)
     THEN the result, and claim and checkpoint gone.
 
-    One transaction for many jobs, so that etcd writes its log once; nested, so that one lost race among
-    them changes nothing for the others.
+    One transaction for many jobs, so that etcd writes its log once; nested, so that a lost race of one job
+    does not affect the others.
     """
     keys = run.keys
     reads = [Get(keys.state), Get(keys.runner)]
@@ -179,7 +179,7 @@ def _one_mark(keys: OperationKeys, mark: Mark) -> Txn:
 
 
 def verdicts(run: Run, marks: Sequence[Mark], result: TxnResult) -> list[Verdict]:
-    """What a :func:`mark_txn` of the same marks did to each of them."""
+    """The effect of a :func:`mark_txn` on each of the marks."""
     keys = run.keys
     if result.succeeded:
         nested = zip(marks, result.results, strict=True)
@@ -197,7 +197,7 @@ def verdicts(run: Run, marks: Sequence[Mark], result: TxnResult) -> list[Verdict
             # Its first copy may have won, and the operation may have been published and cleared since.
             answers.append(Verdict(Outcome.UNKNOWN, reason))
         else:
-            # While .state stands results are never removed, so none was written; and none can be any more.
+            # While .state exists results are never removed, so none was written; and none can be any more.
             answers.append(Verdict(Outcome.GONE, reason))
     return answers
 

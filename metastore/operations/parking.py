@@ -1,8 +1,8 @@
-"""Operations whose completion fails: counted, parked after some attempts, and resolved by a person.
+"""Operations whose completion fails: counted, parked after some attempts, and resolved by a decision.
 
-The count and the verdict stand in ``<root>.completion``, so they outlive leaders; a decision stands in
-``<root>.resolve`` until the leader has acted on it. Deciding is everybody's right, acting is the leader's:
-what it makes of a decision happens in one transaction that removes the decision.
+The count and the parking are stored in ``<root>.completion``, so they survive leaders; a decision is stored
+in ``<root>.resolve`` until the leader has acted on it. Any caller may decide, only the leader acts: the
+effect of a decision happens in one transaction that removes the decision.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ from distop.metastore.records.record import decode, encode
 async def note_failure(
     client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord, state: bytes = COMMITTING
 ) -> tuple[int, bytes | None]:
-    """IF ``.state`` is still this one AND nobody has decided AND the epoch is held THEN ``.completion`` is
+    """IF ``.state`` is still this one AND there is no decision AND the epoch is held THEN ``.completion`` is
     this record.
 
-    Only the leader writes it, so it stands on what the leader last wrote or read. Returns the revision, and
-    ``None``; or, when it was refused, the state as of that revision (empty: there is none any more): the
-    same one if a decision stands that is to be acted on.
+    Only the leader writes it, based on what it last wrote or read. Returns the revision, and ``None``; or,
+    when it was refused, the state at that revision (empty: there is none any more): the same one if there is
+    a decision to act on.
 
     Raises
     ------
@@ -67,19 +67,19 @@ async def note_failure(
 async def request_resolve(
     client: EtcdClient, keys: OperationKeys, decision: ResolveRecord, audit: Put | None = None
 ) -> None:
-    """Decide about an operation that is parked, or give one up whose completion hangs; any coordinator may.
-    Safe to repeat.
+    """Decide about a parked operation, or abort one whose completion hangs; any coordinator may.
+    Idempotent.
 
     Raises
     ------
     InvalidArgument
         There is no such action.
     OperationNotFound
-        It is over, or never was.
+        It is over, or never existed.
     NotParked
-        It is being completed, or somebody has decided otherwise a moment ago.
+        It is being completed, or another decision has just been made.
     NotSkippable
-        What failed is no step that may be left out: half of the operation would be published.
+        The failure is not that of a skippable step: half of the operation would be published.
     """
     if decision.action not in (RETRY, SKIP, ABORT):
         raise InvalidArgument(
@@ -105,13 +105,15 @@ async def request_resolve(
             other = decode(standing.value, ResolveRecord, standing.key)
             if other.action == decision.action:
                 return None, True
-            raise NotParked(f"{other.by or 'somebody'} has just decided on {other.action}: {keys.operation}")
+            raise NotParked(
+                f"{other.by or 'an unknown caller'} has just decided on {other.action}: {keys.operation}"
+            )
         reached("resolve.before")
         puts = (Put(keys.resolve, encode(decision)), *([audit] if audit else []))
         return Txn((unchanged(state), unchanged(completion), absent(keys.resolve)), puts), True
 
     def is_ours(read: TxnResult) -> bool | None:
-        # The audit entry of an earlier copy; the decision may have been acted upon by now.
+        # The audit entry of an earlier copy; the leader may have acted on the decision by now.
         return True if audit and read.got(3) else None
 
     what, replied = f"operation {keys.operation}", lambda: reached("resolve.after")
@@ -129,8 +131,8 @@ async def apply_resolve(
 ) -> tuple[bytes, CompletionRecord | None, ErrorRecord | None, int] | None:
     """Act on a decision, in one transaction that also removes it.
 
-    Returns the state, the completion record and the error that stand then, and the revision; ``None`` when
-    the decision is gone already (a reply was lost, or a predecessor acted on it): look again.
+    Returns the resulting state, completion record and error, and the revision; ``None`` when the decision is
+    already gone (a reply was lost, or a predecessor acted on it): read again.
 
     Raises
     ------

@@ -1,11 +1,11 @@
 """Pausing and resuming operations and tables (checklist O21).
 
-``<root>.pause`` and ``<table>.pause`` say who, why and when, and are what transactions compare: a paused
-table starts nothing, a paused operation is given to no runner and is not sealed to be committed. The index
-``_paused.`` names them all, so that coordinators and executors hear of it without looking at each operation.
+``<root>.pause`` and ``<table>.pause`` contain who, why and when, and transactions compare them: a paused
+table starts nothing, a paused operation gets no runner and is not sealed for commit. The index ``_paused.``
+names them all, so that coordinators and executors notice without reading each operation.
 
-Both ways are idempotent: of two who pause, the first one's reason stands; resuming twice is fine. A pause
-happens once: a copy of it that arrives late, when somebody has resumed already, finds its own audit entry.
+Both actions are idempotent: of two pauses the first one's reason stays. A pause happens once: a delayed copy
+of it that arrives after a resume finds its own audit entry.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ async def pause_operation(client: EtcdClient, keys: OperationKeys, record: Pause
     """IF it is running AND not paused AND this was not done before THEN ``.pause``, the index and the audit
     entry.
 
-    Returns whether it was this call that paused it.
+    Returns whether this call paused it.
 
     Raises
     ------
     OperationNotFound
-        It has no state any more (or never had).
+        It has no state (any more).
     PreconditionFailed
-        Its outcome is being made true already: only a running operation can be held.
+        It is already being completed: only a running operation can be paused.
     """
     index = client.keyspace.paused_operation(keys.operation)
     txn = Txn(
@@ -70,7 +70,7 @@ async def pause_operation(client: EtcdClient, keys: OperationKeys, record: Pause
 
 
 async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: Put) -> bool:
-    """Take ``.pause`` away; returns whether it stood there.
+    """Remove ``.pause``; return whether it existed.
 
     Raises :class:`~distop.errors.OperationNotFound` when the operation has no state any more.
     """
@@ -81,10 +81,10 @@ async def resume_operation(client: EtcdClient, keys: OperationKeys, audit: Put) 
 
 
 async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, audit: Put) -> bool:
-    """IF the table is there AND not paused AND this was not done before THEN ``<table>.pause``, the index and
-    the audit entry.
+    """IF the table exists AND is not paused AND this was not done before THEN ``<table>.pause``, the index
+    and the audit entry.
 
-    Returns whether it was this call that paused it. Raises :class:`~distop.errors.TableNotFound`.
+    Returns whether this call paused it. Raises :class:`~distop.errors.TableNotFound`.
     """
     index = keys.keyspace.paused_table(keys.name)
 
@@ -103,12 +103,12 @@ async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, 
 
 
 async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
-    """Take ``<table>.pause`` away; returns whether it stood there.
+    """Remove ``<table>.pause``; return whether it existed.
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
     _existing(keys, await client.get(keys.table))
-    # Its backlog may have been waiting: a leader is to look.
+    # Its backlog may have been waiting: a leader must look.
     looked_at = Put(keys.backlog_index, b"{}")
     return await _resume(client, keys.pause, keys.keyspace.paused_table(keys.name), audit, looked_at)
 
@@ -122,12 +122,12 @@ def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:
 async def _resume(client: EtcdClient, pause: bytes, index: bytes, *beside: Op) -> bool:
     standing = await client.get(pause)
     if not standing.exists:
-        # An index entry without its pause (removed by hand) would hold what nobody holds.
+        # An index entry without its pause (removed by hand) would block something that is not paused.
         await settle(client, Txn((absent(pause),), (Delete(index),)))
         return False
     gone: tuple[Op, ...] = (Delete(pause), Delete(index), *beside)
-    # If it has changed since, somebody has resumed it: this very call, when its reply was lost, or another.
-    # A pause made after that one is not ours to take away.
+    # If it has changed since, it was resumed: by this very call, when its reply was lost, or another one.
+    # A later pause must not be removed by this call.
     reached("resume.before")
     await settle(client, Txn((unchanged(standing),), gone), replied=lambda: reached("resume.after"))
     return True
@@ -147,7 +147,7 @@ class PauseIndex:
         self._since: dict[bytes, int] = {}
 
     def apply(self, news: Snapshot | WatchBatch) -> None:
-        """Take in a listing or changes of the index."""
+        """Apply a listing or changes of the index."""
         if isinstance(news, Snapshot):
             self._since = {kv.key: kv.mod_revision for kv in news.kvs}
             return
@@ -158,7 +158,7 @@ class PauseIndex:
                 self._since.pop(event.kv.key, None)
 
     def since(self, operation: OperationId) -> int:
-        """The revision at which the operation, or its table, was paused last; 0: neither is."""
+        """The revision of the last pause of the operation or its table; 0: neither is paused."""
         if not self._since:
             return 0
         keyspace = self._keyspace

@@ -1,7 +1,7 @@
-"""What is remembered of requests, apart from the history: the operation that an id has made, and its end.
+"""Remembered requests, apart from the history: the operation of a request id, and its end.
 
-A request is remembered until a time that is fixed when it is accepted. Beside its record stands a key that
-begins with that time, so that what is to be forgotten is found without a look at what is not.
+A request is remembered until a time that is fixed when it is accepted. A second key begins with that time, so
+that expired ones are found without reading the others.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from distop.metastore.records.operation import SUCCESS, OperationArg, RequestRec
 from distop.metastore.records.record import encode
 
 REMEMBER_S = 7 * 86_400.0
-"""How long an id is remembered that its caller has chosen, from the start of its operation on."""
+"""How long an id chosen by a caller is remembered, from the start of its operation."""
 
 BRIEFLY_S = 900.0
-"""How long one is that was made for a single call: longer than the call can be repeated."""
+"""How long an id made for a single call is remembered: longer than the call can be repeated."""
 
 FENCE_S = 4 * 86_400.0
-"""How long one is remembered at least that stays used whatever becomes of its operation: longer than files
-that were written before may be published."""
+"""Minimum time for ids that stay used whatever the outcome of their operation: longer than files written
+earlier may be published."""
 
 FORGET_MOST = 640
-"""Requests forgotten at one time; several times as many as come in between."""
+"""Requests deleted at one time; several times as many as arrive in between."""
 
 _BITE = 40
-"""Requests forgotten by one transaction: two deletes and a compare each, under etcd's 128."""
+"""Requests deleted by one transaction: two deletes and a compare each, under etcd's 128."""
 
 
 def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None) -> tuple[Op, ...]:
-    """What a start writes of its request.
+    """A start's writes for its request.
 
     Parameters
     ----------
     before:
-        What stood under this id: it has failed, and is started again.
+        The earlier record of this id: it has failed, and is started again.
     """
     expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
     ops: tuple[Op, ...] = (_put(keys, arg, ""), Put(expiry, b"{}"))
@@ -47,17 +47,17 @@ def remembered(keys: TableKeys, arg: OperationArg, before: RequestRecord | None)
 
 
 def answered(keys: TableKeys, arg: OperationArg, outcome: str, now: float) -> tuple[Op, ...]:
-    """What a finish writes of the request of its operation; nothing, if it may be forgotten by then."""
+    """A finish's writes for the request of its operation; nothing if it may be forgotten by then."""
     return (_put(keys, arg, outcome),) if arg.request_id and now < arg.request_note.forget_at else ()
 
 
 def done_otherwise(keys: TableKeys, request_id: str, what: OperationId, digest: str, now: float) -> Txn:
-    """What notes a request that is no operation's, with what it does, unless its id was used before.
+    """Writes that note a request that is not an operation's, with its effect, unless its id was used before.
 
     Parameters
     ----------
     what:
-        Stands for it where an operation would.
+        Takes the place of the operation's name.
     """
     record = RequestRecord(
         operation=str(what), digest=digest, at=now, forget_at=now + REMEMBER_S, outcome=SUCCESS
@@ -68,13 +68,13 @@ def done_otherwise(keys: TableKeys, request_id: str, what: OperationId, digest: 
 
 
 def done_before(keys: TableKeys, arg: OperationArg) -> tuple[Op, ...]:
-    """What writes of a request that its operation had succeeded, of which nothing else is known any more."""
+    """Writes that record the success of a request's operation, of which no other record is left."""
     expiry = _expiry(keys, arg.request_id, arg.request_note.forget_at)
     return _put(keys, arg, SUCCESS), Put(expiry, b"{}")
 
 
 def forgotten(keys: TableKeys, request_id: str, record: RequestRecord) -> tuple[Op, ...]:
-    """The removal of what is remembered of a request, before its time."""
+    """The early removal of a remembered request."""
     return Delete(keys.request(request_id)), Delete(_expiry(keys, request_id, record.forget_at))
 
 
@@ -96,9 +96,9 @@ def _expiry(keys: TableKeys, request_id: str, at: float) -> bytes:
 
 
 async def forget(client: EtcdClient, keys: TableKeys, now: float) -> int:
-    """Forget requests whose time is over, the oldest first; returns how many.
+    """Delete expired requests, the oldest first; return how many.
 
-    Safe to repeat and to leave unfinished. One that was started again meanwhile has another time.
+    Idempotent, and may be left unfinished. A request that was started again meanwhile has another time.
     """
     end = keys.request_expiry(int(now * 1000), "")
     due = (await client.get_range(keys.request_expiry_prefix, end, limit=FORGET_MOST)).kvs

@@ -1,5 +1,5 @@
-"""How much of the past is kept: the newest operations of a table, of the batches that are done with the
-highest ones, and requests for a time."""
+"""Retention: the newest operations of a table, the highest of its finished batches, and requests for a
+time."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ EVERY = 64
 """A table is pruned when an instance number divisible by this finishes."""
 
 FORGET_BITE = 1000
-"""Batches forgotten by one transaction, as one range of keys."""
+"""Batches deleted by one transaction, as one range of keys."""
 
 SLACK = 8
-"""A table remembers at most this part more of its batches than it is to."""
+"""A table remembers at most this share more of its batches than configured."""
 
 _BITE = 100
-"""Operations forgotten by one transaction, under etcd's 128."""
+"""Operations deleted by one transaction, under etcd's 128."""
 
 
 async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = KEEP) -> int:
-    """Forget the oldest finished operations of a table beyond ``keep``; returns how many. Its audit trail and
-    the batches and requests it remembers are cut too.
+    """Delete the oldest finished operations of a table beyond ``keep``; return how many. Also prunes its
+    audit trail, and the batches and requests it remembers.
 
-    Operations that still have keys are spared: their collector reads from the history how they ended.
-    Deleting is idempotent, so a lost reply needs no answer; the next call goes on where this one stopped.
+    Operations that still have keys are kept: their collector reads their outcome from the history. Deleting
+    is idempotent, so a lost reply is ignored; the next call continues.
     """
     keyspace = keys.keyspace
     active = await client.scan(keyspace.active + escape(keys.name).encode() + b".", keys_only=True)
@@ -71,11 +71,11 @@ async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = 
 
 
 async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
-    """Forget the lowest batches that are done with, beyond as many as the table is to remember.
+    """Delete the lowest finished batches, beyond the number that the table remembers.
 
-    They are listed only when there may be an eighth more than that: so what a batch costs does not grow with
-    how many are remembered. Each bite goes in the transaction that says how far the memory reaches from then
-    on: a batch that is published again later is known as applied, or it is known that nobody knows.
+    They are listed only when there may be an eighth more than that: so the cost of a batch does not grow with
+    the number remembered. Each step is in the transaction that records how far the memory reaches from then
+    on: a batch that is published again later is known as applied, or known as forgotten.
 
     Returns how many.
     """
@@ -93,7 +93,7 @@ async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         if now.remember != keep or not room:
             return None
-        # Counted from before the listing: what was applied meanwhile may count twice, and never not at all.
+        # Counted from before the listing: batches applied meanwhile may count twice, but are never missed.
         return msgspec.structs.replace(now, forget_at=ordering.applied + room), Txn()
 
     if ordering.applied:
@@ -102,7 +102,7 @@ async def forget_batches(client: EtcdClient, keys: TableKeys) -> int:
 
 
 async def _forget_unordered(client: EtcdClient, keys: TableKeys, keep: int) -> int:
-    """Of batches without an order the ones that were applied last are remembered."""
+    """Of unordered batches the ones that were applied last are remembered."""
     listing = await client.scan(keys.unordered(DONE), keys_only=True)
     oldest = sorted(listing.kvs, key=lambda kv: kv.mod_revision)[: max(0, len(listing.kvs) - keep)]
     for start in range(0, len(oldest), _BITE):

@@ -1,9 +1,9 @@
-"""Runs: a runner's hold on an operation, and the fence that everything its jobs write carries.
+"""Runs: a runner's hold on an operation, and the fence in everything that its jobs write.
 
 Every transaction of a job compares *the run is held*: the operation is ``running`` and its ``.runner`` key is
-the very one this run created. Such conditions only ever go from true to false: a state never comes back to
-``running``, create revisions are never used twice, a job's result is written once. So a transaction may be
-sent twice, and a copy that was delayed in the network finds its condition false and changes nothing.
+the one that this run created. Such conditions only ever change from true to false: a state never returns to
+``running``, create revisions are never reused, a job's result is written once. So a transaction may be sent
+twice, and a delayed copy finds its condition false and changes nothing.
 """
 
 from __future__ import annotations
@@ -35,30 +35,30 @@ from distop.metastore.records.operation import RUNNING, OperationArg, RunnerReco
 from distop.metastore.records.record import decode, encode
 
 if TYPE_CHECKING:
-    # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.
+    # Workers that only send marks through a sidecar import this module, and must not load gRPC.
     from distop.metastore.etcd.client import EtcdClient
 
 RUNNER_GONE = "its runner is gone"
 """Why a run is over when the operation itself is not: another runner may take it."""
 
 PAUSED = "the operation is paused, or its table is"
-"""Why a run is over when somebody holds the operation."""
+"""Why a run is over when the operation is paused."""
 
 _LISTED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One runner's hold on one operation. Whatever its jobs write carries :meth:`held`."""
+    """One runner's hold on one operation. Everything its jobs write carries :meth:`held`."""
 
     keys: OperationKeys
     token: int
-    """The create revision of ``.runner``. Grows with every runner that takes the operation over."""
+    """The create revision of ``.runner``. Grows with every runner that takes over the operation."""
 
     def __post_init__(self) -> None:
-        # A create revision of 0 means "absent" to etcd: such a fence would hold when nobody runs it.
+        # A create revision of 0 means "absent" to etcd: such a fence would hold when no runner exists.
         if self.token <= 0:
-            raise InvalidArgument(f"{self.token} is no run token", details={"field": "run_token"})
+            raise InvalidArgument(f"{self.token} is not a run token", details={"field": "run_token"})
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -66,11 +66,11 @@ class Run:
         return self.keys.root, self.token
 
     def held(self) -> tuple[Compare, Compare]:
-        """The fence: holds as long as the operation is running and this run is the one that runs it."""
+        """The fence: holds as long as the operation is running under this run."""
         return equals(self.keys.state, RUNNING), created_at(self.keys.runner, self.token)
 
     def why_over(self, state: KeyValue, runner: KeyValue) -> str:
-        """Why the run is not held any more, in words; empty while it is."""
+        """Why the run is no longer held, in words; empty while it is."""
         if not state.exists:
             return "the operation is over"
         if state.value != RUNNING:
@@ -93,7 +93,7 @@ class Taken:
     unfinished: list[str]
     """Partitions without a result, in the order of the plan."""
     revision: int
-    """What the run was held at; changes after it are to be watched."""
+    """The revision at which the run was held; watch changes after it."""
     standing: list[KeyValue] = field(default_factory=list)
     """The keys of its jobs, without values."""
 
@@ -101,15 +101,15 @@ class Taken:
 async def take_runner(
     client: EtcdClient, keys: OperationKeys, record: RunnerRecord, lease: int
 ) -> Taken | None:
-    """IF ``.state = running`` AND nobody runs it AND nobody has paused it or its table THEN ``.runner`` under
-    ``lease``, and its entry among those that wait goes; ``None`` if not so.
+    """IF ``.state = running`` AND no runner has it AND neither it nor its table is paused THEN ``.runner``
+    under ``lease``, and its entry among the waiting ones is deleted; ``None`` otherwise.
 
-    A repeat after a lost reply finds its own key by member and lease.
+    A repetition after a lost reply finds its own key by member and lease.
 
     Raises
     ------
     CorruptRecord
-        This version does not understand the argument. The operation is left to others.
+        This version cannot read the argument. The operation is left to others.
     """
     txn = Txn(
         (equals(keys.state, RUNNING), absent(keys.runner), *not_paused(keys)),
@@ -128,7 +128,7 @@ async def take_runner(
     if not result.succeeded:
         running = result.one(0, keys.state).value == RUNNING
         if not running and result.got(3):
-            # Its keys were removed by hand. It never runs again, so nobody waits for anything there.
+            # Its keys were removed by hand. It never runs again, so its waiting entry is useless.
             await settle(client, Txn(then=(Delete(keys.waiting),)), patience_s=PATIENCE_S)
         ours = running and runner.exists and runner.lease == lease
         if not ours or decode(runner.value, RunnerRecord, runner.key).member != record.member:
@@ -151,14 +151,14 @@ def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get]:
 
 
 def _few_jobs(keys: OperationKeys) -> Txn:
-    """Reads the keys of jobs, unless the leader has written down a count: then there are many, and etcd would
-    go over all of them while nobody can write."""
+    """Reads the keys of jobs, unless the leader has written a count: then there are many, and etcd would
+    block all writes while it reads them."""
     jobs = Get(keys.prefix, prefix_end(keys.prefix), keys_only=True, limit=_LISTED_AT_ONCE)
     return Txn((absent(keys.job_counts),), (jobs,))
 
 
 def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValue]) -> list[str]:
-    """The partitions that have no result among the keys of an operation, in the order of the plan."""
+    """The partitions without a result among the keys of an operation, in the order of the plan."""
     finished = set()
     for kv in kvs:
         found = keys.partition_of(kv.key)
@@ -168,8 +168,8 @@ def without_result(keys: OperationKeys, arg: OperationArg, kvs: Iterable[KeyValu
 
 
 async def release_runner(client: EtcdClient, run: Run, *, again: bool = False) -> None:
-    """Let go of an operation; of one that is lost already: nothing happens. ``again``: there is work left,
-    so that it waits for a runner from now on, if it still runs."""
+    """Release an operation; does nothing if it is already lost. ``again``: work is left, so if the operation
+    still runs, it waits for another runner."""
     runner = created_at(run.keys.runner, run.token)
     gone: tuple[Op, ...] = (Delete(run.keys.runner),)
     if again:

@@ -1,8 +1,8 @@
-"""Operations that belong together: the batches of a stream, or those of a backlog in their order.
+"""Series of operations: the batches of a stream, or those of an ordered backlog.
 
-The history keeps one line of a series: that of the operation which succeeded last, with how many there were
-before it. It is replaced in the transaction that finishes the next one, so that the line and what it counts
-are never apart. Operations that fail or are cancelled have lines of their own.
+The history keeps one line for a series: that of its last successful operation, with the number of earlier
+ones. The transaction that finishes the next one replaces it, so the line always matches what it counts.
+Operations that fail or are cancelled have lines of their own.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ MAX_LINES = 20
 async def continued(
     client: EtcdClient, keys: TableKeys, arg: OperationArg, history: HistoryRecord
 ) -> tuple[HistoryRecord, Txn]:
-    """The line of an operation of a series that succeeds, and what its finish does about the line before.
+    """The line of a successful operation of a series, and the changes to the line before.
 
-    The request of the operation before goes, too. What has started that one and is sent again now is refused
-    by what it stands on: the watermark of the stream, or the batch that is not in the backlog any more.
+    The request of the operation before is deleted, too. A repetition of it is refused by another compare: the
+    watermark of the stream, or the batch that is no longer in the backlog.
     """
     key = keys.series(arg.series)
     pointer = await client.get(key)
@@ -62,19 +62,19 @@ async def continued(
 async def _replaced(
     client: EtcdClient, keys: TableKeys, last: OperationId, anew: SeriesNote
 ) -> tuple[SeriesNote, list[Op]]:
-    """What the last line says, and the removal of it and of those before it that had to wait.
+    """The summary of the last line, and the removal of it and of earlier ones that had to wait.
 
-    A line stays while its operation has keys: the collector reads from it what to keep. An operation that has
-    none never has some again, so that nothing of this need be compared.
+    A line stays while its operation has keys: the collector reads from it what to keep. An operation without
+    keys never gets any again, so this needs no compare.
     """
     line = keys.history(last)
     kv = await client.get(line)
     if not kv.exists:
-        return anew, []  # somebody has forgotten it
+        return anew, []  # it was deleted
     try:
         record = decode(kv.value, HistoryRecord, line)
     except CorruptRecord:
-        return anew, []  # the doctor tells of it
+        return anew, []  # the doctor reports it
     note = record.series or anew
     lines = [OperationId.parse(one) for one in [*note.lines, str(last)]]
     request = keys.request(record.request_id)
@@ -89,7 +89,7 @@ async def _replaced(
 
 
 async def forget_series(client: EtcdClient, keys: TableKeys, note: SeriesNote) -> None:
-    """Forget a series whose last line is about to be forgotten; not one that goes on with another line."""
+    """Delete a series whose last line is about to be deleted, unless it continues with another line."""
     pointer, last = keys.series(note.name), SeriesRecord(operation=note.last[-1].operation)
     with suppress(OutcomeUnknown):
         await client.txn(Txn((equals(pointer, encode(last)),), (Delete(pointer),)))
@@ -103,7 +103,8 @@ def _rows(history: HistoryRecord) -> int:
 async def entry_of(
     client: EtcdClient, keys: TableKeys, operation: OperationId
 ) -> tuple[SeriesEntry, int] | None:
-    """What the line of a series says of an operation that has none of its own any more, with its revision."""
+    """An operation's data in the line of its series, if it has no line of its own any more, with its
+    revision."""
     for pointer in (await client.scan(keys.series_prefix)).kvs:
         line = keys.history(OperationId.parse(decode(pointer.value, SeriesRecord, pointer.key).operation))
         kv = await client.get(line)

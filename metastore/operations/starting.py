@@ -1,12 +1,12 @@
 """The transaction that starts an operation.
 
 IF ``runOps`` and ``nextInstanceId`` are as read AND the request id is new AND the table, its head, its
-watermarks and the index are those that the plan was made on AND nobody has paused it THEN the operation
-exists, with all its keys. Nothing of a start that fails is ever in etcd. A plan is never older than the state
-it starts from: where something has moved meanwhile it is made again.
+watermarks and the index are those of the plan AND the table is not paused THEN the operation exists, with all
+its keys. A failed start leaves nothing in etcd. A plan is never older than the state it starts from: if that
+has changed meanwhile, the plan is made again.
 
 Safe to send twice: the request id is both the fence and the memory. A start whose reply was lost is sent
-again; either the first one stands, and the request record says which operation it made, or none does.
+again; either the first one happened, and the request record names its operation, or none did.
 """
 
 from __future__ import annotations
@@ -63,27 +63,27 @@ from distop.metastore.tables.audit import operation_puts
 
 @dataclass(frozen=True, kw_only=True)
 class StartRequest:
-    """What a caller asks for, before planning."""
+    """A caller's request, before planning."""
 
     table: str
     type: str
     object: str = ""
     request_id: str
     digest: str
-    """Of the request's body, from :func:`digest_of`."""
+    """Digest of the request's body, from :func:`digest_of`."""
     call: str = ""
-    """The call that it comes with. Repeats of one call have one answer, whatever has become of it; another
-    call starts again what has failed. A call that is named as its request has made the id for itself. Empty:
-    all calls with this id are one."""
+    """Id of its call. Repetitions of one call get one answer, whatever the outcome; another call starts a
+    failed operation again. A call with the same id as its request has made the request id for itself. Empty:
+    all calls with this request id are one."""
     keep_s: float = REMEMBER_S
     """How long its id is remembered, if it was not made for this call."""
     index: str = ""
-    """The object whose published index the plan looks at; empty: none."""
+    """The object whose published index the plan reads; empty: none."""
     sees_active: bool = False
-    """Whether the plan looks at what else runs on the table."""
+    """Whether the plan reads what else runs on the table."""
 
     def note(self, now: float) -> RequestNote:
-        """What is remembered of it from now on."""
+        """What is remembered of it."""
         keep_s = BRIEFLY_S if self.call == self.request_id else self.keep_s
         if not self.call:
             keep_s = max(keep_s, FENCE_S)
@@ -92,7 +92,7 @@ class StartRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class TableState:
-    """What a start looks at, read at one revision."""
+    """The state that a start reads, at one revision."""
 
     record: TableRecord
     head: Head | None
@@ -107,29 +107,29 @@ class TableState:
     """Why nothing may start."""
     index: IndexRecord | None = None
     planned_on: tuple[KeyValue, ...] = ()
-    """What planning looks at, as it was read; all of it is compared."""
+    """The state that planning reads; all of it is compared."""
     guessed: bool = False
     """Not read, but remembered from earlier."""
 
     @property
     def next_instance(self) -> int:
-        """The instance number that an operation started now has."""
+        """The instance number of an operation started now."""
         return int(self.next_instance_kv.value or b"1")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """What a start came to."""
+    """The result of a start."""
 
     operation: OperationId
     arg: OperationArg | None = None
-    """Its argument, when it was this call that started it."""
+    """Its argument, if this call started it."""
     request: RequestRecord | None = None
-    """What stood of the request, when it was started before."""
+    """The record of the request, if it was started before."""
     state: TableState | None = None
-    """What it was started on, when it was this call that started it."""
+    """The state it was started on, if this call started it."""
     revision: int = 0
-    """At which it was started, or found."""
+    """Of the start, or of the read that found it."""
 
 
 def digest_of(body: object) -> str:
@@ -187,16 +187,16 @@ def check_not_paused(state: TableState) -> None:
 
 
 def said_of(record: PauseRecord | CancelRecord) -> str:
-    """`` by <who>: <why>``, as far as it is known."""
+    """`` by <who>: <why>``, as far as known."""
     by = f" by {record.by}" if record.by else ""
     return f"{by}: {record.reason}" if record.reason else by
 
 
 def answered_before(state: TableState, request: StartRequest) -> OperationId | None:
-    """The operation this request id has made before, if any; not one that has failed or was cancelled, unless
-    this is a repeat of the very call that has started it.
+    """The operation this request id has made before, if any; not a failed or cancelled one, unless this is a
+    repetition of the call that started it.
 
-    Raises :class:`~distop.errors.RequestIdReused` when it was another request.
+    Raises :class:`~distop.errors.RequestIdReused` when it belongs to another request.
     """
     if state.request is None:
         return None
@@ -214,7 +214,7 @@ def answered_before(state: TableState, request: StartRequest) -> OperationId | N
 def operation_in_the_way(
     run_ops: bytes, request: StartRequest, compatible: Callable[[str], bool]
 ) -> OperationId | None:
-    """The running operation that forbids this start, or ``None``.
+    """The running operation that prevents this start, or ``None``.
 
     Parameters
     ----------
@@ -234,17 +234,17 @@ def operation_in_the_way(
 
 @dataclass(frozen=True, kw_only=True)
 class FollowUpStart:
-    """An operation that is started by the finish of another one."""
+    """An operation that the finish of another one starts."""
 
     arg: OperationArg
     request: StartRequest
     next_instance_kv: KeyValue
     """As read."""
     planned_on: tuple[KeyValue, ...] = ()
-    """What it was planned on, as it was read before the finishing transaction."""
+    """The state it was planned on, read before the finishing transaction."""
 
     def txn(self, keys: TableKeys) -> Txn:
-        """What it adds to the finishing transaction, which writes ``runOps`` itself."""
+        """Its contribution to the finishing transaction, which writes ``runOps`` itself."""
         absent_request = absent(keys.request(self.request.request_id))
         stands = (unchanged(kv) for kv in self.planned_on)
         compares = (unchanged(self.next_instance_kv), absent_request, *stands)
@@ -270,7 +270,7 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> Txn:
 
 
 def _new_operation(keys: TableKeys, arg: OperationArg, before: RequestRecord | None = None) -> tuple[Op, ...]:
-    """All keys of a new operation, but ``runOps``; ``before``: what stands of its request."""
+    """All keys of a new operation, except ``runOps``; ``before``: the existing record of its request."""
     operation = arg.id
     op_keys = keys.operation(operation)
     return (
@@ -292,22 +292,22 @@ async def start(
     *,
     compatible: Callable[[str], bool],
 ) -> Started:
-    """Start an operation, or find the one this request has started before.
+    """Start an operation, or find the one that this request has started before.
 
     Parameters
     ----------
     state:
-        What was read, or guessed; read again whenever the transaction loses a race.
+        The state as read, or guessed; read again whenever the transaction loses a race.
     make_arg:
-        The operation's argument on a table as it stands: it plans, if what :attr:`TableState.planned_on` has
-        is not what it has planned on before.
+        Makes the operation's argument for a state of the table: it plans if :attr:`TableState.planned_on`
+        differs from that of its last plan.
 
     Raises
     ------
     IncompatibleOperation
-        Another operation is in the way; the error names it.
+        An incompatible operation is running; the error names it.
     RequestIdReused, TableNotFound, TablePaused, ArgumentTooLarge
-        As they say; nothing was written.
+        Nothing was written.
     OutcomeUnknown
         etcd stopped answering half-way; repeating the same request is safe.
     Exhausted
@@ -329,7 +329,7 @@ async def start(
         txn = start_txn(keys, now, arg)
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
-                f"the operation's argument takes {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
+                f"the operation's argument takes {txn.size():,} bytes, etcd allows {MAX_REQUEST_BYTES:,}",
                 details={"field": "argument"},
             )
         reached("start.before")
@@ -346,7 +346,7 @@ async def start(
 
 
 def slots_with(run_ops: bytes, operation: OperationId) -> bytes:
-    """The new value of ``runOps`` (empty: nothing runs) once ``operation`` has started."""
+    """The new value of ``runOps`` once ``operation`` has started."""
     slots = decode_run_ops(run_ops)
     slots[operation.type] = [*slots.get(operation.type, []), operation.slot]
     return encode_plain(slots)

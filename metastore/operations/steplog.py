@@ -1,8 +1,8 @@
 """The log of an operation's external commit steps: durable as a whole before the first of them is executed.
 
-A sequence is cut into chunks, each a key of its own far below etcd's limit of a value. The header is written
-last, in a transaction that compares every chunk as it was written: where the header stands the log is whole,
-where it does not there is no log, whatever chunks a crash has left (C1, C2).
+A sequence is split into chunks, each a key far below etcd's limit of a value. The header is written last, in
+a transaction that compares every chunk as written: if the header exists the log is complete, otherwise there
+is no log, whatever chunks a crash has left (C1, C2).
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ from distop.metastore.records.sequence import CommitSequence
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 256 << 10
-"""About how much a chunk holds."""
+"""About the size of a chunk."""
 
 MAX_STEP_BYTES = 1 << 20
-"""One step never takes more: it stands in one chunk, a value of etcd."""
+"""Limit of one step: it must fit into one chunk, a value of etcd."""
 
 MAX_CHUNKS = 100
 """The transaction that writes the header compares every chunk, and etcd takes 128 compares."""
 
 MAX_TRIES = 8
-"""How often chunks are written again because a delayed copy of an earlier write came between."""
+"""How often chunks are rewritten because a delayed copy of an earlier write interfered."""
 
 LOAD_PAGE = 20
 """Chunks read by one request."""
@@ -63,12 +63,12 @@ class ChunkRecord(Record, kw_only=True):
     """``<root>.commit.<n>``: a part of the sequence."""
 
     digest: str
-    """Of the whole sequence: tells its chunks from those of another one."""
+    """Digest of the whole sequence: distinguishes its chunks from those of another one."""
     steps: list[StepRecord]
 
 
 class LogRecord(Record, kw_only=True):
-    """``<root>.commit``: the header; what the log must consist of."""
+    """``<root>.commit``: the header; describes the complete log."""
 
     operation: str
     uuid: str
@@ -84,7 +84,7 @@ class CommitStepStore:
     Parameters
     ----------
     chunk_bytes:
-        About how much a chunk holds.
+        About the size of a chunk.
     """
 
     def __init__(self, *, chunk_bytes: int = CHUNK_BYTES, now: Callable[[], float] = time.time) -> None:
@@ -94,25 +94,25 @@ class CommitStepStore:
     async def write(
         self, client: EtcdClient, keys: OperationKeys, epoch: Epoch, sequence: CommitSequence
     ) -> CommitSequence | None:
-        """Make a sequence durable, unless the operation has a log already.
+        """Make a sequence durable, unless the operation already has a log.
 
-        May die anywhere and be called again, by this leader or the next one, with this sequence or another
-        that was worked out anew: the first whose header is written is the operation's, for good.
+        Can be interrupted and repeated, by this leader or the next one, with this sequence or another one
+        that was computed again: the first whose header is written is final.
 
         Returns
         -------
         CommitSequence | None
-            The log that stands now, which is what must be executed: ``sequence``, or an earlier one. ``None``
-            if the operation has no log and may not get one: it was cancelled, or is not ``committing``.
+            The present log, which must be executed: ``sequence``, or an earlier one. ``None`` if the
+            operation has no log and may not get one: it was cancelled, or is not ``committing``.
 
         Raises
         ------
         LeadershipLost
             The epoch is over; this call has written no header.
         OutcomeUnknown
-            etcd does not answer; the log is whole or absent, and nobody knows which.
+            etcd does not answer; the log is complete or absent, but which is unknown.
         ArgumentTooLarge
-            The sequence, or one step of it, is larger than a log can be. Nothing was written.
+            The sequence, or one step of it, exceeds the limits of a log. Nothing was written.
         """
         chunks = self._cut(sequence)
         for _ in range(MAX_TRIES):
@@ -133,7 +133,7 @@ class CommitStepStore:
                 chunks=len(chunks),
                 at=self._now(),
             )
-            # Chunks beyond the last one are of an earlier, longer sequence whose writer died.
+            # Chunks after the last one belong to an earlier, longer sequence whose writer died.
             stale = Delete(keys.commit_chunk(len(chunks)), prefix_end(keys.commit_chunks))
             last = Txn((absent(keys.cancel), *written), (Put(keys.commit, encode(header)), stale))
             reached("log.header.before")
@@ -145,16 +145,18 @@ class CommitStepStore:
                 return sequence
             if _is_hindered(keys, epoch, result):
                 return await self._standing(client, keys, epoch, result)
-            # Only a chunk has moved: a copy of a write whose reply was lost arrived late. Write them again.
-        raise Exhausted(f"the commit steps of {keys.operation} could not be logged: chunks move all the time")
+            # Only a chunk has changed: a delayed copy of a write whose reply was lost. Write them again.
+        raise Exhausted(
+            f"the commit steps of {keys.operation} could not be logged: chunks change all the time"
+        )
 
     async def load(self, client: EtcdClient, keys: OperationKeys) -> CommitSequence | None:
-        """The sequence that was logged; ``None`` if none was, or not as a whole.
+        """The logged sequence; ``None`` if none was logged completely.
 
         Raises
         ------
         CorruptRecord
-            The log is damaged, belongs to another operation, or is of a newer layout.
+            The log is damaged, belongs to another operation, or has a newer layout.
         """
         for last_try in (False, True):
             page = await client.get_range(keys.commit, b"")
@@ -189,7 +191,7 @@ class CommitStepStore:
                 raise ArgumentTooLarge(
                     f"commit step {index} ({sequence.steps[index].step}) of {sequence.operation} takes "
                     f"{len(encoded):,} bytes, at most {MAX_STEP_BYTES:,} can be logged",
-                    hint="write large facts to a file, and let the step name it",
+                    hint="write large facts to a file, and name it in the step",
                 )
             if size and size + len(encoded) > self._chunk_bytes:
                 yield sequence.steps[start:index]
@@ -212,7 +214,7 @@ async def _settle(client: EtcdClient, keys: OperationKeys, epoch: Epoch, txn: Tx
 
 
 def _is_hindered(keys: OperationKeys, epoch: Epoch, refused: TxnResult) -> bool:
-    """Whether something stands against this log besides its own chunks."""
+    """Whether anything except its own chunks prevents this log."""
     state, leader = refused.one(0, keys.state), refused.one(1, epoch.key)
     header, cancel = refused.one(2, keys.commit), refused.one(3, keys.cancel)
     held = leader.create_revision == epoch.revision
@@ -227,14 +229,14 @@ def _assembled(keys: OperationKeys, header_kv: KeyValue, kvs: list[KeyValue]) ->
         return CorruptRecord(f"the log of the commit steps of {name} is damaged: {why}")
 
     if header.operation != name:
-        raise damaged(f"it is of {header.operation}")
+        raise damaged(f"it belongs to {header.operation}")
     if [kv.key for kv in kvs] != [keys.commit_chunk(index) for index in range(header.chunks)]:
         raise damaged(f"it has {len(kvs)} chunks, not the {header.chunks} of its header")
     steps: list[StepRecord] = []
     for kv in kvs:
         chunk = decode(kv.value, ChunkRecord, kv.key)
         if chunk.digest != header.digest:
-            raise damaged(f"{kv.key.decode()} is of another sequence")
+            raise damaged(f"{kv.key.decode()} belongs to another sequence")
         steps += chunk.steps
     try:
         sequence = CommitSequence(header.operation, header.uuid, tuple(steps))

@@ -1,7 +1,7 @@
-"""How often a job was tried: counted in etcd, so that it is known after the death of the process that tried
-it.
+"""Failed attempts at a job: counted in etcd, so that the count survives the process that made
+them.
 
-Only failures that are followed by another try are written, so a job that succeeds costs nothing.
+Only failures that are followed by another attempt are written, so a successful job costs nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class TriesRecord(Record, kw_only=True):
 
     tries: int
     attempt: str
-    """The one that was counted last; a repeat recognises itself by it."""
+    """The one that was counted last; a repetition is recognised by it."""
     error: str = ""
     """``CODE: message`` of that one."""
 
@@ -39,7 +39,7 @@ class TriesRecord(Record, kw_only=True):
 async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, error: str) -> None:
     """IF the run is held AND the job has no result AND the count is as read THEN one more.
 
-    Of a run that is over, or a job that is done: nothing happens.
+    For a run that is over, or a job that is done: nothing happens.
     """
     keys = run.keys
     key, job = keys.tries(partition), keys.job_state(partition)
@@ -62,7 +62,7 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
 
 
 class Tried(msgspec.Struct, frozen=True, array_like=True):
-    """What came of the attempts at a job so far."""
+    """The result of the attempts at a job so far."""
 
     tries: int
     error: str = ""

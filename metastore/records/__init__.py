@@ -1,4 +1,4 @@
-"""What stands in etcd: the names of keys (``keyspace``), and the typed records that are their values.
+"""Contents of etcd: the names of keys (``keyspace``), and the typed records that are their values.
 
-Imports nothing of the other rooms; everything else of distop may use it.
+Imports nothing of the other rooms; everything else in distop may use it.
 """

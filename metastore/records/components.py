@@ -1,15 +1,15 @@
 """Names as components of keys, and ranges of keys.
 
 A component's own dots, percent signs, spaces, control and non-ASCII bytes are percent-encoded, so that a key
-reads well in ``etcdctl`` and splits at its dots in one way only.
+is readable in ``etcdctl`` and can be split at its dots in only one way.
 """
 
 from __future__ import annotations
 
 from urllib.parse import quote, unquote
 
-# Printable ASCII that needs no escaping, besides letters, digits and "_-~" which quote() always keeps.
-# "." separates, "%" escapes, "/" stays readable since names are often paths.
+# Printable ASCII that needs no escaping, in addition to letters, digits and "_-~", which quote() always
+# keeps. "." separates, "%" escapes, "/" stays readable since names are often paths.
 _SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
 
 
@@ -22,7 +22,7 @@ def escape(name: str) -> str:
 
 
 def unescape(component: str) -> str:
-    """The name a component of a key stands for."""
+    """The name in a component of a key."""
     return unquote(component, errors="strict")
 
 

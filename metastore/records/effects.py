@@ -1,4 +1,4 @@
-"""What an operation does to its table, and which operations may therefore run on it at the same time."""
+"""The effect of an operation on its table, and which operations may therefore run concurrently."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from enum import StrEnum
 
 
 class Effect(StrEnum):
-    """What an operation does to its table. Recorded when it starts."""
+    """The effect of an operation on its table. Recorded when it starts."""
 
     READS = "reads"
-    """Reads one snapshot of the table and leaves the table as it is. Files that its jobs stage are swept
-    after the end."""
+    """Reads one snapshot of the table and does not change the table. Files staged by its jobs are swept after
+    the end."""
     APPENDS = "appends"
-    """Adds rows to whatever the table holds when it commits."""
+    """Adds rows to the table's content at commit time."""
     WRITES = "writes"
-    """Adds rows or overwrites what the table holds, as its argument says."""
+    """Adds rows or overwrites the table's content, as its argument says."""
     REWRITES = "rewrites"
-    """Replaces files by others that hold the same rows. Files that another operation has taken out of the
-    table meanwhile stay out."""
+    """Replaces files by others with the same rows. Files that another operation removed from the table
+    meanwhile stay removed."""
     DELETES = "deletes"
-    """Takes rows of one snapshot out of the table, by replacing the files that hold them. It fails if another
-    operation has taken out one of these files meanwhile."""
+    """Deletes rows of one snapshot from the table, by replacing their files. It fails if another operation
+    has removed one of these files meanwhile."""
     CLEANS = "cleans"
     """Removes snapshots, or files that no snapshot refers to. It adds no file."""
     REPLACES = "replaces"
@@ -33,21 +33,21 @@ class Effect(StrEnum):
 
 
 _TOGETHER: dict[Effect, frozenset[Effect]] = {
-    # The snapshot that it reads must not expire meanwhile, so nothing is cleaned beside it.
+    # Its snapshot must not expire meanwhile, so nothing is cleaned concurrently.
     Effect.READS: frozenset({Effect.READS, Effect.APPENDS, Effect.WRITES, Effect.REWRITES}),
-    # No file that is removed by cleaning is one that a later commit can refer to.
+    # Cleaning removes no file that a later commit can refer to.
     Effect.APPENDS: frozenset({Effect.APPENDS, Effect.WRITES, Effect.REWRITES, Effect.CLEANS}),
     # Two of these may both overwrite, so one waits for the other.
     Effect.WRITES: frozenset({Effect.REWRITES, Effect.CLEANS}),
     Effect.REWRITES: frozenset({Effect.CLEANS}),
-    # The snapshot that it reads must not expire. It and what replaces the same files would make each other's
-    # work void; what overwrites does so as well, and it is known then whose rows are to be there.
+    # Its snapshot must not expire. It and other replacements of the same files would invalidate each other's
+    # work; overwriting does so as well, but then the result is well defined.
     Effect.DELETES: frozenset({Effect.READS, Effect.APPENDS, Effect.WRITES}),
 }
 """Each pair once."""
 
 
 def may_run_together(one: Effect, other: Effect) -> bool:
-    """Whether neither can make the other lose what it reads or has written, in whatever order they start and
+    """Whether neither can invalidate what the other reads or has written, in whatever order they start and
     end."""
     return other in _TOGETHER.get(one, ()) or one in _TOGETHER.get(other, ())

@@ -1,7 +1,7 @@
-"""Where everything lives in etcd: names to keys and back.
+"""The layout of etcd: names to keys and back.
 
 Components of a key (:mod:`~distop.metastore.records.components`) are separated by dots. Scans end with the
-separator: the table ``orders`` never sees ``orders2``, instance 1 never instance 10.
+separator: a scan of table ``orders`` never includes ``orders2``, one of instance 1 never instance 10.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from distop.metastore.records.components import escape, prefix_end, unescape
 from distop.metastore.records.names import check_name, check_object, check_table_name, check_type
 
 SHARES = 1 << 16
-"""Parts of the index of waiting operations, which the live executors of a type divide among themselves."""
+"""Parts of the index of waiting operations, which the live executors of a type divide."""
 
 _INSTANCE = re.compile(r"[1-9][0-9]{0,17}")
 
@@ -36,15 +36,15 @@ class OperationId:
 
     @property
     def slot(self) -> str:
-        """How it stands in ``runOps``: ``"17"`` or ``"tailnum.3"``."""
+        """Its form in ``runOps``: ``"17"`` or ``"tailnum.3"``."""
         return f"{escape(self.object)}.{self.instance}" if self.object else str(self.instance)
 
     @classmethod
     def parse(cls, text: str) -> OperationId:
         """The inverse of ``str``: slashes inside names are written ``%2F``, percent signs ``%25``.
 
-        Raises :class:`InvalidName` for whatever cannot be the name of an operation: a text that was let
-        through here would be taken for a key.
+        Raises :class:`InvalidName` for a text that is not the name of an operation: otherwise it would be
+        used as a key.
         """
         try:
             parts = [unescape(part) for part in text.split("/")]
@@ -52,7 +52,7 @@ class OperationId:
             parts = []
         if len(parts) not in (3, 4) or not _INSTANCE.fullmatch(parts[-1]):
             raise InvalidName(
-                f"{text[:200]!r} names no operation",
+                f"{text[:200]!r} is not the name of an operation",
                 hint="write table/type/instance or table/type/object/instance",
                 details={"field": "name"},
             )
@@ -61,7 +61,7 @@ class OperationId:
 
     @classmethod
     def from_slot(cls, table: str, type_name: str, slot: str) -> OperationId:
-        """The operation that stands as ``slot`` in the table's ``runOps``."""
+        """The operation with this ``slot`` in the table's ``runOps``."""
         head, _, tail = slot.rpartition(".")
         return cls(table, type_name, int(tail), unescape(head))
 
@@ -82,28 +82,28 @@ class OperationKeys:
         self.cancel = root + b".cancel"
         self.error = root + b".error"
         self.commit = root + b".commit"
-        """The header of the commit sequence; where it stands, the sequence is whole."""
+        """The header of the commit sequence; if it exists, the sequence is complete."""
         self.commit_chunks = root + b".commit."
-        """What the keys of its chunks begin with."""
+        """The prefix of its chunks' keys."""
         self.completion = root + b".completion"
         self.resolve = root + b".resolve"
         self.pause = root + b".pause"
         self.job_counts = root + b".jobCounts"
-        """How many jobs are done, as their leader last said; only of an operation with many."""
+        """How many jobs are done, as their leader last reported; only for operations with many."""
         below_table = b".%s.%s" % (operation.type.encode(), operation.slot.encode())
         self.table_prefix = root.removesuffix(below_table) + b"."
-        """What all keys of its table begin with."""
+        """The prefix of all keys of its table."""
         self.table_pause = self.table_prefix + b"pause"
-        """The same of its table, which holds all its operations."""
+        """The same for its table, which holds all its operations."""
 
     @property
     def waiting(self) -> bytes:
-        """Its entry among the operations that no executor has."""
+        """Its entry among the operations that no executor runs."""
         return self.keyspace.waiting_operation(self.operation)
 
     @property
     def numbered_jobs(self) -> tuple[bytes, bytes]:
-        """The range of the keys of jobs that are called by numbers; nothing else is in it."""
+        """The range of the keys of numbered jobs; it contains nothing else."""
         return b"%s0" % self.prefix, b"%s:" % self.prefix
 
     def job_state(self, partition: str) -> bytes:
@@ -116,7 +116,7 @@ class OperationKeys:
         return b"%s.%s.progress" % (self.root, escape(partition).encode())
 
     def commit_chunk(self, index: int) -> bytes:
-        """One chunk of the commit sequence; in key order they are in order."""
+        """One chunk of the commit sequence; key order is their order."""
         return b"%s%06d" % (self.commit_chunks, index)
 
     def tries(self, partition: str) -> bytes:
@@ -153,12 +153,12 @@ class TableKeys:
         self.unordered_prefix = base + b".unordered."
         self.backlog_index = keyspace.backlog_tables + escape(table).encode()
         self.entry = keyspace.tables + escape(table).encode()
-        """Stands where :attr:`table` does, see :attr:`Keyspace.tables`."""
+        """Its entry in the index of tables, see :attr:`Keyspace.tables`."""
         self.schedule_prefix = base + b".schedule."
         self.agenda = keyspace.agendas + escape(table).encode()
-        """When a leader is to look at the schedules, see :attr:`Keyspace.agendas`."""
+        """When a leader must look at the schedules, see :attr:`Keyspace.agendas`."""
         self.view = keyspace.views + escape(table).encode()
-        """Stands where a view has this name: no table has it then."""
+        """Exists if a view has this name: no table may have it then."""
         self.audit_prefix = base + b".auditTrail."
         self.index_prefix = base + b".index."
         self._base = base
@@ -170,7 +170,7 @@ class TableKeys:
         return b"%s.request.%s" % (self._base, escape(request_id).encode())
 
     def request_expiry(self, at_ms: int, request_id: str) -> bytes:
-        """Until when a request is remembered: thirteen digits of milliseconds sort as numbers do."""
+        """Until when a request is remembered: thirteen digits of milliseconds sort as numbers."""
         return b"%s%013d.%s" % (self.request_expiry_prefix, at_ms, escape(request_id).encode())
 
     def request_of_expiry(self, key: bytes) -> bytes:
@@ -187,18 +187,18 @@ class TableKeys:
         return self.schedule_prefix + escape(name).encode()
 
     def backlog(self, batch: str) -> bytes:
-        """A batch that waits. Its name stands as it is: key order is the order of names."""
+        """A waiting batch. Its name is literal: key order is name order."""
         return self.backlog_prefix + batch.encode()
 
     def index(self, object: str) -> bytes:
-        """What is published of an index; its object is its column, see ``build_index``."""
+        """The published state of an index; its object is its column, see ``build_index``."""
         return self.index_prefix + escape(object).encode()
 
     def applied(self, batch: str) -> bytes:
         return self.applied_prefix + batch.encode()
 
     def unordered(self, state: str, batch: str = "") -> bytes:
-        """A batch without an order, in this state; without a name: what the keys of all begin with."""
+        """An unordered batch in this state; without a name: the prefix of all."""
         return b"%s%s.%s" % (self.unordered_prefix, state.encode(), batch.encode())
 
     def operation(self, operation: OperationId) -> OperationKeys:
@@ -243,47 +243,48 @@ class Keyspace:
 
     @cached_property
     def active(self) -> bytes:
-        """One key per operation that still has keys, so that nobody must scan all tables to find work."""
+        """One key per operation that still has keys, so that finding work needs no scan of all tables."""
         return self.prefix + b"_active."
 
     @cached_property
     def installation(self) -> bytes:
-        """How all these keys are laid out."""
+        """The layout of all these keys."""
         return self.prefix + b"_installation"
 
     @cached_property
     def backup(self) -> bytes:
-        """Stands while a backup is made: so it stands in the backup, and in what is restored from it."""
+        """Exists during a backup: so it is in the backup, and in an etcd restored from it."""
         return self.prefix + b"_backup"
 
     @cached_property
     def tables(self) -> bytes:
-        """One key per table, so that nobody must skip from table to table to find their names."""
+        """One key per table, so that listing names need not skip from table to table."""
         return self.prefix + b"_tables."
 
     @cached_property
     def views(self) -> bytes:
-        """Iceberg views: one key each. Their names are those of tables, see :attr:`TableKeys.view`."""
+        """Iceberg views: one key each. Their names are in the namespace of tables, see
+        :attr:`TableKeys.view`."""
         return self.prefix + b"_views."
 
     @cached_property
     def waiting(self) -> bytes:
-        """One key per running operation that no executor has, spread over shares: see :meth:`share_of`."""
+        """One key per running operation without an executor, spread over shares: see :meth:`share_of`."""
         return self.prefix + b"_waiting."
 
     @cached_property
     def paused(self) -> bytes:
-        """One key per table and per operation that somebody has paused, so that nobody must look at each."""
+        """One key per paused table and operation, so that not all of them must be read."""
         return self.prefix + b"_paused."
 
     @cached_property
     def audit_prefix(self) -> bytes:
-        """The audit trail of what concerns no table, or one that is gone."""
+        """The audit trail for actions on no table, or on one that is gone."""
         return self.prefix + b"_audit."
 
     @cached_property
     def policy(self) -> bytes:
-        """Who may do what."""
+        """The access policy."""
         return self.prefix + b"_policy"
 
     @cached_property
@@ -293,8 +294,8 @@ class Keyspace:
 
     @cached_property
     def agendas(self) -> bytes:
-        """One key per table with schedules: when a leader is to look at them. Coordinators follow these, and
-        neither the tables nor the schedules."""
+        """One key per table with schedules: when a leader must look at them. Coordinators follow these keys,
+        and neither the tables nor the schedules."""
         return self.prefix + b"_schedules."
 
     @cached_property
@@ -304,21 +305,21 @@ class Keyspace:
 
     @cached_property
     def locations(self) -> bytes:
-        """One key per table: the place that is its own."""
+        """One key per table: the location that it claims."""
         return self.prefix + b"_locations."
 
     def watermark_chunks(self, table_uuid: str) -> bytes:
-        """What the keys of a table's chunks of watermarks begin with. They keep their place when it is
-        renamed, and are never taken for those of a later table of its name."""
+        """The prefix of a table's chunks of watermarks. They keep their keys when the table is renamed, and
+        differ from those of a later table with its name."""
         return b"%s_watermarks.%s." % (self.prefix, escape(table_uuid).encode())
 
     def answer(self, key: str) -> bytes:
-        """What was answered to a request of the catalog that carries this key."""
+        """The answer to a request of the catalog with this idempotency key."""
         return self.prefix + b"_answers." + escape(key).encode()
 
     def location(self, place: str) -> bytes:
-        """The claim to a place. Slashes stand as they are: the keys of all places in it begin with its own
-        and a slash."""
+        """The claim to a place. Slashes are literal: the keys of all places in it begin with its own and a
+        slash."""
         return self.locations + escape(place).encode()
 
     def coordinator(self, member: str) -> bytes:
@@ -339,7 +340,7 @@ class Keyspace:
         return crc32(self.active_operation(operation)) % SHARES
 
     def waiting_from(self, share: int) -> bytes:
-        """Where the keys of waiting operations of this and all higher shares begin."""
+        """The start of the keys of waiting operations of this and all higher shares."""
         return b"%s%04x." % (self.waiting, share) if share < SHARES else prefix_end(self.waiting)
 
     def waiting_operation(self, operation: OperationId) -> bytes:
@@ -356,7 +357,7 @@ class Keyspace:
 
     @property
     def tombstones(self) -> bytes:
-        """Of tables that are being dropped, or renamed."""
+        """Prefix of the tombstones."""
         return self.prefix + b"_dropped."
 
     def paused_table(self, table: str) -> bytes:
@@ -366,7 +367,7 @@ class Keyspace:
         return self.paused + self.active_operation(operation).removeprefix(self.active)
 
     def parse_active(self, key: bytes) -> OperationId:
-        """The operation an index key stands for."""
+        """The operation of an index key."""
         parts = key[len(self.active) :].decode().split(".")
         if len(parts) not in (3, 4) or not parts[-1].isdecimal():
             raise CorruptRecord(f"{key!r} is not a key of the index of active operations")
@@ -374,11 +375,11 @@ class Keyspace:
         return OperationId(unescape(parts[0]), parts[1], int(parts[-1]), obj)
 
     def table_of_active(self, key: bytes) -> str:
-        """The table an index key stands for."""
+        """The table of an index key."""
         return unescape(key[len(self.active) :].split(b".", 1)[0].decode())
 
     def parse_history(self, key: bytes) -> OperationId:
-        """The operation a history key stands for."""
+        """The operation of a history key."""
         parts = key[len(self.prefix) :].decode().split(".")
         if len(parts) not in (4, 5) or parts[1] != "history" or not parts[-1].isdecimal():
             raise CorruptRecord(f"{key!r} is not a key of the history")
@@ -386,5 +387,5 @@ class Keyspace:
         return OperationId(unescape(parts[0]), parts[2], int(parts[-1]), obj)
 
     def table_of(self, key: bytes) -> str:
-        """The table a key belongs to (for keys below a table)."""
+        """The table of a key (for keys below a table)."""
         return unescape(key[len(self.prefix) :].split(b".", 1)[0].decode())

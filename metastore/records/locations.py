@@ -1,7 +1,8 @@
-"""The one spelling of a table's location, and the name of the place that it stands for. Pure.
+"""The canonical form of a table's location, and the name of its place. Pure.
 
-Whether two tables share files is decided by comparing texts, in etcd. So a location has one spelling: without
-``.``, ``..``, doubled slashes, and characters that some libraries take for an escape or the end of a path.
+Whether two tables share files is decided by comparing texts, in etcd. So a location has one canonical form:
+without ``.``, ``..``, doubled slashes, and characters that some libraries read as an escape or the end of a
+path.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from distop.errors import InvalidArgument
 from distop.metastore.records.names import unreadable
 
 MAX_BYTES = 1024
-"""Longest location, in UTF-8 bytes. Longer names of objects are not allowed in S3 either."""
+"""Longest location, in UTF-8 bytes. S3 does not allow longer names of objects either."""
 
 MAX_DEPTH = 60
 """Folders above a location; each is a compare of one transaction."""
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]*(:[0-9]+)?|\[[0-9A-Fa-f:]+\](:[0-9]+)?")
-_MISREAD = {"?": "the begin of a query", "#": "the begin of a fragment", "%": "the begin of an escape"}
+_MISREAD = {"?": "the beginning of a query", "#": "the begin of a fragment", "%": "the begin of an escape"}
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}
-"""Schemes by the one that reaches the same files."""
+"""Schemes mapped to the one that reaches the same files."""
 
 
 _PASSWORD = re.compile(r"(?<!github)://[^/?#@]*:[^/?#@]*@")
@@ -30,22 +31,22 @@ _PASSWORD = re.compile(r"(?<!github)://[^/?#@]*:[^/?#@]*@")
 
 
 def refuse_password(url: str, field: str) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` for a URL with a password in it; does not repeat it."""
+    """Raise :class:`~distop.errors.InvalidArgument` for a URL with a password in it, without repeating it."""
     if _PASSWORD.search(url) and not url.startswith("/"):
         raise InvalidArgument(
-            f"{field} holds a URL with a password, and is kept where operators read it",
-            hint="give the process that opens it the password: in its environment, or fsspec's configuration",
+            f"{field} holds a URL with a password, but is stored where operators can read it",
+            hint="give the password to the process that opens it: in its environment, or fsspec's settings",
             details={"field": field},
         )
 
 
 def canonical(text: str, field: str = "location") -> str:
-    """A location in its one spelling: a URL without a slash at its end; ``file:///a/b`` of a local path.
+    """The canonical form of a location: a URL without a trailing slash; ``file:///a/b`` for a local path.
 
-    On a local disk doubled slashes and ``.`` are left out, which changes nothing. In an object store they
+    On a local disk doubled slashes and ``.`` are removed, which changes nothing. In an object store they
     would be parts of names, and are refused. ``..`` is refused: where it leads depends on links.
 
-    Raises :class:`~distop.errors.InvalidArgument` that names ``field`` if there is no such spelling.
+    Raises :class:`~distop.errors.InvalidArgument` with ``field`` if there is no such form.
     """
 
     def refused(why: str, hint: str = "for example /data/flights or s3://bucket/flights") -> InvalidArgument:
@@ -57,16 +58,16 @@ def canonical(text: str, field: str = "location") -> str:
     if not _SCHEME.fullmatch(scheme):
         raise refused("is neither a URL nor an absolute path")
     if host and not _HOST.fullmatch(host):
-        raise refused(f"has a host or bucket, {host!r}, that cannot be one")
+        raise refused(f"has a host or bucket, {host!r}, that is invalid")
     parts = path.rstrip("/").split("/")
     if ".." in parts:
-        raise refused("has '..' in it: where that leads depends on links", "write the folder that is meant")
+        raise refused("has '..' in it: where that leads depends on links", "write the resulting folder")
     if scheme == "file":
         if host not in ("", "localhost"):
             raise refused(f"names a host, {host!r}", "write file:///, and the path")
         host, parts = "", [part for part in parts if part not in ("", ".")]
     elif parts != [""] and ("" in parts or "." in parts):
-        raise refused("has an empty or '.' part: it would not be the folder that it looks like")
+        raise refused("has an empty or '.' part: it would mean another folder than it seems to")
     parts = [part for part in parts if part]
     if not parts and not host:
         raise refused("names no folder")
@@ -85,14 +86,14 @@ def _check_characters(text: str, refused: Callable[..., InvalidArgument]) -> Non
     for letter in text:
         if letter in _MISREAD:
             raise refused(
-                f"has {letter!r} in it, which programs may take for {_MISREAD[letter]}", "leave it out"
+                f"contains {letter!r}, which programs may take for {_MISREAD[letter]}", "leave it out"
             )
     if reason := unreadable(text):
-        raise refused(reason, "write it in another way")
+        raise refused(reason, "write it without that")
 
 
 def _split(text: str) -> tuple[str, str, str]:
-    """Scheme, host and path; the scheme is empty of what is neither a URL nor an absolute path."""
+    """Scheme, host and path; an empty scheme if it is neither a URL nor an absolute path."""
     if text.startswith("/"):
         return "file", "", text
     scheme, separator, rest = text.partition(":")
@@ -105,14 +106,14 @@ def _split(text: str) -> tuple[str, str, str]:
 
 
 def place_of(location: str) -> str:
-    """The place that a canonical location stands for: equal for two that lead to the same files."""
+    """The place of a canonical location: equal for two that lead to the same files."""
     scheme, _, rest = location.partition("://")
     host, slash, path = rest.partition("/")
     return f"{_SAME_STORE.get(scheme, scheme)}://{host.lower()}{slash}{path}"
 
 
 def places_above(place: str) -> list[str]:
-    """The places of the folders that a place lies in, from the outermost on."""
+    """The places of the folders that contain a place, the outermost first."""
     scheme, _, rest = place.partition("://")
     host, *parts = rest.split("/")
     root = [f"{scheme}://{host}"]

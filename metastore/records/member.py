@@ -1,4 +1,4 @@
-"""What stands in etcd of live processes: all bound to their leases."""
+"""Records of live processes in etcd: all bound to their leases."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from distop.metastore.records.record import Record
 
 
 class LongCall(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """A call that takes long in a coordinator, and that no operation tells of: a plan, say."""
+    """A slow call in a coordinator that no operation reports, such as a plan."""
 
     table: str
     what: str
@@ -20,12 +20,12 @@ class MemberRecord(Record, kw_only=True):
 
     id: str
     role: str = ""
-    """``executor`` or ``sidecar``; empty: as of older versions, what the key says."""
+    """``executor`` or ``sidecar``; empty: an older version's record, see the key."""
     address: str = ""
     host: str = ""
     pid: int = 0
     distop: str = ""
-    """The version that it runs; empty: one that does not say."""
+    """Its version; empty: unknown."""
     started_at: float = 0.0
     types: list[str] = []
     """Operation types an executor serves."""
@@ -34,28 +34,28 @@ class MemberRecord(Record, kw_only=True):
     draining: bool = False
     """A coordinator that leads nothing as long as another one can; it still answers calls."""
     calls: list[LongCall] = []
-    """Of a coordinator; those that began first."""
+    """Slow calls of a coordinator, the oldest first."""
 
 
 class LeaderRecord(Record, kw_only=True):
-    """``<table>.coordinator``: who leads the table."""
+    """``<table>.coordinator``: the leader of the table."""
 
     member: str
     address: str = ""
 
 
 class InstallationRecord(Record, kw_only=True):
-    """``_installation``: how the keys of the installation are laid out."""
+    """``_installation``: the layout of the installation's keys."""
 
     layout: int
     at: float = 0.0
     """When its first process began."""
     restored: int = 0
-    """What was created before this revision was so before etcd was restored last. 0: it never was."""
+    """Keys created before this revision are from before the last restore of etcd. 0: there was none."""
 
 
 class BackupRecord(Record, kw_only=True):
-    """``_backup``: a backup is being made; or etcd was restored from it, and nobody has mended that yet."""
+    """``_backup``: a backup is being made; or etcd was restored from it, and is not repaired yet."""
 
     at: float
     by: str = ""

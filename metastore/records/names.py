@@ -1,4 +1,4 @@
-"""Names that people give to tables, types, objects and partitions: which are allowed."""
+"""Rules for the names of tables, types, objects and partitions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAX_NAME_BYTES = 512
 """Longest name of a table, object, partition or request, in UTF-8 bytes before escaping."""
 
 DEFAULT_NAMESPACE = "default"
-"""Of the catalog; holds the tables whose name has no dot."""
+"""The catalog's default namespace; holds the tables whose name has no dot."""
 
 TABLE_WORDS = frozenset(
     {
@@ -34,7 +34,7 @@ TABLE_WORDS = frozenset(
         "auditTrail",
     }
 )
-"""What may follow the name of a table in a key, besides the types of operations."""
+"""Components that may follow the name of a table in a key, apart from operation types."""
 
 _OPERATION_WORDS = frozenset(
     {
@@ -53,13 +53,13 @@ _OPERATION_WORDS = frozenset(
         "jobCounts",
     }
 )
-"""What may follow the number of an operation in a key, besides objects and partitions."""
+"""Components that may follow the number of an operation in a key, apart from objects and partitions."""
 
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 def check_name(name: str, what: str) -> str:
-    """Return ``name`` if it can be a name in etcd, else raise :class:`InvalidName` that says why."""
+    """Return ``name`` if it is valid in etcd, else raise :class:`InvalidName` with the reason."""
     if not name:
         raise InvalidName(f"{what} is empty", details={"field": what})
     try:
@@ -76,10 +76,10 @@ def check_name(name: str, what: str) -> str:
 
 
 def check_table_name(name: str, what: str = "table") -> str:
-    """The one spelling of a table's name, else :class:`InvalidName`.
+    """The canonical form of a table's name, else :class:`InvalidName`.
 
     Its parts, separated by dots, are namespaces of the catalog and the name in the last of them. A name of
-    one part is in the namespace ``default``, which may be written: ``default.flights`` is ``flights``.
+    one part is in the namespace ``default``, which may be given: ``default.flights`` is ``flights``.
     """
     check_name(name, what)
     parts = name.split(".")
@@ -98,7 +98,7 @@ def check_type(name: str) -> str:
 
 
 def check_object(name: str) -> str:
-    """An object id begins with a letter, so that it is never taken for an instance number."""
+    """An object id begins with a letter, so that it differs from every instance number."""
     check_name(name, "object")
     if not name[0].isalpha() or name in _OPERATION_WORDS:
         raise InvalidName(
@@ -109,7 +109,7 @@ def check_object(name: str) -> str:
 
 
 def check_partition(name: str) -> str:
-    """A partition id is any name that is not a word used below an operation."""
+    """A partition id is any name except the words used below an operation."""
     check_name(name, "partition")
     if name in _OPERATION_WORDS:
         raise InvalidName(f"partition {name!r} is a reserved word", details={"field": "partitions"})
@@ -117,8 +117,8 @@ def check_partition(name: str) -> str:
 
 
 _UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of Unicode: control and format characters (marks of direction among them), what has no meaning
-of its own, and separators of lines."""
+"""Categories of Unicode: control and format characters (direction marks among them), unassigned ones, and
+line separators."""
 
 
 def check_new_name(name: str, what: str) -> str:
@@ -127,17 +127,17 @@ def check_new_name(name: str, what: str) -> str:
     Raises
     ------
     InvalidName
-        It would be taken for another name, or for none: parts between dots or slashes that are empty or
-        ``..``, blanks at an end, characters that are not seen, a spelling of Unicode that is not NFC.
+        It could be confused with another name: parts between dots or slashes that are empty or ``..``, blanks
+        at an end, invisible characters, a Unicode spelling that is not NFC.
     """
     check_name(name, what)
     parts = name.split(".")
     if not all(part.strip(" ") for part in parts):
-        reason = "has an empty part: dots stand between names"
+        reason = "has an empty part: dots separate names"
     elif not all(part.replace("%2E", "") for part in parts):
-        reason = "has a part of nothing but dots, which reads as a path"
+        reason = "has a part that consists of dots, like a path"
     elif {"", ".", ".."}.intersection(name.split("/")):
-        reason = "reads as a path that goes elsewhere"
+        reason = "looks like a path that leads elsewhere"
     else:
         reason = unreadable(name)
     if reason:
@@ -146,11 +146,11 @@ def check_new_name(name: str, what: str) -> str:
 
 
 def unreadable(name: str) -> str:
-    """What keeps people from reading a name as what it is; empty: nothing."""
+    """Why a name could be misread; empty: it cannot."""
     for letter in name:
         category = unicodedata.category(letter)
         if category in _UNSEEN or (category == "Zs" and letter != " "):
-            return f"holds the character U+{ord(letter):04X}, which cannot be seen"
+            return f"contains the invisible character U+{ord(letter):04X}"
     if name != name.strip(" "):
         return "begins or ends with a blank"
     if not unicodedata.is_normalized("NFC", name):

@@ -1,4 +1,4 @@
-"""What stands in etcd of an operation: its request, its jobs, how it ends and what remains of it."""
+"""Records of an operation in etcd: its request, its jobs, its end and its history."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ ABORTING = b"aborting"
 """States of an operation while it has keys; plain text, since transactions compare them."""
 
 MAX_JOB_RECORD_BYTES = 1024
-"""A job's record stays under this whatever the job wrote; larger facts belong beside its data."""
+"""Limit of a job's record; larger facts belong in files."""
 
 MAX_CHECKPOINT_BYTES = 1024
-"""A checkpoint stays under this; larger progress belongs beside the job's data."""
+"""Limit of a checkpoint; larger progress belongs in files."""
 
 
 class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """One step of a watermark: it must still stand at ``before`` when the operation finishes."""
+    """One move of a watermark: it must still be at ``before`` when the operation finishes."""
 
     before: str | None = None
     after: str
     jobs: list[tuple[int, int]] | None = None
-    """The jobs that bring it there, as ranges (from, up to but without) of their places among the operation's
-    jobs; it moves only if all of them succeed. ``None``: all jobs of the operation."""
+    """The jobs of this move, as half-open ranges (from, to) of their positions among the operation's jobs; it
+    happens only if all of them succeed. ``None``: all jobs of the operation."""
     beside: Literal["", "nothing", "older"] = ""
-    """Of a source that is a place: which other watermarks may stand around and below it at the finish. Empty:
-    any. ``nothing``: none. ``older``: any below it, and around it what is older than ``after``."""
+    """Of a source that is a place: which other watermarks may exist around and below it at the finish. Empty:
+    any. ``nothing``: none. ``older``: any below it, and around it those older than ``after``."""
 
 
 class RequestNote(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """What is remembered of the request that started an operation, besides its id."""
+    """What is remembered of the request that started an operation, in addition to its id."""
 
     digest: str = ""
-    """Of its body."""
+    """Digest of its body."""
     call: str = ""
-    """The call that it came with."""
+    """Id of its call."""
     forget_at: float = 0.0
     """Until when its id is remembered."""
 
 
 class OperationArg(Record, kw_only=True):
-    """``<root>.arg``: the request, as accepted. Fixed from the start of the operation to its end.
+    """``<root>.arg``: the accepted request. Constant from the start of the operation to its end.
 
-    Layout 2 is that of dynamic plans: an older version would take them for operations without jobs.
+    Layout 2 is for dynamic plans: an older version would take them for operations without jobs.
     """
 
     LAYOUT: ClassVar[int] = 2
@@ -59,15 +59,15 @@ class OperationArg(Record, kw_only=True):
     instance: int
     object: str = ""
     uuid: str = ""
-    """Random; names staged files, so that no two operations ever share a path."""
+    """Random; part of the names of staged files, so that no two operations ever share a path."""
     argument: dict[str, Any] = {}
-    """What the type's ``plan`` made of the caller's argument."""
+    """The type's ``plan`` for the caller's argument."""
     partition_count: int = 0
     """Number of jobs."""
     partitions: list[str] | None = None
     """Names of the jobs; ``None`` means "0" to "<partition_count - 1>"."""
     dynamic: bool = False
-    """Nobody knows beforehand which jobs there are: see :class:`RunRecord`."""
+    """The jobs are not known in advance: see :class:`RunRecord`."""
     watermarks: dict[str, dict[str, WatermarkMove]] = {}
     """source -> partition -> move, applied in the transaction that finishes the operation."""
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
@@ -78,9 +78,9 @@ class OperationArg(Record, kw_only=True):
     started_at: float = 0.0
     started_by: str = ""
     claimed_by: str = ""
-    """What the caller says of itself, where ``started_by`` is a verified name."""
+    """The name that the caller states, where ``started_by`` is a verified name."""
     address: str = ""
-    """Where its start came from."""
+    """The address of the caller."""
     location: str = ""
     """The table's location at the start."""
     storage: dict[str, Any] = {}
@@ -95,15 +95,15 @@ class OperationArg(Record, kw_only=True):
     builds_index: bool = False
     """These files belong to the index that is the operation's object."""
     effect: Effect = Effect.REPLACES
-    """What the operation does to the table."""
+    """The effect of the operation on the table."""
     batches: list[str] = []
-    """The batches of the table's backlog that it applies; finishing it takes them out."""
+    """The batches of the table's backlog that it applies; finishing it removes them."""
     unordered: str = ""
-    """The batch without an order that it applies."""
+    """The unordered batch that it applies."""
     schedule: str = ""
     """The schedule of the table that has started it."""
     series: str = ""
-    """The series of operations that it goes on with; see :class:`SeriesNote`."""
+    """The series that it continues; see :class:`SeriesNote`."""
     distop: str = ""
     """The version that started it."""
     then: FollowUp | None = None
@@ -111,7 +111,7 @@ class OperationArg(Record, kw_only=True):
     follows: str = ""
     """The operation whose finish has started it."""
     asked: str = ""
-    """The caller's argument, shortened, as JSON in the order of the caller: for people."""
+    """The caller's argument, shortened, as JSON in the caller's order: for people."""
 
     @property
     def id(self) -> OperationId:
@@ -129,7 +129,7 @@ class StepRecord(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     step: str
     argument: dict[str, Any] = {}
     stage: int = 0
-    """Of an external step: those of a stage run side by side, once all steps of lower stages are done."""
+    """Of an external step: steps of a stage run concurrently, after all steps of lower stages."""
 
 
 class RunnerRecord(Record, kw_only=True):
@@ -152,14 +152,14 @@ class JobRecord(Record, kw_only=True):
     state: str
     """``success`` or ``failed``."""
     attempt: str = ""
-    """Whose mark it is; a repeated mark recognises itself by it."""
+    """The attempt of the mark; a repeated mark is recognised by it."""
     result: dict[str, Any] = {}
-    """What the job reports: counts, and where its manifest lies."""
+    """The job's result: counts, and the location of its manifest."""
     error: str = ""
     """Code and message of a failure, cut to fit."""
     at: float = 0.0
     run: int = 0
-    """Of a dynamic plan: the token of the run that it belongs to."""
+    """Of a dynamic plan: the token of its run."""
 
 
 class RunRecord(Record, kw_only=True):
@@ -168,30 +168,30 @@ class RunRecord(Record, kw_only=True):
     token: int
     """Its run token."""
     count: int | None = None
-    """How many results it has; ``None``: they are not all there yet. Once it is known it stays."""
+    """How many results it has; ``None``: not all exist yet. Once set it never changes."""
     tasks: int = 0
     """How many tasks Spark is to run, as far as is known. For people only."""
     done: int = 0
     """How many of them have ended. For people only."""
     begun: int = 1
-    """How many runs have begun, this one among them, but for those whose process has let them go in order."""
+    """How many runs have begun, this one included, except those whose process released them in order."""
 
 
 class JobCountsRecord(Record, kw_only=True):
-    """``<root>.jobCounts``: how many jobs are done, so that nobody must count the results of very many."""
+    """``<root>.jobCounts``: how many jobs are done, so that readers need not count very many results."""
 
     succeeded: int = 0
     failed: int = 0
     run: int = 0
-    """Of a dynamic plan: the token of the run whose results these are."""
+    """Of a dynamic plan: the token of the run with these results."""
     last_job_at: float = 0.0
-    """When a job finished last, as its executor says (seconds since the epoch)."""
+    """When the last job finished, according to its executor (seconds since the epoch)."""
     revision: int = 0
     """All results up to this revision are counted."""
 
 
 class CancelRecord(Record, kw_only=True):
-    """``<root>.cancel``: somebody asked for the operation to be cancelled."""
+    """``<root>.cancel``: the cancellation of the operation was requested."""
 
     by: str = ""
     reason: str = ""
@@ -199,7 +199,7 @@ class CancelRecord(Record, kw_only=True):
 
 
 class PauseRecord(Record, kw_only=True):
-    """``<root>.pause`` and ``<table>.pause``: somebody has paused the operation, or the table."""
+    """``<root>.pause`` and ``<table>.pause``: the operation, or the table, is paused."""
 
     by: str = ""
     reason: str = ""
@@ -213,32 +213,32 @@ class ErrorRecord(Record, kw_only=True):
     message: str
     at: float = 0.0
     facts: dict[str, Any] = {}
-    """What the history is to show of it besides; some KiB at most."""
+    """Further facts for the history; some KiB at most."""
 
 
 class CompletionRecord(Record, kw_only=True):
     """``<root>.completion``: how completing an operation has failed so far, or what it waits for. Absent: it
-    has not failed, and does not take long."""
+    has not failed, and is not slow."""
 
     attempts: int = 0
-    """Failed attempts since the start or since somebody resolved it; counted across leaders."""
+    """Failed attempts since the start or the last decision; counted across leaders."""
     step: str = ""
-    """The commit step that failed last; empty when it was something else."""
+    """The commit step that failed last; empty if something else failed."""
     index: int | None = None
-    """Where that step stands in the commit sequence."""
+    """The position of that step in the commit sequence."""
     skippable: bool = False
-    """Whether that step may be left out."""
+    """Whether that step may be skipped."""
     error_code: str = ""
     error: str = ""
     at: float = 0.0
     parked: bool = False
-    """No further attempt before somebody resolves it."""
+    """No further attempt before a decision."""
     skipped: list[int] = []
-    """Steps of the commit sequence that are not to be executed, as somebody has decided."""
+    """Steps of the commit sequence that a user decided to skip."""
     running: str = ""
-    """What it has called that takes long, and may hang."""
+    """The slow call in progress, which may hang."""
     running_since: float = 0.0
-    """When that was seen, in seconds since the Unix epoch."""
+    """When that was noticed, in seconds since the Unix epoch."""
 
 
 RETRY, SKIP, ABORT = "retry", "skip", "abort"
@@ -246,7 +246,7 @@ RETRY, SKIP, ABORT = "retry", "skip", "abort"
 
 
 class ResolveRecord(Record, kw_only=True):
-    """``<root>.resolve``: somebody's decision on an operation that is parked, or whose completion hangs, for
+    """``<root>.resolve``: a user's decision on an operation that is parked, or whose completion hangs, for
     its leader to act on."""
 
     action: str
@@ -257,33 +257,33 @@ class ResolveRecord(Record, kw_only=True):
 
 
 class RequestRecord(Record, kw_only=True):
-    """``<table>.request.<id>``: what a request id made, so that a repeat gets the same answer."""
+    """``<table>.request.<id>``: the operation of a request id, so that a repetition gets the same answer."""
 
     operation: str
     digest: str
-    """Of the request's body; the same id with another body is an error."""
+    """Digest of the request's body; the same id with another body is an error."""
     call: str = ""
-    """The call that it came with: a repeat of that call gets this answer whatever has become of it."""
+    """Id of its call: a repetition of that call gets this answer in any case."""
     at: float = 0.0
     forget_at: float = 0.0
     """Until when it is remembered."""
     outcome: str = ""
-    """How the operation has ended, as in the history; empty: it has not."""
+    """The operation's outcome, as in the history; empty: it has not ended."""
 
 
 SUCCESS = "success"
-"""How an operation ended whose request has its answer: a repeat starts nothing."""
+"""Outcomes after which a repeated request starts nothing."""
 
 
 class ActiveRecord(Record, kw_only=True):
-    """``_active.<operation>``: the index entry of an operation that still has keys. The same stands below
-    ``_waiting.`` as long as it runs and no executor has it."""
+    """``_active.<operation>``: the index entry of an operation that still has keys. The same exists below
+    ``_waiting.`` while it runs without an executor."""
 
     type: str
 
 
 class SeriesRecord(Record, kw_only=True):
-    """``<table>.series.<name>``: where the one line is that the history has of a series."""
+    """``<table>.series.<name>``: names the one history line of a series."""
 
     operation: str
     """The one that succeeded last."""
@@ -299,7 +299,7 @@ class SeriesEntry(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
 
 
 class SeriesNote(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """What the last line of a series says of all of it."""
+    """The summary of a series, in its last line."""
 
     name: str
     count: int = 0
@@ -310,11 +310,11 @@ class SeriesNote(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     last: list[SeriesEntry] = []
     """The last ones, this one included, the newest at the end."""
     lines: list[str] = []
-    """Earlier ones whose lines still stand, since they were not collected yet."""
+    """Earlier ones whose lines still exist, since they were not collected yet."""
 
 
 class HistoryRecord(Record, kw_only=True):
-    """``<table>.history.<operation>``: what remains of a finished operation."""
+    """``<table>.history.<operation>``: the record of a finished operation."""
 
     outcome: str
     """``success``, ``failed`` or ``cancelled``."""
@@ -329,12 +329,12 @@ class HistoryRecord(Record, kw_only=True):
     error_code: str = ""
     error: str = ""
     facts: dict[str, Any] = {}
-    """What its commit steps report: snapshot id, rows, files."""
+    """What its commit steps reported: snapshot id, rows, files."""
     argument: str = ""
-    """What it was asked to do: :attr:`OperationArg.asked`."""
+    """Its argument for people: :attr:`OperationArg.asked`."""
     retry_of: str = ""
     """The operation that its request had started before, and that ended without success."""
     follows: str = ""
     """The operation whose finish has started it."""
     series: SeriesNote | None = None
-    """Of the last operation of a series: what there is to say of all of them."""
+    """Of the last operation of a series: the summary of all."""

@@ -1,4 +1,4 @@
-"""How an operation is to be run, and what is to follow it: what is kept of a request as it is."""
+"""How to run an operation, and its follow-up: the parts of a request that are stored unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from distop.errors import InvalidArgument
 
 JOB_BACKOFF_S = 0.1
 MAX_JOB_BACKOFF_S = 600.0
-"""Longest pause before the second attempt at a job: it keeps a place in Spark meanwhile."""
+"""Longest back-off before the second attempt at a job: it occupies a slot in Spark meanwhile."""
 
 MAX_FOLLOW_UPS = 8
 """How deep follow-ups may be nested."""
@@ -20,22 +20,22 @@ MAX_FOLLOW_UPS = 8
 class OperationOptions(
     msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
 ):
-    """How an operation is to be run."""
+    """How to run an operation."""
 
     deadline_s: float | None = None
     """Seconds from the start after which it is aborted."""
     max_job_attempts: int = 3
-    """How often one job is tried (in place) before it is marked failed."""
+    """Attempts at one job (in place) before it is marked failed."""
     job_backoff_s: float = JOB_BACKOFF_S
     """Seconds before the second attempt at a job; doubled before each further one, up to a bound."""
     attempt_timeout_s: float | None = None
     """Seconds after which an attempt is cancelled, and counts as one that failed."""
     max_failed_partitions: int = 0
-    """How many jobs may fail without failing the operation, which then publishes what the others made; -1:
-    any number. One must succeed."""
+    """How many jobs may fail without failing the operation, which then publishes the results of the others;
+    -1: any number. One must succeed."""
 
     def too_many_failed(self, failed: int, total: int) -> bool:
-        """Whether so many failed jobs out of ``total`` make the operation fail."""
+        """Whether this many failed jobs out of ``total`` make the operation fail."""
         allowed = total if self.max_failed_partitions < 0 else self.max_failed_partitions
         return failed > allowed or 0 < total <= failed
 
@@ -70,7 +70,7 @@ class FollowUp(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel",
     type: str
     object: str = ""
     argument: dict[str, Any] = {}
-    """As the caller sent it: it is planned on what the finish produces."""
+    """The argument as the caller sent it: it is planned on the result of the finish."""
     partitions: list[str] = []
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
     then: FollowUp | None = None

@@ -1,7 +1,7 @@
-"""The root of what stands in etcd, to bytes and back.
+"""The base of all records in etcd, with encoding and decoding.
 
 Values are JSON that an operator can read. Every record carries the version of its layout: a newer layout
-that this version cannot honour is refused by name (``CorruptRecord``), unknown optional fields of the same
+that this version does not support is refused by name (``CorruptRecord``), unknown optional fields of the same
 layout are ignored.
 """
 
@@ -14,7 +14,7 @@ import msgspec
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.records.structs import from_json, ready
 
-# Every type of a record is fixed, so one encoder serves all; sorted keys make equal records equal bytes.
+# Every record type is fixed, so one encoder serves all; sorted keys make equal records equal bytes.
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
@@ -41,13 +41,13 @@ def encode(record: Record, *, checked: bool = True) -> bytes:
     Parameters
     ----------
     checked:
-        Whether it is read once as :func:`decode` will read it, a microsecond: not needed for what is written
-        very often and has nothing in it that a caller or a type of operation gave.
+        Whether to decode the result once as :func:`decode` will, a microsecond: unnecessary for records that
+        are written very often and contain nothing from a caller or an operation type.
 
     Raises
     ------
     InvalidArgument
-        It could be written and never be read: a field holds a value of another type than it has.
+        It could be written and never be read: a field holds a value of a wrong type.
     """
     try:
         value = _encoder.encode(record)
@@ -76,9 +76,9 @@ def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
     try:
         record = _decoder(kind).decode(value)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
-        # Fields of a newer layout may have other types: then the layout is what there is to say.
+        # Fields of a newer layout may have other types: then report the layout.
         _refuse_newer(_layout_of(value), kind, key)
-        raise CorruptRecord(f"{key.decode(errors='replace')} holds no {kind.__name__}: {error}") from error
+        raise CorruptRecord(f"{key.decode(errors='replace')} is not a {kind.__name__}: {error}") from error
     _refuse_newer(record.version, kind, key)
     return record
 
@@ -100,12 +100,12 @@ def _refuse_newer(layout: int, kind: type[Record], key: bytes) -> None:
 
 
 def encode_plain(value: object) -> bytes:
-    """The JSON bytes of what has no envelope; equal values give equal bytes."""
+    """The JSON bytes of a value without an envelope; equal values give equal bytes."""
     return _encoder.encode(value)
 
 
 def decode_plain(value: bytes, kind: type[T], what: str) -> T:
-    """The inverse. Of a missing key's empty value: an empty ``kind``."""
+    """The inverse. For a missing key's empty value: an empty ``kind``."""
     try:
         return from_json(value or b"{}", kind)
     except msgspec.MsgspecError as error:

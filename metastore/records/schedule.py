@@ -1,4 +1,4 @@
-"""What stands in etcd of what is done to a table by itself: its schedules, and when to look at them."""
+"""Records of schedules in etcd: the schedules of tables, and when to look at them."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import Record
 
 MAX_SCHEDULES = 20
-"""Of one table: a leader reads them all together, and a rename moves them in one transaction."""
+"""Most schedules of one table: a leader reads them together, and a rename moves them in one transaction."""
 
 MAX_SCHEDULE_BYTES = 32 * 1024
-"""Largest record of a schedule: so many of them must fit into one transaction."""
+"""Largest record of a schedule: all of them must fit into one transaction."""
 
 MAX_DECIDED = 16
-"""Requests by which a repeat recognises itself."""
+"""Requests whose repetitions are recognised."""
 
 
 class Skip(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """A tick at which nothing was started."""
+    """A skipped tick."""
 
     code: str
-    """Of the error that a start would have met, such as ``INCOMPATIBLE_OPERATION``."""
+    """Code of the error that the start would have raised, such as ``INCOMPATIBLE_OPERATION``."""
     message: str = ""
     at: float = 0.0
     """When it was skipped."""
     head: int = 0
-    """Of a condition: the revision of the head that it was looked at for."""
+    """Of a condition: the revision of the head that it was evaluated for."""
 
 
 class ScheduleRecord(Record, kw_only=True):
@@ -41,23 +41,23 @@ class ScheduleRecord(Record, kw_only=True):
     type: str
     object: str = ""
     argument: dict[str, Any] = {}
-    """As the caller sent it: it is planned at each tick."""
+    """The argument as the caller sent it: it is planned at each tick."""
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
     cron: str = ""
     """Five fields, in UTC; or:"""
     measure: str = ""
-    """What is measured when the table's head has moved; it is started where that is more than:"""
+    """The measure, evaluated when the table's head has moved; the operation starts if it is more than:"""
     above: int = 0
     added_by: str = ""
     added_at: float = 0.0
     request: str = ""
-    """The call that has added it: a repeat recognises itself."""
+    """Id of the call that added it, to recognise a repetition."""
     pause: PauseRecord | None = None
     tick: float = 0.0
-    """Ticks up to this time (seconds since the Unix epoch) are decided: what was to be started was started,
-    or was skipped, or its time passed while somebody had paused it."""
+    """Ticks up to this time (seconds since the Unix epoch) are decided: the operation was started or skipped,
+    or the time passed while the schedule was paused."""
     last: float = 0.0
-    """The last one at which something was started, or skipped; of a condition: when that was."""
+    """The last one that was started or skipped; of a condition: when that was."""
     head: int = 0
     """Of a condition: the revision of the head that it is decided for."""
     started: int = 0
@@ -65,24 +65,24 @@ class ScheduleRecord(Record, kw_only=True):
     operation: str = ""
     """The last of them."""
     skipped: int = 0
-    """Ticks at which nothing was started."""
+    """Skipped ticks."""
     skip: Skip | None = None
     """The last of them."""
 
 
 class AgendaRecord(Record, kw_only=True):
-    """``_schedules.<table>``: when a leader is to look at the schedules of a table.
+    """``_schedules.<table>``: when a leader must look at the schedules of a table.
 
-    Whoever changes a schedule writes it along; so it being unchanged says that they are.
+    Every change of a schedule also writes this record; so if it is unchanged, they are.
     """
 
     due: float | None = None
-    """Seconds since the Unix epoch; 0: at once; ``None``: not because of the time."""
+    """Seconds since the Unix epoch; 0: at once; ``None``: no time is due."""
     watches: bool = False
-    """Whether to look when the head moves, too."""
+    """Whether to look also when the head moves."""
     head: int = 0
-    """Its revision (0: none) when the conditions were looked at last,"""
+    """Its revision (0: none) at the last evaluation of the conditions,"""
     looked_at: float = 0.0
     """and when that was."""
     decided: list[str] = msgspec.field(default_factory=list)
-    """The requests that have changed schedules last, the newest at the end: a repeat recognises itself."""
+    """The requests that changed schedules last, the newest at the end, to recognise repetitions."""

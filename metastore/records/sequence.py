@@ -26,14 +26,14 @@ class CommitSequence:
     operation:
         Its name.
     uuid:
-        Its uuid. A sequence without the uuid of the operation at hand is somebody else's.
+        Its uuid. A sequence with another uuid belongs to another operation.
     steps:
-        Ordered by stage; within a stage the order says nothing.
+        Ordered by stage; the order within a stage has no meaning.
 
     Raises
     ------
     InvalidArgument
-        Stages do not ascend, or a step cannot be written as JSON (a file name that is not Unicode, say).
+        Stages do not ascend, or a step is not valid JSON (such as a file name that is not Unicode).
     """
 
     operation: str
@@ -48,7 +48,7 @@ class CommitSequence:
 
     @classmethod
     def of(cls, operation: str, uuid: str, steps: Iterable[StepRecord]) -> CommitSequence:
-        """The sequence of steps that come in any order."""
+        """The sequence of steps in any order."""
         return cls(operation, uuid, tuple(sorted(steps, key=lambda step: step.stage)))
 
     @cached_property

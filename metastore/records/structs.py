@@ -1,9 +1,9 @@
-"""From JSON and plain values to types, in any thread.
+"""Thread-safe conversion of JSON and plain values to types.
 
-msgspec learns what a type holds when it is used for the first time. A second thread that uses it meanwhile
-finds what is only half there, and the process ends (msgspec 0.22: a segmentation fault). So each type is made
-ready before its first use, one at a time: by :func:`convert` and :func:`from_json`, which are used instead of
-msgspec's own.
+msgspec prepares a type when it is used for the first time. A second thread that uses it meanwhile finds it
+half prepared, and the process crashes (msgspec 0.22: a segmentation fault). So each type is prepared before
+its first use, one at a time: by :func:`convert` and :func:`from_json`, which replace msgspec's
+own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _one_at_a_time = threading.Lock()
 
 
 def ready(kind: type[T]) -> type[T]:
-    """The same type, for a decoder that is used in any thread from now on."""
+    """The same type, prepared for decoders in any thread."""
     if kind not in _ready:
         with _one_at_a_time:
             msgspec.msgpack.Decoder(kind)
@@ -34,5 +34,5 @@ def convert(value: object, kind: type[T]) -> T:
 
 
 def from_json(data: bytes | str, kind: type[T]) -> T:
-    """The ``kind`` that is written as JSON; raises ``msgspec.ValidationError`` or ``msgspec.DecodeError``."""
+    """A ``kind`` from JSON; raises ``msgspec.ValidationError`` or ``msgspec.DecodeError``."""
     return msgspec.json.decode(data, type=ready(kind))

@@ -1,4 +1,4 @@
-"""What stands in etcd of a table beside its operations, and of what tables are named by."""
+"""Records of a table in etcd, apart from its operations, and of namespaces and views."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TableRecord(Record, kw_only=True):
 
     name: str
     location: str
-    """URL of the folder (any fsspec file system) that the table's files live in."""
+    """URL of the folder (any fsspec file system) for the table's files."""
     format: str = "iceberg"
     """``iceberg`` (default), ``files`` or ``delta``."""
     options: dict[str, Any] = {}
@@ -27,8 +27,8 @@ class TableRecord(Record, kw_only=True):
     created_by: str = ""
     uuid: str = ""
     found_empty: bool = False
-    """Whether nothing was in its folder before who made it wrote there: so all of it is the table's own, also
-    where the owner file is still missing."""
+    """Whether its folder was empty before its creator wrote there: then all of it belongs to the table, even
+    if the owner file is still missing."""
     altered: list[str] = []
     """Request ids of its last alterations. Each changes the record, which every start compares."""
 
@@ -37,7 +37,7 @@ class Head(Record, kw_only=True):
     """``<table>.head``: the published state. One key, so that a reader needs one read."""
 
     metadata_location: str
-    """Of an Iceberg table; else empty."""
+    """Of an Iceberg table; otherwise empty."""
     snapshot_id: int | None = None
     operation: str = ""
     """Who moved it: an operation id, or ``foreign`` for a program that wrote through the catalog."""
@@ -50,7 +50,7 @@ class IndexRecord(Record, kw_only=True):
 
     column: str
     field_id: int
-    """Of the column: names may be given to other columns."""
+    """Field id of the column: names may be reused."""
     manifest: str
     """Location of the list of its parts and of the data files that they cover."""
     snapshot_id: int
@@ -69,46 +69,47 @@ class IndexRecord(Record, kw_only=True):
 
 
 class DropRecord(Record, kw_only=True):
-    """``_dropped.<table>``: no table has this name any more; what it has left there is not gone yet."""
+    """``_dropped.<table>``: no table has this name any more; its remaining keys are not removed yet."""
 
     name: str
     location: str
     uuid: str = ""
     storage: dict[str, Any] = {}
     purge: bool = False
-    """Whether its files are to go, too."""
+    """Whether its files are to be removed, too."""
     renamed_to: str = ""
-    """The table has this name now: history and audit trail go there."""
+    """The table's new name: history and audit trail are moved there."""
     by: str = ""
     at: float = 0.0
 
 
 class ViewRecord(Record, kw_only=True):
-    """``_views.<name>``: an Iceberg view. What it says stands in its metadata file."""
+    """``_views.<name>``: an Iceberg view. Its content is in its metadata file."""
 
     location: str
     """URL of its folder, which no table or other view shares."""
     metadata_location: str
     uuid: str
-    """Of this key, not of the view: it tells this attempt from another one to register the same file."""
+    """Of this key, not of the view: distinguishes this attempt from another one to register the same file."""
     created_at: float = 0.0
     created_by: str = ""
 
 
 class LocationRecord(Record, kw_only=True):
-    """``_locations.<place>``: whose folder it is."""
+    """``_locations.<place>``: the owner of a folder."""
 
     table: str
     uuid: str
 
 
 class AnswerRecord(Record, kw_only=True):
-    """``_answers.<key>``: a request of the catalog that carries a key was done. Goes with its lease."""
+    """``_answers.<key>``: a request of the catalog with an idempotency key was done. Deleted with its
+    lease."""
 
     digest: str
-    """Of the request."""
+    """Digest of the request."""
     result: str = ""
-    """Where the metadata of the table lies that it has changed; empty: it has another answer."""
+    """Location of the changed table's metadata; empty: it has another answer."""
 
 
 class AuditRecord(Record, kw_only=True):
@@ -117,20 +118,20 @@ class AuditRecord(Record, kw_only=True):
     action: str
     """Such as ``start``, ``cancel``, ``pause``."""
     target: str
-    """What it was done to: an operation, a table, a member."""
+    """The object of the action: an operation, a table, a member."""
     by: str = ""
-    """Who did it: the verified name, or else what the caller says of itself."""
+    """Who did it: the verified name, or otherwise the name that the caller stated."""
     claimed: str = ""
-    """What the caller says of itself, where :attr:`by` is verified."""
+    """The name that the caller stated, where :attr:`by` is verified."""
     address: str = ""
-    """Where the call came from."""
+    """The address of the caller."""
     reason: str = ""
     at: float = 0.0
     request_id: str = ""
     argument: str = ""
-    """Of a start: what was asked for, as in the operation's record; and once that is over:"""
+    """Of a start: the argument, as in the operation's record; and once the operation is over:"""
     outcome: str = ""
-    """``success``, ``failed`` or ``cancelled``. Of what else is done: ``done``, or ``denied``."""
+    """``success``, ``failed`` or ``cancelled``. Of other actions: ``done``, or ``denied``."""
     rows: int | None = None
     bytes: int | None = None
     error_code: str = ""
@@ -143,10 +144,10 @@ class NamespaceRecord(Record, kw_only=True):
 
 
 def decode_watermarks(value: bytes) -> Watermarks:
-    """Of a missing key's empty value: no watermarks."""
+    """For a missing key's empty value: no watermarks."""
     return decode_plain(value, Watermarks, "watermarks")
 
 
 def decode_run_ops(value: bytes) -> RunOps:
-    """Of a missing key's empty value: nothing runs."""
+    """For a missing key's empty value: nothing runs."""
     return decode_plain(value, RunOps, "runOps")

@@ -1,7 +1,7 @@
-"""The chunks of a table's watermarks: which one an entry is in, and what becomes of one that is written to.
+"""The chunks of a table's watermarks: which one an entry is in, and how writes change a chunk.
 
 A chunk holds the entries of a range. Its key ends with the *position* of the last entry that it may hold, so
-that the chunk of an entry is the first one at or behind the entry's own position.
+the chunk of an entry is the first one at or after the entry's own position.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ Entry = tuple[str, str, str]
 
 Fetch = Callable[[Sequence[bytes]], Sequence[tuple[bytes, bytes] | None]]
 """For each position the chunk there: the position of the last entry that it may hold, and its value.
-``None``: there is none at or behind it."""
+``None``: there is none at or after it."""
 
 CHUNK_BYTES = 32 << 10
-"""A chunk that would grow beyond this is split; the names of sources, written once for each, not counted."""
+"""A chunk that would grow beyond this is split; names of sources, stored once for each, are not counted."""
 
 PROBES = 16
-"""Chunks that are asked for at a time."""
+"""Chunks in one read."""
 
 END = b"\xff"
-"""Behind all positions."""
+"""After all positions."""
 
 
 def position(source: str, partition: str = "") -> bytes:
-    """Where an entry stands among all; without a partition: where the source begins."""
+    """The position of an entry among all; without a partition: the start of the source."""
     return b"%s.%s" % (escape(source).encode(), escape(partition).encode())
 
 
@@ -41,7 +41,7 @@ class Chunk:
 
     def __init__(self, start: bytes, bound: bytes, value: bytes) -> None:
         self.start = start
-        """From here on it is known to be the one; it may begin before."""
+        """It is known to cover positions from here; it may begin earlier."""
         self.bound = bound
         self.size = len(value)
         self.entries = {
@@ -53,7 +53,7 @@ class Chunk:
 
 
 class Chunks:
-    """The chunks of a table, read as they are needed.
+    """The chunks of a table, read on demand.
 
     Parameters
     ----------
@@ -69,18 +69,18 @@ class Chunks:
             self.learn([b""], [None])
 
     def missing(self, positions: Iterable[bytes]) -> list[bytes]:
-        """What to ask for next, to know the chunks of all these; empty: they are known."""
+        """The positions to fetch next to know the chunks of all these; empty: they are known."""
         wanted = sorted(set(positions))
         unknown = [one for one in wanted if self._at(one) is None]
         if not self._bounds:
-            # Most tables have no chunk: the first probe says so.
+            # Most tables have no chunk: the first probe shows that.
             return [b"", *unknown[:: -(-len(unknown) // PROBES)]] if unknown else []
         after = {two for one, two in pairwise(wanted) if self._at(one) is not None}
         ends = [one for one in unknown if one in after or one == unknown[0]]
         return ends[:PROBES]
 
     def learn(self, positions: Sequence[bytes], found: Sequence[tuple[bytes, bytes] | None]) -> None:
-        """The answer to that."""
+        """Process the result of the fetch."""
         for start, chunk in zip(positions, found, strict=True):
             bound, value = chunk or (END, b"")
             known = self._known.get(bound)
@@ -91,7 +91,7 @@ class Chunks:
                 known.start = min(known.start, start)
 
     def know(self, positions: Iterable[bytes]) -> None:
-        """Read the chunks of these, those that were not read before. Blocks."""
+        """Read the chunks of these positions, unless already read. Blocks."""
         wanted = list(positions)
         while self._fetch is not None and (starts := self.missing(wanted)):
             self.learn(starts, self._fetch(starts))
@@ -102,7 +102,7 @@ class Chunks:
         return self._bounds == [END] and not self._known[END].start
 
     def at(self, where: bytes) -> Chunk:
-        """The chunk that an entry at a position is in."""
+        """The chunk of the entry at a position."""
         self.know([where])
         chunk = self._at(where)
         assert chunk is not None
@@ -114,12 +114,12 @@ class Chunks:
         return chunk if chunk is not None and chunk.start <= where else None
 
     def get(self, where: bytes) -> str | None:
-        """The value that a chunk has there."""
+        """The value in a chunk at a position."""
         entry = None if self.none else self.at(where).entries.get(where)
         return entry[2] if entry is not None else None
 
     def between(self, start: bytes, end: bytes) -> Iterator[tuple[bytes, Entry]]:
-        """What the chunks have from one position to (without) another, in order."""
+        """The entries of the chunks from one position to (without) another, in order."""
         while start < end and not self.none:
             chunk = self.at(start)
             for where in chunk.order[bisect_left(chunk.order, start) :]:
@@ -130,7 +130,7 @@ class Chunks:
 
 
 def chunk_value(entries: Iterable[Entry]) -> bytes:
-    """The value of a chunk."""
+    """The encoded value of a chunk."""
     marks: Watermarks = {}
     for source, partition, value in entries:
         marks.setdefault(source, {})[partition] = value
@@ -138,11 +138,11 @@ def chunk_value(entries: Iterable[Entry]) -> bytes:
 
 
 def refilled(chunk: Chunk, newer: Iterable[tuple[bytes, Entry | None]]) -> dict[bytes, bytes | None]:
-    """A chunk with newer entries in it, in as many pieces as it takes: bound -> value, ``None``: it goes."""
+    """A chunk with newer entries, split as needed: bound -> value, ``None``: it is deleted."""
     merged: dict[bytes, Entry | None] = {**chunk.entries, **dict(newer)}
     entries = [(where, entry) for where in sorted(merged) if (entry := merged[where]) is not None]
     sizes = [len(partition) + len(value) + 8 for _, (_, partition, value) in entries]
-    # Where entries come in their order the pieces are full; others are halved, so that both have room.
+    # If entries arrive in order the pieces are full; others are halved, so that both have room.
     total, most = sum(sizes), CHUNK_BYTES
     if chunk.bound != END and total > most:
         most = total // -(-total // most)

@@ -1,8 +1,8 @@
-"""The watermarks of a table: what was written lately in one value, the rest in chunks.
+"""The watermarks of a table: recent ones in one value, the rest in chunks.
 
-``<table>.watermarks`` holds what was written lately. Every change of the watermarks is written there, so its
-revision is that of all of them: who compares it compares them all. When it has grown, its entries are put
-into the chunks, which changes nothing that is read (:func:`distop.metastore.tables.watermarks.fold`).
+Every change of the watermarks is written to ``<table>.watermarks``, so its revision is that of all of them:
+comparing it compares them all. When it has grown, its entries are moved into the chunks, which changes
+nothing for readers (:func:`distop.metastore.tables.watermarks.fold`).
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from distop.metastore.records.record import decode_plain, encode_plain
 from distop.metastore.records.watermark_chunks import CHUNK_BYTES, END, Chunks, Entry, position
 
 Recent = dict[str, dict[str, str | None]]
-"""``<table>.watermarks``: the same, as a plain JSON object; ``None``: what a chunk says is over."""
+"""``<table>.watermarks``: recent ones, as a plain JSON object; ``None``: deletes the entry in a chunk."""
 
 Changes = Mapping[str, Mapping[str, str | None]]
-"""source -> partition -> the new value; ``None``: it is forgotten."""
+"""source -> partition -> the new value; ``None``: it is deleted."""
 
 MAX_RECENT_BYTES = 1_000_000
-"""What ``<table>.watermarks`` may hold; a transaction has room for half as much again."""
+"""Limit of ``<table>.watermarks``; a transaction has room for half as much again."""
 
 FOLD_BYTES = 48 << 10
-"""From this size on, it is put into the chunks before an operation finishes."""
+"""From this size on, it is moved into the chunks before an operation finishes."""
 
 MAX_MOVED_BYTES = MAX_RECENT_BYTES - 2 * FOLD_BYTES
-"""What one operation may move."""
+"""Limit of what one operation may move."""
 
 MAX_ENTRY_BYTES = CHUNK_BYTES
-"""Of a source, a partition and a value together."""
+"""Limit of a source, a partition and a value together."""
 
 
 def decode_recent(value: bytes) -> Recent:
-    """Of a missing key's empty value: no watermarks."""
+    """For a missing key's empty value: no watermarks."""
     return decode_plain(value, Recent, "watermarks")
 
 
 def check_entry(source: str, partition: str, value: str) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` if a watermark is too long to be kept."""
+    """Raise :class:`~distop.errors.InvalidArgument` if a watermark is too long."""
     size = len(position(source, partition)) + len(encode_plain(value))
     if size > MAX_ENTRY_BYTES:
         raise InvalidArgument(
@@ -56,7 +56,7 @@ def check_room(changes: Changes) -> None:
     Raises
     ------
     ArgumentTooLarge
-        They are too many.
+        There are too many.
     InvalidArgument
         One of them is too long.
     """
@@ -77,8 +77,8 @@ def check_room(changes: Changes) -> None:
 class Marks(Mapping[str, Mapping[str, str]]):
     """All watermarks of a table, as a mapping: source -> partition -> value.
 
-    Asking for a partition reads the one chunk that it is in; going through a source reads that source, and
-    going through all of it reads everything. May be used in the thread of one caller at a time.
+    Looking up a partition reads its one chunk; iterating a source reads that source, and iterating everything
+    reads everything. May be used by one thread at a time.
     """
 
     def __init__(self, recent: Changes | None = None, chunks: Chunks | None = None) -> None:
@@ -89,7 +89,7 @@ class Marks(Mapping[str, Mapping[str, str]]):
 
     @classmethod
     def of(cls, marks: Mapping[str, Mapping[str, str]]) -> Marks:
-        """The same of a plain dictionary."""
+        """The same for a plain dictionary."""
         return marks if isinstance(marks, Marks) else cls(marks)
 
     # -- reading -------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class Marks(Mapping[str, Mapping[str, str]]):
         return f"Marks({self.recent!r}, {'no chunks' if self.chunks.none else 'and chunks'})"
 
     def value(self, source: str, partition: str) -> str | None:
-        """Where one stands; ``None``: nowhere."""
+        """The value of one; ``None``: there is none."""
         recent = self.recent.get(source, {})
         if partition in recent:
             return recent[partition]
@@ -153,7 +153,7 @@ class Marks(Mapping[str, Mapping[str, str]]):
             value = self.recent[source][partition]
             yield where, None if value is None else (source, partition, value)
 
-    # -- of sources that are places --------------------------------------------------------------------
+    # -- sources that are places -----------------------------------------------------------------------
 
     def look_around(self, urls: Iterable[str]) -> None:
         """Read what :meth:`around` needs for all of these, together."""
@@ -163,7 +163,7 @@ class Marks(Mapping[str, Mapping[str, str]]):
             self.chunks.know(position(*at) for folder in outer for at in _splits(folder))
 
     def around(self, url: str) -> list[Entry]:
-        """What was ingested from a URL itself and from the folders around it, the innermost first."""
+        """What was ingested from a URL itself and from the folders that contain it, the innermost first."""
         found = self._around.get(url)
         if found is None:
             here = [(*at, value) for at in _splits(url) if (value := self.value(*at)) is not None]
@@ -197,9 +197,9 @@ class Marks(Mapping[str, Mapping[str, str]]):
         return Marks({source: partitions for source, partitions in recent.items() if partitions}, self.chunks)
 
     def encoded(self) -> bytes:
-        """The value of ``<table>.watermarks`` from now on.
+        """The new value of ``<table>.watermarks``.
 
-        Raises :class:`~distop.errors.ArgumentTooLarge` if so much cannot change at once.
+        Raises :class:`~distop.errors.ArgumentTooLarge` if the change is too large.
         """
         value = encode_plain(self.recent)
         if len(value) > MAX_RECENT_BYTES:
@@ -235,14 +235,14 @@ class _Partitions(Mapping[str, str]):
 
 
 def upwards(url: str) -> Iterator[str]:
-    """A URL, and those of the folders around it."""
+    """A URL, and those of the folders that contain it."""
     while url:
         yield url
         url = url.rpartition("/")[0]
 
 
 def _splits(url: str) -> Iterator[tuple[str, str]]:
-    """Every source and path that a URL may have been ingested as."""
+    """Every source and path under which a URL may have been ingested."""
     start = url.find("://") + 3
     while start > 2 and (at := url.find("/", start)) >= 0:
         yield url[:at], url[at + 1 :]

@@ -1,2 +1,1 @@
-"""What concerns a table as a whole: its audit trail, its schedules, its published indexes, the claim to its
-location, and dropping it."""
+"""Whole tables: audit trail, schedules, published indexes, the claim to the location, and dropping."""

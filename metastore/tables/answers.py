@@ -1,7 +1,7 @@
-"""What has been answered to requests that carry a key of their own, so that a repeat is not done again.
+"""Answers to requests with an idempotency key, so that a repetition is not executed again.
 
-A note is written in the transaction that does what is asked for, under a lease of etcd that nobody renews: it
-goes by itself, and nobody has to look for old ones.
+A note is written in the transaction that executes the request, under an etcd lease that is not renewed: it
+expires without any cleanup.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import AnswerRecord
 
 REMEMBER_S = 1800
-"""How long an answer is remembered at least; at most twice as long."""
+"""Minimum time that an answer is remembered; at most twice as long."""
 
 
 @dataclass(frozen=True)
 class Note:
-    """What a request writes beside what it does."""
+    """The note of a request, written with its effect."""
 
     key: bytes
     digest: str
     lease: int
 
     def beside(self, result: str) -> Txn:
-        """For its transaction, which happens only if there is no such note. ``result``: where the new
-        metadata of the one table lies that it changes, if any."""
+        """For its transaction, which happens only if there is no such note. ``result``: location of the new
+        metadata of the one table that it changes, if any."""
         record = AnswerRecord(digest=self.digest, result=result)
         return Txn((absent(self.key),), (Put(self.key, encode(record), self.lease),), (Get(self.key),))
 
 
 class Answers:
-    """Of one process. May be used from several threads."""
+    """The notes of one process. May be used from several threads."""
 
     def __init__(self, etcd: SyncEtcd) -> None:
         self._etcd, self._keyspace = etcd, etcd.keyspace
@@ -44,9 +44,9 @@ class Answers:
         self._lease, self._until = 0, 0.0
 
     def find(self, key: str, digest: str) -> AnswerRecord | None:
-        """What was answered under this key.
+        """The answer under this key.
 
-        Raises :class:`~distop.errors.RequestIdReused` if it was to another request.
+        Raises :class:`~distop.errors.RequestIdReused` if it belongs to another request.
         """
         kv = self._etcd.get(self._keyspace.answer(key))
         if not kv.exists:
@@ -57,7 +57,7 @@ class Answers:
         return record
 
     def note(self, key: str, digest: str) -> Note:
-        """For a request that is new."""
+        """The note of a new request."""
         with self._lock:
             if (now := time.monotonic()) >= self._until:
                 self._lease = self._etcd.run(lambda client: client.lease_grant(2 * REMEMBER_S))
@@ -65,6 +65,6 @@ class Answers:
             return Note(self._keyspace.answer(key), digest, self._lease)
 
     def forget_lease(self) -> None:
-        """The lease has gone, before its time: the next note gets another one."""
+        """The lease has ended early: the next note gets another one."""
         with self._lock:
             self._until = 0.0

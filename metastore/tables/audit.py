@@ -1,7 +1,7 @@
-"""The audit trail: every control action, written in the transaction that does it (checklist U2).
+"""The audit trail: every control action, written in the transaction that executes it (checklist U2).
 
-``<table>.auditTrail.<id>`` for what is done to a table and its operations, ``_audit.<id>`` for the rest. An
-id begins with the time, so key order is time order. The trail is bounded: the oldest entries are forgotten.
+``<table>.auditTrail.<id>`` for actions on a table and its operations, ``_audit.<id>`` for the rest. An id
+begins with the time, so key order is time order. The trail is bounded: the oldest entries are deleted.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from distop.metastore.records.table import AuditRecord
 log = logging.getLogger(__name__)
 
 DONE, DENIED = "done", "denied"
-"""What became of an action: it happened, or its caller had no right to it."""
+"""The outcome of an action: it happened, or its caller had no right to it."""
 
 KEEP = 2000
 """Entries kept per table, and of the installation."""
 
 KEEP_S = 400 * 86_400.0
-"""Seconds for which they are kept at the most: a year, and the time to look back at it."""
+"""Longest time that they are kept, in seconds: a year, and the time to look back at it."""
 
 BITE = 1000
-"""Entries forgotten by one transaction."""
+"""Entries deleted by one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """Who acts at present, beside what a request says of its caller."""
+    """The present actor, in addition to the caller's name in a request."""
 
     subject: str = ""
-    """The verified name; empty: nobody has verified one."""
+    """The verified name; empty: none was verified."""
     claimed: str = ""
-    """What the caller says of itself."""
+    """The name that the caller states."""
     address: str = ""
-    """Where the call comes from."""
+    """The address of the caller."""
 
 
 _NOBODY = Acting()
 acting: ContextVar[Acting] = ContextVar("acting", default=_NOBODY)
-"""Set where a call arrives; every entry made within the call says it."""
+"""Set where a call arrives; every entry written during the call contains it."""
 
 
 def audit_put(
@@ -66,14 +66,14 @@ def audit_put(
     argument: str = "",
     outcome: str = DONE,
 ) -> Put:
-    """The entry of one action, to be put into the transaction that does it.
+    """The entry of one action, for the transaction that executes it.
 
     Parameters
     ----------
     keys:
-        Of the table it is done to; the keyspace for what concerns no table, or one that is gone.
+        Keys of the affected table; the keyspace for actions on no table, or on one that is gone.
     by:
-        Who it is by their own account. A verified name takes its place, and stands beside it.
+        The name that the caller states. A verified name replaces it, and the stated one is kept as well.
     at:
         Seconds since the Unix epoch; the key begins with it.
     """
@@ -94,11 +94,11 @@ def audit_put(
 
 
 def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | None = None) -> tuple[Put, ...]:
-    """The entry of an operation: written with its start, and again with its end, in the same place, so that
-    it takes the room of one.
+    """The entry of an operation: written at its start, and again at its end under the same key, so that it
+    takes the room of one.
 
-    Operations of a series have none, unless they fail: thousands of them would push out what people did, and
-    the history has a line about all of them.
+    Operations of a series have none, unless they fail: thousands of them would displace the actions of
+    people, and the history has a line about all of them.
     """
     if arg.series and (ended is None or ended.outcome == "success"):
         return ()
@@ -126,7 +126,7 @@ def _reason(arg: OperationArg) -> str:
 
 
 def _key(keys: TableKeys | Keyspace, at: float, entry: str) -> bytes:
-    # What follows the time tells apart what happens within one millisecond.
+    # The part after the time distinguishes entries of one millisecond.
     return b"%s%s-%s" % (keys.audit_prefix, _time_of(at), entry.encode())
 
 
@@ -142,11 +142,11 @@ class Entry:
     record: AuditRecord
     revision: int
     table: str = ""
-    """Whose trail it stands in; empty: that of the installation."""
+    """The table of its trail; empty: the installation's."""
 
 
 def entry_of(keyspace: Keyspace, kv: KeyValue) -> Entry | None:
-    """The entry that a key holds; ``None`` if it is no key of a trail."""
+    """The entry of a key; ``None`` if it is not the key of a trail."""
     trail, _, name = kv.key.rpartition(b".")
     if trail + b"." == keyspace.audit_prefix:
         table = ""
@@ -170,8 +170,8 @@ async def read_audit(
 
 
 async def prune(client: EtcdClient, prefix: bytes, *, keep: int = KEEP, keep_s: float = KEEP_S) -> int:
-    """Forget the entries that are older than ``keep_s`` seconds, and the oldest beyond ``keep``; returns how
-    many. One look at one key where there are none. Safe to repeat and to leave unfinished."""
+    """Delete the entries that are older than ``keep_s`` seconds, and the oldest beyond ``keep``; return how
+    many. One read of one key where there are none. Idempotent, and may be left unfinished."""
     forgotten = 0
     too_old = prefix + _time_of(time.time() - keep_s)
     while True:
@@ -192,12 +192,12 @@ async def prune(client: EtcdClient, prefix: bytes, *, keep: int = KEEP, keep_s: 
 
 
 def _time_of(at: float) -> bytes:
-    """How the ids of a time begin. Thirteen digits of milliseconds sort as numbers do until the year 2286."""
+    """The prefix of ids of a time. Thirteen digits of milliseconds sort as numbers until the year 2286."""
     return b"%013d" % max(0, int(at * 1000))
 
 
 async def prune_softly(client: EtcdClient, prefix: bytes) -> None:
-    """:func:`prune` after an action that has happened, and that must not seem to have failed."""
+    """Call :func:`prune` after an action that has happened; an error must not make it seem to have failed."""
     try:
         await prune(client, prefix)
     except DistopError as error:

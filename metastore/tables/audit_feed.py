@@ -1,4 +1,4 @@
-"""The audit trail as it grows: of one table, or of a whole installation, from any place in it on."""
+"""The growing audit trail: of one table, or of a whole installation, from any position."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from distop.metastore.tables.audit import Entry, entry_of
 from distop.metastore.tables.listing import table_names
 
 PAGE = 500
-"""Entries read at a time."""
+"""Entries in one read."""
 
 _CURSOR = re.compile(r"(\d{1,18})(?:\.(\d{13}-[0-9a-f]{8}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A place in the trail: behind all entries of a revision, or behind one of them."""
+    """A position in the trail: after all entries of a revision, or after one of them."""
 
     revision: int
     id: str = ""
@@ -36,14 +36,14 @@ class Cursor:
     def parse(cls, text: str) -> Cursor:
         if (match := _CURSOR.fullmatch(text)) is None:
             raise InvalidArgument(
-                f"{text[:50]!r} is no place in the audit trail",
-                hint="give the cursor of an entry, or 0 for all that is kept",
+                f"{text[:50]!r} is not a position in the audit trail",
+                hint="give the cursor of an entry, or 0 for all entries",
                 details={"field": "after"},
             )
         return cls(int(match[1]), match[2] or "")
 
     def rest(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Those behind it, in order."""
+        """Those after it, in order."""
         behind = [one for one in entries if (one.revision, one.id) > (self.revision, self.id)]
         if not self.id:
             behind = [one for one in behind if one.revision > self.revision]
@@ -53,19 +53,20 @@ class Cursor:
 async def follow_audit(
     client: EtcdClient, table: TableKeys | None, after: Cursor | None
 ) -> AsyncGenerator[tuple[list[Entry], Cursor], None]:
-    """New entries as they are written, each batch with where it ends; without ``after`` from now on.
+    """New entries as they are written, in batches with the position after each; without ``after``, from now
+    on.
 
-    What etcd has forgotten the history of is read from the trails as they stand, one after the other: entries
-    are then in order within each. Nothing comes twice but what a rename has copied. Never ends by itself.
+    What etcd has compacted is read from the trails, one after the other: entries are then in order within
+    each trail. Nothing is repeated except copies made by a rename. Never ends normally.
 
-    Raises :class:`~distop.errors.InvalidArgument` for a place that has not been reached yet.
+    Raises :class:`~distop.errors.InvalidArgument` for a position in the future.
     """
     keyspace = client.keyspace
     await check_reached(client, after)
     prefix = table.audit_prefix if table is not None else keyspace.prefix
     at = after
     while True:
-        # An entry may share its revision with others, which are then told apart by their ids.
+        # An entry may share its revision with others; ids then tell them apart.
         begin = 0 if at is None else max(1, at.revision + (not at.id))
         try:
             changes = watch(client, prefix, prefix_end(prefix), from_revision=begin, deletes=False)
@@ -87,17 +88,17 @@ async def follow_audit(
 
 
 async def check_reached(client: EtcdClient, place: Cursor | None) -> None:
-    """Raises :class:`~distop.errors.InvalidArgument` for a place that has not been reached yet."""
+    """Raises :class:`~distop.errors.InvalidArgument` for a position in the future."""
     if place is not None and place.revision > await client.revision():
         raise InvalidArgument(
-            f"revision {place.revision} is yet to come",
+            f"revision {place.revision} is in the future",
             hint="give the cursor of an entry of this installation",
             details={"field": "after"},
         )
 
 
 def later(one: Cursor, other: Cursor) -> Cursor:
-    """The one of two places that is further on."""
+    """The later one of two positions."""
     return max(one, other, key=lambda cursor: (cursor.revision, not cursor.id, cursor.id))
 
 

@@ -1,4 +1,4 @@
-"""Denials in the audit trail, so few of each caller that nobody fills it by being refused."""
+"""Denials in the audit trail, limited per caller, so that no caller can fill the trail."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 WINDOW_S = 60.0
 EACH, MOST = 5, 60
-"""Denials of one caller, and of all, that are written in a window; more of them are counted."""
+"""Denials of one caller, and of all, that are written in a window; further ones are only counted."""
 
 
 class Denials:
-    """Of one process. Belongs to one event loop."""
+    """The denials of one process. Belongs to one event loop."""
 
     def __init__(self, client: EtcdClient, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._client = client
@@ -31,10 +31,11 @@ class Denials:
         self._left_out = 0
 
     async def record(self, action: str, *, by: str, target: str, reason: str = "") -> bool:
-        """Enter a denial into the trail of the installation; whether it was written, and not only counted.
+        """Write a denial to the trail of the installation; return whether it was written, and not only
+        counted.
 
-        It is written after the fact and fails softly: what was denied has not happened, whatever becomes of
-        the entry. Who is acting tells the verified name and the address.
+        It is written afterwards, and a failure is ignored: the denied action has not happened in any case.
+        The present actor supplies the verified name and the address.
         """
         now = self._clock()
         if now - self._window >= WINDOW_S:
@@ -48,7 +49,7 @@ class Denials:
         self._written[caller] += 1
         left_out, self._left_out = self._left_out, 0
         if left_out:
-            reason = f"{reason} ({left_out:,} more denials before are left out)".lstrip()
+            reason = f"{reason} ({left_out:,} earlier denials are omitted)".lstrip()
         keyspace = self._client.keyspace
         entry = audit_put(
             keyspace, action, by=by, target=target, reason=reason, at=time.time(), outcome=DENIED

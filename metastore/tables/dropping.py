@@ -1,10 +1,10 @@
-"""Dropping a table: gone for everybody in one transaction, its keys in bounded bites after that.
+"""Dropping a table: one transaction makes it invisible, then its keys are removed in bounded steps.
 
-``_dropped.<table>`` is the tombstone: it says that the rest has not gone yet, and whether files are to go,
-too. It is the last key to go, together with the claim to the folder: a repeat of the call, the creation of
-a table of that name, or a coordinator after a while finishes what was begun, and until then no other table
-can have the folder. A rename leaves one under the old name, until history and audit trail are where the
-table is.
+``_dropped.<table>`` is the tombstone: it says that keys remain, and whether files are to be removed, too. It
+is the last key to be removed, together with the claim to the folder: a repeated call, the creation of a table
+of that name, or later a coordinator finishes the drop, and until then no other table can have the folder. A
+rename leaves a tombstone under the old name, until history and audit trail have been moved to the new
+one.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ MOVE_BITE = 50
 LOOK_EVERY_S = 0.05
 
 WAIT_S = 8.0
-"""How long the last operations of the table may take to be tidied up, before the caller has to repeat."""
+"""How long the cleanup of the table's last operations may take before the caller has to repeat."""
 
 Leave = Callable[[DropRecord], Awaitable[None]]
-"""Removes the files of a table if they are to go, and what says that its folder is its own. Safe to
-repeat."""
+"""Removes the files of a table if requested, and the proof that its folder is its own.
+Idempotent."""
 
 
 async def drop_table(
     client: EtcdClient, keys: TableKeys, drop: Callable[[TableRecord], DropRecord], audit: Put, leave: Leave
 ) -> DropRecord:
-    """Drop a table, or finish a drop that was begun; returns how it was asked for.
+    """Drop a table, or finish an earlier drop; return how it was requested.
 
     Parameters
     ----------
     drop:
-        Makes the tombstone of the table that is found.
+        Makes the tombstone of the existing table.
     audit:
         Written with the tombstone, and so once.
 
     Raises
     ------
     TableNotFound
-        There is neither the table nor anything left of it.
+        The table does not exist, and nothing is left of it.
     IncompatibleOperation
         Operations run; the error names one.
     Exhausted
-        Its last operations are still being tidied up. It is gone already: repeat the call.
+        Its last operations are still being cleaned up. It is already gone: repeat the call.
     """
     tombstone = keys.keyspace.dropped(keys.name)
     wanted = (keys.table, keys.run_ops, tombstone)
@@ -92,7 +92,7 @@ async def drop_table(
     def is_ours(read: TxnResult) -> DropRecord | None:
         nonlocal finished
         table = read.one(0, keys.table)
-        # The table of before is gone, and its drop finished: else nobody could have made another one.
+        # The earlier table is gone, and its drop finished: otherwise no other one could have been created.
         finished = table.exists and sent is not None and _uuid(table) != sent.uuid
         return sent if finished else None
 
@@ -108,20 +108,20 @@ async def drop_table(
 
 
 async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, leave: Leave) -> None:
-    """Remove what a dropped table has left, or a renamed one under its old name; may die anywhere and be
-    called again by anybody."""
+    """Remove the remaining keys of a dropped table, or of a renamed one under its old name. Can be
+    interrupted, and repeated by any process."""
     await _until_tidy(client, keys)
     if record.renamed_to:
         await _move_past(client, keys, record)
     else:
         await leave(record)
     reached("drop.middle")
-    after_leader = keys.coordinator + b"\0"  # a leader's key stays: it goes with its lease
+    after_leader = keys.coordinator + b"\0"  # a leader's key stays until its lease ends
     for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
         while page := (await client.get_range(start, end, keys_only=True, limit=BITE)).kvs:
             bite = Delete(page[0].key, page[-1].key + b"\0")
             if not (await settle(client, Txn((absent(keys.table),), (bite,)))).succeeded:
-                return  # another call has finished it, and the table was made again
+                return  # another call has finished it, and the table was created again
     await _finish(client, keys, Claim(keys.keyspace, record.location, record.name, record.uuid))
 
 
@@ -130,7 +130,7 @@ def _uuid(table: KeyValue) -> str:
 
 
 async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord) -> None:
-    """History and audit trail follow a renamed table, unless that is gone, too."""
+    """Move history and audit trail of a renamed table, unless that is gone, too."""
     new = old.keyspace.table(record.renamed_to)
     for prefix in (old.audit_prefix, old.history_prefix):
         while page := (await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs:
@@ -138,13 +138,13 @@ async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord) -> 
             if not table.exists or _uuid(table) != record.uuid:
                 return
             puts = (Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in page)
-            # The first one stands: nobody else has moved them.
+            # The first copy of a key stays: no other process has moved it.
             ops: tuple[Op, ...] = (*puts, Delete(page[0].key, page[-1].key + b"\0"))
             await settle(client, Txn((unchanged(page[0]), unchanged(table)), ops))
 
 
 async def _finish(client: EtcdClient, keys: TableKeys, claim: Claim) -> None:
-    """The tombstone goes, and the place is free for another table."""
+    """Remove the tombstone, so that another table can have the location."""
     tombstone = keys.keyspace.dropped(keys.name)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
@@ -167,7 +167,7 @@ async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
     while (await client.get_range(index, prefix_end(index), keys_only=True, limit=1)).kvs:
         if loop.time() > deadline:
             raise Exhausted(
-                f"table {keys.name!r} is gone, but its last operation is still being tidied up",
+                f"table {keys.name!r} is gone, but its last operation is still being cleaned up",
                 hint="drop it again in a moment; a coordinator must be running",
                 details={"table": keys.name},
             )

@@ -1,4 +1,4 @@
-"""The published indexes of a table: one key each, which names the manifest that counts."""
+"""The published indexes of a table: one key each, which names the current manifest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 async def read_indexes(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> list[IndexRecord]:
-    """All indexes of a table that this version understands, by column. As of ``revision``; 0: now."""
+    """All indexes of a table that this version understands, by column. At ``revision``; 0: now."""
     found = []
     for kv in (await client.scan(keys.index_prefix, revision=revision)).kvs:
         try:

@@ -1,6 +1,6 @@
 """The index of tables: one key per table below ``_tables.``, written and removed with the table's record.
 
-Listings read it instead of the tables, whose keys may be many.
+Listings read it instead of the tables, which may have many keys.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
 
 PAGE = 1000
-"""Names read at a time, at most."""
+"""Most names in one read."""
 
 
 def table_puts(keys: TableKeys, record: TableRecord) -> tuple[Put, Put]:
-    """What makes a table: its record, and its entry in the index."""
+    """The writes that create a table: its record, and its entry in the index."""
     return Put(keys.table, encode(record)), Put(keys.entry, b"{}")
 
 
 def table_deletes(keys: TableKeys) -> tuple[Delete, Delete]:
-    """What removes a table."""
+    """The writes that remove a table."""
     return Delete(keys.table), Delete(keys.entry)
 
 
 def table_of_entry(keyspace: Keyspace, key: bytes) -> str:
-    """The table that an entry of the index stands for."""
+    """The table of an index entry."""
     return unescape(key[len(keyspace.tables) :].decode())
 
 
 async def table_names(
     client: EtcdClient, *, after: str = "", revision: int = 0, limit: int = PAGE
 ) -> AsyncGenerator[tuple[list[str], int], None]:
-    """Names of all tables in key order, from behind ``after`` on, and the revision they are of (0: the
-    present one), in lists of up to ``limit``. There may be empty ones."""
+    """Names of all tables in key order, after ``after``, and the revision (0: the present one), in lists of
+    up to ``limit``. Lists may be empty."""
     keyspace = client.keyspace
     start = keyspace.table(after).entry + b"\0" if after else keyspace.tables
     pages = client.pages(start, prefix_end(keyspace.tables), revision=revision, keys_only=True, limit=limit)

@@ -1,9 +1,9 @@
-"""Claims to places: each folder belongs to one table, and so does everything in it (checklist S2).
+"""Claims to locations: each folder belongs to one table, and so does everything in it (checklist S2).
 
-``_locations.<place>`` is written in the transaction that makes the table. That compares that nothing stands
-there, at any place above it, and in the range of all places in it: of two tables that would share or nest,
-made at the same instant, one wins. It costs a compare for each folder above, however many tables there are.
-The claim goes with the table, and after what was to be removed of its files.
+``_locations.<place>`` is written in the transaction that creates the table. That compares that there is no
+claim to this place, to any place above it, or in the range of all places in it: of two concurrently created
+tables that would share or nest folders, one wins. It costs a compare for each folder above, however many
+tables there are. The claim is removed with the table, after its files.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from distop.metastore.records.table import LocationRecord, TableRecord
 
 @dataclass(frozen=True)
 class Claim:
-    """What one table claims.
+    """The claim of one table.
 
     Parameters
     ----------
     location:
-        In its canonical spelling.
+        In canonical form.
     uuid:
         Of the table.
     """
@@ -70,19 +70,19 @@ class Claim:
         return start, prefix_end(start)
 
     def free(self) -> tuple[Compare, ...]:
-        """Nobody has claimed the place, one that it lies in, or one that lies in it."""
+        """No table has claimed the place, one that contains it, or one in it."""
         return absent(self.key), absent_range(*self._inside), *(absent(key) for key in self._above)
 
     def reads(self) -> tuple[Get, ...]:
-        """What :meth:`check` asks for."""
+        """The reads for :meth:`check`."""
         return Get(self.key), Get(*self._inside, limit=1), *(Get(key) for key in self._above)
 
     def rivals(self, found: Sequence[list[KeyValue]]) -> list[KeyValue]:
-        """The claims that are in the way of this one, of what :meth:`reads` has found."""
+        """The conflicting claims in the result of :meth:`reads`."""
         return [kv for kvs in found for kv in kvs if not (kv.key == self.key and self.is_mine(kv))]
 
     def check(self, found: Sequence[list[KeyValue]]) -> None:
-        """Raises :class:`~distop.errors.LocationInUse` that names the table in the way."""
+        """Raises :class:`~distop.errors.LocationInUse` with the name of the conflicting table."""
         for kv in self.rivals(found):
             place = kv.key[len(self.keyspace.locations) :].decode()
             other = owner_of(kv)
@@ -90,24 +90,24 @@ class Claim:
             how = "is" if kv.key == self.key else "lies in" if kv.key < self.key else "has in it"
             raise LocationInUse(
                 f"location {self.location} {how} the folder of table {name}",
-                hint="give each table a folder of its own; of a table that is being dropped, repeat the drop",
+                hint="give each table a folder of its own; if that table is being dropped, repeat the drop",
                 details={"field": "location", "table": other.table if other else "", "claim": place},
             )
 
     def is_mine(self, kv: KeyValue) -> bool:
-        """Whether what stands at :attr:`key` is the claim of this table."""
+        """Whether the record at :attr:`key` is the claim of this table."""
         other = owner_of(kv)
         return other is not None and (other.table, other.uuid) == (self.table, self.uuid)
 
     def given_up(self, standing: KeyValue) -> Txn:
-        """What takes the claim away, if it is the one that was read; nothing if it is not this table's."""
+        """The removal of the claim, if it is the one that was read; nothing if it is not this table's."""
         if not self.is_mine(standing):
             return Txn()
         return Txn((unchanged(standing),), (Delete(self.key),))
 
     def passed_on(self, standing: KeyValue, to: Claim) -> Txn:
-        """What makes of this claim another one, of a table that is renamed or moves: the place may not be
-        one that is above the present one, or in it."""
+        """The writes that replace this claim by another one, for a table that is renamed or moves: the new
+        place may not contain the present one, or be in it."""
         if not self.is_mine(standing):
             return Txn(to.free(), (to.put,))
         if to.key == self.key:
@@ -116,7 +116,7 @@ class Claim:
 
 
 def owner_of(kv: KeyValue) -> LocationRecord | None:
-    """Who has claimed a place; ``None`` if nobody has, or the claim cannot be read."""
+    """The owner of a place; ``None`` if it has none, or the claim cannot be read."""
     try:
         return decode(kv.value, LocationRecord, kv.key) if kv.exists else None
     except CorruptRecord:

@@ -1,8 +1,8 @@
 """Changes of a table's schedules: adding, pausing, resuming, removing.
 
-Each is one transaction that compares the schedule and ``_schedules.<table>`` as read, writes the audit entry
-along, tells the leader to look, and leaves the id of the request there. So a repeat of a request, after a
-lost reply or by another coordinator, hears that it was done, and it is done, and told, once.
+Each is one transaction that compares the schedule and ``_schedules.<table>`` as read, writes the audit entry,
+makes the leader look, and stores the request's id there. So a repeated request, after a lost reply or through
+another coordinator, is recognised as done; the change and its audit entry happen once.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ async def add_schedule(
     check: Callable[[TableRecord], None],
     beside: tuple[Op, ...] = (),
 ) -> ScheduleRecord:
-    """Add a schedule to a table; ``record.request`` is the id of the call. Safe to repeat.
+    """Add a schedule to a table; ``record.request`` is the id of the call. Idempotent.
 
     Parameters
     ----------
     check:
-        Raises what the table it is for does not bear.
+        Raises if the table does not support the schedule.
     beside:
-        What is written along with it: the audit entry.
+        Written in the same transaction: the audit entry.
 
     Raises
     ------
     ScheduleExists
-        There is one of this name.
+        There is one with this name.
     PreconditionFailed
-        The table has as many as it may.
+        The table already has the most schedules allowed.
     TableNotFound, ArgumentTooLarge
-        As they say; nothing was written.
+        Nothing was written.
     """
     value = encode(record)
     if len(value) > MAX_SCHEDULE_BYTES:
@@ -82,14 +82,15 @@ async def add_schedule(
             if standing.request == record.request:
                 return None, standing
             raise ScheduleExists(
-                f"table {keys.name!r} has a schedule {name!r}", details={"table": keys.name, "schedule": name}
+                f"table {keys.name!r} already has a schedule {name!r}",
+                details={"table": keys.name, "schedule": name},
             )
         if record.request in agenda_of(agenda_kv).decided:
             return None, record  # added, and removed since
         check(decode(table.value, TableRecord, table.key))
         if len(read.got(3)) >= MAX_SCHEDULES:
             raise PreconditionFailed(
-                f"table {keys.name!r} has {MAX_SCHEDULES} schedules, which is the most",
+                f"table {keys.name!r} has {MAX_SCHEDULES} schedules, the limit",
                 hint=f"remove one first: distop schedules rm {keys.name} NAME",
                 details={"table": keys.name},
             )
@@ -109,8 +110,8 @@ async def change_schedule(
     request: str,
     beside: tuple[Op, ...] = (),
 ) -> ScheduleRecord:
-    """Put a schedule in place of itself, as ``change`` makes it; ``None``: it is as it should be. Safe to
-    repeat.
+    """Replace a schedule by what ``change`` makes of it; ``None``: nothing changes.
+    Idempotent.
 
     Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`.
     """
@@ -131,8 +132,8 @@ async def change_schedule(
 async def remove_schedule(
     client: EtcdClient, keys: TableKeys, name: str, *, request: str, beside: tuple[Op, ...] = ()
 ) -> ScheduleRecord | None:
-    """Remove a schedule; what it has started goes on. Returns what stood there; ``None``: this very call had
-    removed it before.
+    """Remove a schedule; operations that it started go on. Returns the removed record; ``None``: this very
+    call had removed it before.
 
     Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`.
     """
@@ -152,8 +153,8 @@ async def remove_schedule(
 async def read_schedules(
     client: EtcdClient, keys: TableKeys
 ) -> tuple[dict[str, ScheduleRecord | CorruptRecord], int]:
-    """The schedules of a table by their names, in their order, and the revision that they were read at. What
-    cannot be read, as it is damaged or of a newer version, keeps nobody from the others.
+    """The schedules of a table by name, in order, and the revision of the read. An unreadable one, damaged or
+    of a newer version, does not hide the others.
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
@@ -177,20 +178,20 @@ def all_of(keys: TableKeys) -> Get:
 
 
 def name_of(keys: TableKeys, kv: KeyValue) -> str:
-    """The name of the schedule that stands at a key."""
+    """The name of the schedule with this key."""
     return unescape(kv.key[len(keys.schedule_prefix) :].decode())
 
 
 def agenda_of(kv: KeyValue) -> AgendaRecord:
-    """What stands at ``_schedules.<table>``; of a missing key: nothing is to be looked at."""
+    """The record at ``_schedules.<table>``; of a missing key: nothing to look at."""
     return decode(kv.value, AgendaRecord, kv.key) if kv.exists else AgendaRecord()
 
 
 def looked_at_once(agenda_kv: KeyValue, request: str = "", key: bytes = b"") -> Put:
-    """Tells the leader to look at the schedules; ``key``: under another name of the table."""
+    """Makes the leader look at the schedules; ``key``: under another name of the table."""
     agenda = agenda_of(agenda_kv)
     decided = [*agenda.decided, request][-MAX_DECIDED:] if request else agenda.decided
-    # What was known of the head may be of another table's by now, or of schedules that are gone.
+    # The stored head state may be another table's by now, or of schedules that are gone.
     told = msgspec.structs.replace(agenda, due=0.0, watches=False, decided=decided)
     return Put(key or agenda_kv.key, encode(told))
 
@@ -218,7 +219,7 @@ def _standing(keys: TableKeys, name: str, kv: KeyValue) -> ScheduleRecord:
     if not kv.exists:
         raise ScheduleNotFound(
             f"table {keys.name!r} has no schedule {name!r}",
-            hint=f"those that it has: distop schedules ls {keys.name}",
+            hint=f"list its schedules: distop schedules ls {keys.name}",
             details={"table": keys.name, "schedule": name},
         )
     return decode(kv.value, ScheduleRecord, kv.key)

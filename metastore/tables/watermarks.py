@@ -1,8 +1,8 @@
-"""The watermarks of a table in etcd: reading them, making room for more, and putting them where a person says
-that they belong (checklist C8, U2, G4).
+"""The watermarks of a table in etcd: reading them, making room for more, and setting them by hand (checklist
+C8, U2, G4).
 
-Operations move watermarks when they finish. An emergency may need it without one: after a rollback that has
-kept them, or when a source has been renumbered.
+Operations move watermarks when they finish. Sometimes it must be done by hand: after a rollback that kept
+them, or when a source has been renumbered.
 """
 
 from __future__ import annotations
@@ -37,29 +37,29 @@ from distop.metastore.records.watermarks import (
 )
 
 FOLDED_BYTES = 400_000
-"""What one fold writes into chunks."""
+"""Bytes that one fold writes into chunks."""
 
 FOLDED_CHUNKS = 40
-"""How many chunks it writes at most, about."""
+"""About how many chunks it writes at most."""
 
 FOLDS = 4
-"""Folds before one finish, if there is room without them."""
+"""Folds before one finish, if it would fit without them."""
 
 MAX_FOLDS = 2000
-"""Folds before one finish, if there is not."""
+"""Folds before one finish, if it would not."""
 
 DEADLINES = 4
-"""Longest that a thread waits for chunks, in deadlines of a request."""
+"""Longest wait of a thread for chunks, in deadlines of a request."""
 
 
 def watermark_chunks(keyspace: Keyspace, table: TableRecord) -> bytes:
-    """What the keys of its chunks begin with."""
+    """The prefix of its chunks' keys."""
     return keyspace.watermark_chunks(table.uuid or table.name)
 
 
 class ChunkReader:
-    """Reads chunks of a table as they stood at a revision. Made on the event loop of its client; called in
-    other threads, it blocks. In another process, where it was sent to, it has a connection of its own.
+    """Reads chunks of a table at a revision. Made on the event loop of its client; called in other threads,
+    it blocks. In another process, after pickling, it has a connection of its own.
 
     Raises :class:`~distop.errors.Compacted` if that revision is gone.
     """
@@ -84,7 +84,7 @@ class ChunkReader:
         return future.result(DEADLINES * self._config.timeout_s)
 
     async def read(self, client: EtcdClient, positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
-        """For each position the first chunk at or behind it; see :data:`.Fetch`."""
+        """For each position the first chunk at or after it; see :data:`.Fetch`."""
 
         async def first(where: bytes) -> tuple[bytes, bytes] | None:
             page = await client.get_range(
@@ -101,12 +101,12 @@ def _connected(config: EtcdConfig) -> SyncEtcd:
 
 
 def marks_at(client: EtcdClient, table: TableRecord, recent: KeyValue, revision: int) -> Marks:
-    """The watermarks of a table as they stood at a revision, to be gone through in another thread."""
+    """The watermarks of a table at a revision, to be iterated in another thread."""
     return Marks(decode_recent(recent.value), Chunks(ChunkReader(client, table, revision)))
 
 
 async def read_marks(client: EtcdClient, keys: TableKeys) -> tuple[Marks, int]:
-    """The watermarks of a table as they stand, and the revision of that; to be gone through in a thread.
+    """The present watermarks of a table, and their revision; to be iterated in a thread.
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
@@ -125,7 +125,7 @@ def _record(keys: TableKeys, table: KeyValue) -> TableRecord:
 
 
 async def make_room(client: EtcdClient, keys: TableKeys, moves: int) -> None:
-    """Put what was written lately into the chunks, so that a change has room.
+    """Move recent watermarks into the chunks, so that a change has room.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ async def make_room(client: EtcdClient, keys: TableKeys, moves: int) -> None:
     Raises
     ------
     Exhausted
-        Others change the watermarks faster.
+        Other processes change the watermarks faster.
     """
     for count in range(MAX_FOLDS):
         size = await fold(client, keys)
@@ -149,11 +149,11 @@ async def make_room(client: EtcdClient, keys: TableKeys, moves: int) -> None:
 
 
 async def fold(client: EtcdClient, keys: TableKeys) -> int:
-    """Put some of the watermarks that were written lately into their chunks; returns the bytes that are left.
+    """Move some of the recent watermarks into their chunks; return the bytes that are left.
 
-    IF the table and its recent watermarks are as read THEN the chunks with them, and without them what is
-    recent. What is read is the same before and after, so anybody may do it at any time, and die: whatever
-    else changes watermarks compares the key that this writes, too.
+    IF the table and its recent watermarks are as read THEN the chunks with them, and the recent ones without
+    them. Readers see no difference, so any process may do it at any time, and be killed: every other change
+    of watermarks also compares the key that this writes.
     """
 
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
@@ -173,7 +173,7 @@ async def fold(client: EtcdClient, keys: TableKeys) -> int:
 
 
 async def _folded(client: EtcdClient, recent: Recent, reader: ChunkReader, prefix: bytes) -> list[Op]:
-    """What writes some of ``recent`` into chunks; takes them out of it."""
+    """The writes that move some of ``recent`` into chunks; removes them from it."""
     waiting: list[tuple[bytes, str, str, str | None]] = sorted(
         (position(source, partition), source, partition, value)
         for source, partitions in recent.items()
@@ -207,8 +207,8 @@ async def _folded(client: EtcdClient, recent: Recent, reader: ChunkReader, prefi
 # -- by hand -----------------------------------------------------------------------------------------
 
 Change = Callable[[Marks, TableRecord, Head | None], Awaitable[tuple[Marks, Txn]]]
-"""The new watermarks of a table, and what is to be done to its chunks besides. Called again when the table
-has changed meanwhile."""
+"""Returns the new watermarks of a table, and further writes to its chunks. Called again when the table has
+changed meanwhile."""
 
 
 def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn]:
@@ -217,7 +217,7 @@ def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn
     Parameters
     ----------
     prefix:
-        What the keys of its chunks begin with.
+        The prefix of its chunks' keys.
     """
     start = position(source)
     end = prefix_end(start)
@@ -228,8 +228,8 @@ def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn
         others = [(where, entry) for where, entry in chunk.entries.items() if entry[0] != source]
         inside = chunk.bound < end
         if not inside and len(others) == len(chunk.entries):
-            continue  # it lies behind the source
-        # One whose bound is within the range goes with it: the rest of it stands before the range.
+            continue  # it is after the source
+        # A chunk whose bound is within the range is removed: the rest of it is before the range.
         bound = max(where for where, _ in others) if inside and others else chunk.bound
         if others:
             ops.append(Put(prefix + bound, chunk_value(entry for _, entry in others)))
@@ -241,7 +241,7 @@ def without_source(marks: Marks, prefix: bytes, source: str) -> tuple[Marks, Txn
 async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change, audit: Put) -> int:
     """IF table, running operations, head and watermarks are as read THEN new watermarks and the audit entry.
 
-    Where nothing is to change, nothing is written. Returns the revision they were read or written at.
+    If nothing changes, nothing is written. Returns the revision of the read or write.
 
     Raises
     ------
@@ -267,7 +267,7 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
         return Txn(compares, (Put(keys.watermarks, after.encoded()), audit)) + besides, True
 
     def is_ours(read: TxnResult) -> bool | None:
-        # The audit entry of an earlier copy; somebody else may have changed them since.
+        # The audit entry of an earlier copy; others may have changed the watermarks since.
         return True if read.got(4) else None
 
     reads = [*(Get(key) for key in wanted), Get(audit.key)]
@@ -280,7 +280,7 @@ async def _check_none_moves(client: EtcdClient, keys: TableKeys, run_ops: KeyVal
         for slot in slots:
             running = OperationId.from_slot(keys.name, kind, slot)
             kv = await client.get(keys.operation(running).arg)
-            if not kv.exists:  # it has ended since, and the transaction will say so
+            if not kv.exists:  # it has ended since, and the transaction will notice
                 continue
             arg = decode(kv.value, OperationArg, kv.key)
             if arg.watermarks or arg.effect is Effect.REPLACES:
