@@ -1,4 +1,4 @@
-"""Rows that cannot be read: finding them exactly, and what becomes of them."""
+"""Unreadable rows: finding them exactly, and handling them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ MAX_REASON_CHARACTERS = 400
 
 
 PIECE_ROWS = 512
-"""A block with a bad row is first taken apart into pieces of so many rows."""
+"""A block with a bad row is first split into pieces of this many rows."""
 
 
 class Unconvertible(Exception):
-    """Some of the rows cannot be converted. Its text says why, in words for the user.
+    """Some of the rows cannot be converted. The text is the reason, for the user.
 
     Parameters
     ----------
     row:
-        Index of a bad row among those that were to be converted, if known; there may be others before it.
+        Index of a bad row among the rows to convert, if known; there may be others before it.
     """
 
     def __init__(self, reason: str, row: int | None = None) -> None:
@@ -47,10 +47,10 @@ class Rows(Protocol):
         """Some of the rows."""
 
     def number(self) -> int:
-        """Where the first row stands in its file, counted from 1. May read the file."""
+        """The position of the first row in its file, counted from 1. May read the file."""
 
     def raw(self) -> str:
-        """The rows as text, to be looked at by people."""
+        """The rows as text, for people."""
 
 
 R = TypeVar("R", bound=Rows)
@@ -58,10 +58,10 @@ T = TypeVar("T")
 
 
 def convert_good_rows(rows: R, convert: Callable[[R], T], reject: Callable[[R, str], None]) -> Iterator[T]:
-    """Convert what can be converted, in order; ``reject`` each row that cannot.
+    """Convert all convertible rows, in order; ``reject`` each other row.
 
-    Rows are taken apart until the bad ones stand alone, so that one and the same conversion decides about a
-    block and about a single row: a row is good or bad whatever stands beside it.
+    Rows are split until the bad ones are alone, so the same conversion decides about a block and about a
+    single row: a row is good or bad independently of its neighbours.
     """
     waiting = [rows]
     while waiting:
@@ -77,7 +77,7 @@ def convert_good_rows(rows: R, convert: Callable[[R], T], reject: Callable[[R, s
 
 
 def _edges(count: int, bad: int | None) -> list[int]:
-    """Where to take ``count`` rows apart, of which one is bad: around it, if that leaves something aside."""
+    """Where to split ``count`` rows with a bad one: around it, if that separates any."""
     if count > PIECE_ROWS:
         return [*range(0, count, PIECE_ROWS), count]
     if bad is not None and 0 < bad < count:
@@ -85,16 +85,17 @@ def _edges(count: int, bad: int | None) -> list[int]:
     return sorted({0, count // 2, count})
 
 
-class RowPlace(Protocol):
-    """Where a row stands in its source; as text, for people."""
+class RowPosition(Protocol):
+    """The position of a row in its source; as text, for people."""
 
     def facts(self) -> dict[str, Any]:
-        """The same for programs: first the source, last the place within it."""
+        """The same for programs: first the source, last the position in it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a row stands: the URL of its file, and its line (CSV, JSON) or row (Parquet), counted from 1."""
+class FilePosition:
+    """The position of a row: the URL of its file, and its line (CSV, JSON) or row (Parquet), counted from
+    1."""
 
     file: str
     number: int
@@ -108,33 +109,33 @@ class Place:
 
 
 class BadRowPolicy(ABC):
-    """What becomes of bad rows."""
+    """Handles bad rows."""
 
     count: int = 0
     path: str | None = None
-    """Where they are kept, once there are any."""
+    """Where they are stored, once there are any."""
 
     @abstractmethod
-    def reject(self, place: RowPlace, reason: str, raw: str) -> None:
+    def reject(self, place: RowPosition, reason: str, raw: str) -> None:
         """One bad row.
 
         Raises
         ------
         BadRow
-            If the policy is to fail.
+            The policy is to fail.
         """
 
     def close(self) -> None:  # noqa: B027 - a default, not a gap
-        """No more will come; what is kept is complete."""
+        """No more will come; the stored rows are complete."""
 
     def abort(self) -> None:  # noqa: B027 - a default, not a gap
-        """The attempt has failed; nothing is kept."""
+        """The attempt has failed; nothing is stored."""
 
 
 class Fail(BadRowPolicy):
     """The first bad row fails the job."""
 
-    def reject(self, place: RowPlace, reason: str, raw: str) -> None:
+    def reject(self, place: RowPosition, reason: str, raw: str) -> None:
         self.count += 1
         raise BadRow(
             f"{place}: {_shorten(reason)}",
@@ -143,14 +144,14 @@ class Fail(BadRowPolicy):
 
 
 class Quarantine(BadRowPolicy):
-    """Bad rows go into a file of JSON lines: where they stand (``file``, ``line``), ``reason`` and ``raw``.
+    """Bad rows go to a file of JSON lines: their position (``file``, ``line``), ``reason`` and ``raw``.
 
     Parameters
     ----------
     io:
-        Access to the table's files.
+        File access of the table.
     path:
-        URL of the file; it is made when the first bad row comes.
+        URL of the file; it is created with the first bad row.
     """
 
     def __init__(self, io: FileIO, path: str) -> None:
@@ -158,7 +159,7 @@ class Quarantine(BadRowPolicy):
         self._target = path
         self._stream: OutputStream | None = None
 
-    def reject(self, place: RowPlace, reason: str, raw: str) -> None:
+    def reject(self, place: RowPosition, reason: str, raw: str) -> None:
         if self._stream is None:
             self._stream = self._io.new_output(self._target).create(overwrite=True)
             self.path = self._target
@@ -180,7 +181,7 @@ class Quarantine(BadRowPolicy):
             self._stream.close()
             self._io.delete(self._target)
         except Exception as error:
-            # The reason of the failure matters more; the attempt's clean-up will try again.
+            # The error of the failure matters more; the attempt's clean-up will retry.
             logger.warning("quarantine_not_removed", extra={"path": self._target, "error": str(error)})
 
 

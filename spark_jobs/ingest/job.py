@@ -15,7 +15,7 @@ from distop.commit.layout.staging import quarantine_folder
 from distop.commit.outputs import output_of
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
-from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, Place, Quarantine, Rows
+from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, Rows
 from distop.spark_jobs.formats.conversion import fitting
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.reader import FileUnusable
@@ -27,11 +27,11 @@ from distop.spark_jobs.ingest.topic_split import TopicSplit
 from distop.spark_jobs.rules.staged import JobChecks
 
 MAX_RESULT_BYTES = 800
-"""A job's record has room for 1 KiB, and holds the attempt's name and the time besides the result."""
+"""Limit of the result: a job's record of 1 KiB also holds the attempt's name and the time."""
 BLOCK_ROWS = 1 << 16
-"""Rows of a DataFrame that are converted and written at a time: Spark's own batches are small."""
+"""Rows of a DataFrame that are converted and written together: Spark's own batches are small."""
 QUARANTINE = "quarantine"
-"""Field of the result: the file that bad rows are kept in, below the table's location."""
+"""Field of the result: the file of bad rows, below the table's location."""
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
@@ -48,17 +48,17 @@ def run_job(job: JobContext) -> dict[str, Any]:
 
 
 class Split(Protocol):
-    """What one job is to read."""
+    """The input of one job."""
 
     facts: dict[str, int]
-    """What there is to say about it besides the rows; complete when all have been read."""
+    """Facts about it; complete when all rows have been read."""
 
     def rows(self) -> Generator[Converted, None, None]:
         """All rows, in blocks; stops between them once the job is cancelled."""
 
 
 def _written(job: JobContext, plan: TargetPlan, split: Split, policy: BadRowPolicy) -> dict[str, Any]:
-    """Check and write the rows of a split; the job's result."""
+    """Check and write the rows of a split; return the job's result."""
     with (
         output_of(plan.output).writer(plan.table_layout, job) as writer,
         JobChecks(plan.rules, job) as checks,
@@ -85,9 +85,9 @@ def _written(job: JobContext, plan: TargetPlan, split: Split, policy: BadRowPoli
 
 
 def bounded(result: dict[str, Any]) -> dict[str, Any]:
-    """A result that a job's record has room for."""
+    """A result that fits into a job's record."""
     if "manifest" in result and len(msgspec.json.encode(result)) > MAX_RESULT_BYTES:
-        # The manifest says it, too; here it only saves the commit from opening it.
+        # The manifest has it, too; here it only saves the commit from opening it.
         result.pop("partitions", None)
     return result
 
@@ -108,7 +108,7 @@ class FrameRows:
         self.facts: dict[str, int] = {}
 
     def rows(self) -> Generator[Converted, None, None]:
-        """All rows, so many at a time that each block is worth its while.
+        """All rows, in blocks of useful size.
 
         Raises :class:`~distop.errors.BadRow` if a value does not fit its column.
         """
@@ -130,12 +130,12 @@ class FrameRows:
 
 
 class FilesSplit:
-    """Reads the pieces of files that one split consists of.
+    """Reads the ranges of files in one split.
 
     Parameters
     ----------
     look:
-        Called between blocks; raises if the rows are not wanted any more.
+        Called between blocks; raises if the rows are no longer needed.
     """
 
     def __init__(self, plan: IngestPlan, split: str, rows: GoodRows, look: Callable[[], None]) -> None:
@@ -165,17 +165,17 @@ class FilesSplit:
                     yield self._rows.of(
                         block, file.url, opened.convert, partial(_place, file.url, opened.row_unit)
                     )
-            # What was read is what was planned only if it is so until the end.
+            # The rows are those of the plan only if the file is unchanged until the end.
             _check_unchanged(file, entry)
 
 
-def _place(url: str, unit: str, rows: Rows) -> Place:
-    return Place(url, rows.number(), unit)
+def _place(url: str, unit: str, rows: Rows) -> FilePosition:
+    return FilePosition(url, rows.number(), unit)
 
 
 @contextmanager
 def _file_named(file: OpenFile) -> Iterator[None]:
-    """Make what is wrong with a file as a whole a permanent failure that names it."""
+    """Turn an error of a whole file into a permanent failure that names it."""
     try:
         yield
     except FileUnusable as error:
@@ -195,6 +195,6 @@ def _check_unchanged(file: OpenFile, entry: FileEntry) -> None:
 def _changed(file: OpenFile, how: str) -> JobFailed:
     return JobFailed(
         f"source changed since the operation started: {file.url}: {how}",
-        hint="start the operation again, on files that stay as they are",
+        hint="start the operation again, on files that do not change",
         details={"file": file.url},
     )

@@ -1,4 +1,4 @@
-"""What an ingest would do: its columns and types, some rows, how much there is, and what looks wrong."""
+"""What an ingest would do: its columns and types, some rows, its size, and suspicions."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from distop.commit.layout.model import Layout
 from distop.commit.rows import table_layout
 from distop.metastore.records.structs import convert
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPlace
+from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPosition
 from distop.spark_jobs.ingest.job import FilesSplit
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.ingest.planning import plan_ingest
 from distop.spark_jobs.ingest.rows import Conversion, GoodRows
 
 ROWS = 5
-"""Rows that are shown, good and bad ones."""
+"""Rows shown, good and bad ones."""
 MAX_TEXT = 200
-"""Characters of a value that are shown."""
+"""Characters shown of a value."""
 
 
 def preview_ingest(request: PlanRequest) -> dict[str, Any]:
-    """``format``, ``files``, ``bytes``, ``jobs``, ``columns`` (``name``, ``type``, and where that is
-    ``from``: ``table``, ``schema`` or ``files``), ``rows``, ``warnings``, ``badRows``; of a topic without
-    ``files``, ``bytes`` and rows. Of what would do nothing: ``jobs`` alone.
+    """``format``, ``files``, ``bytes``, ``jobs``, ``columns`` (``name``, ``type``, and the origin of that,
+    ``from``: ``table``, ``schema`` or ``files``), ``rows``, ``warnings``, ``badRows``; for a topic without
+    ``files``, ``bytes`` and rows. For an ingest that would do nothing: only ``jobs``.
 
-    Planned as a start is, and raises what that raises.
+    Planned as a start is, with the same errors.
     """
     plan = plan_ingest(request)
     skipped = {name: plan.argument[name] for name in ("filesSkipped",) if name in plan.argument}
@@ -56,23 +56,23 @@ def _columns(plan: IngestPlan, table: Layout | None, declared: dict[str, str]) -
 
 
 class _Enough(Exception):
-    """No more rows are to be looked at."""
+    """Enough rows have been read."""
 
 
 class _Noted(BadRowPolicy):
-    """Bad rows are only looked at."""
+    """Bad rows are only shown."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def reject(self, place: RowPlace, reason: str, raw: str) -> None:
+    def reject(self, place: RowPosition, reason: str, raw: str) -> None:
         self.reasons.append(f"{place}: {reason}"[:MAX_TEXT])
         if len(self.reasons) >= ROWS:
             raise _Enough
 
 
 def _some_rows(plan: IngestPlan) -> tuple[list[dict[str, Any]], list[str]]:
-    """The first rows as the table would have them, and what is wrong with those that would not be there."""
+    """The first rows as the table would have them, and the reasons why others would be missing."""
     noted = _Noted()
     rows = GoodRows(Conversion.to_table(plan), noted, lambda: None)
     found: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""From the columns of a source to those of the table, and what becomes of rows that do not go there."""
+"""From the columns of a source to those of the table, with handling of rows that do not fit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPlace, Rows, convert_good_rows
+from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPosition, Rows, convert_good_rows
 from distop.spark_jobs.formats.conversion import converted
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
@@ -19,14 +19,14 @@ R = TypeVar("R", bound=Rows)
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """Rows as the table takes them.
+    """Rows in the table's schema.
 
     Parameters
     ----------
     read:
         How many there were before the filter.
     source:
-        Where they are from: the URL of a file, or of a topic.
+        Their origin: the URL of a file, or of a topic.
     """
 
     read: int
@@ -36,16 +36,16 @@ class Converted:
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """What becomes of the rows that were read.
+    """Converts the rows that were read.
 
     Parameters
     ----------
     schema:
-        Of the rows that come out.
+        Schema of the resulting rows.
     targets:
-        The columns of the source that go there.
+        The columns of the source to write.
     filter:
-        Only rows for which this Arrow expression holds.
+        Only rows for which this Arrow expression is true.
     """
 
     schema: pa.Schema
@@ -67,12 +67,12 @@ class Conversion:
 
 
 class GoodRows:
-    """Converts blocks of raw rows; what is bad goes where the policy says.
+    """Converts blocks of raw rows; the policy handles bad ones.
 
     Parameters
     ----------
     look:
-        Called now and then; raises if the rows are not wanted any more.
+        Called now and then; raises if the rows are no longer needed.
     """
 
     def __init__(self, conversion: Conversion, policy: BadRowPolicy, look: Callable[[], None]) -> None:
@@ -81,18 +81,18 @@ class GoodRows:
         self._look = look
 
     def of(
-        self, block: R, source: str, convert: Callable[[R], pa.Table], place: Callable[[R], RowPlace]
+        self, block: R, source: str, convert: Callable[[R], pa.Table], place: Callable[[R], RowPosition]
     ) -> Converted:
         """The good rows of a block.
 
         Parameters
         ----------
         source:
-            Where they are from.
+            Their origin.
         convert:
             Raw rows to the columns of the source.
         place:
-            Where the first of some rows stands.
+            The position of the first of some rows.
 
         Raises
         ------
@@ -103,7 +103,7 @@ class GoodRows:
             return replace(self._conversion.of(convert(rows)), source=source)
 
         def reject(rows: R, reason: str) -> None:
-            # One at a time, these take long where many are bad.
+            # One at a time, since these take long if many rows are bad.
             self._look()
             self._policy.reject(place(rows), reason, rows.raw())
 

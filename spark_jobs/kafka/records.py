@@ -1,4 +1,4 @@
-"""Records of a topic into columns: their values as the format says, and what stands beside the value."""
+"""Converts records of a topic to columns: their values by format, and their metadata."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
 MAX_VALUE_BYTES = MAX_LINE_BYTES
-"""A record with a longer value is a bad row: it must fit into memory several times over."""
+"""A record with a longer value is a bad row: it must fit into memory several times."""
 MAX_RAW_BYTES = 1 << 20
-"""How much of a bad record is kept to be looked at."""
+"""Bytes of a bad record kept for people."""
 
 NATURAL_TYPES: dict[str, pa.DataType] = {
     "key": pa.large_binary(),
@@ -37,7 +37,7 @@ NATURAL_TYPES: dict[str, pa.DataType] = {
         pa.struct([pa.field("key", pa.large_string()), pa.field("value", pa.large_binary())])
     ),
 }
-"""Types of what stands beside the value."""
+"""Types of the metadata."""
 RAW_TYPE = pa.large_binary()
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +45,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class RecordPlace:
-    """Where a record stands."""
+    """The position of a record."""
 
     topic: str
     partition: int
@@ -55,7 +55,7 @@ class RecordPlace:
         return f"{self.topic}, partition {self.partition}, offset {self.offset}"
 
     def facts(self) -> dict[str, Any]:
-        """See :class:`~distop.spark_jobs.formats.bad_rows.RowPlace`."""
+        """See :class:`~distop.spark_jobs.formats.bad_rows.RowPosition`."""
         return {"topic": self.topic, "partition": self.partition, "offset": self.offset}
 
 
@@ -83,7 +83,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class _TextOfValues:
-    """One value a line."""
+    """One value per line."""
 
     data: bytes
     count: int
@@ -100,9 +100,9 @@ class RecordReader:
     value_format:
         ``json``, ``csv`` or ``raw``.
     metadata:
-        What stands beside the value -> its column.
+        Metadata -> its column.
     wanted:
-        All columns that are read.
+        All columns to read.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class RecordReader:
         self._format = value_format
 
     def convert(self, records: Records) -> pa.Table:
-        """The wanted columns, a row for each record.
+        """The required columns, a row for each record.
 
         Raises
         ------
@@ -174,14 +174,14 @@ def json_line(value: bytes) -> bytes:
     Unconvertible
     """
     if b"\n" in value or b"\r" in value:
-        # Within JSON a line break can only stand where a space can; in a string it is escaped.
+        # In JSON a line break can only be where a space can; in a string it is escaped.
         try:
             msgspec.json.decode(value)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise Unconvertible(f"no JSON object: {error}") from None
+            raise Unconvertible(f"not a JSON object: {error}") from None
         value = value.replace(b"\n", b" ").replace(b"\r", b" ")
     if not value.strip():
-        raise Unconvertible("no JSON object: the value is empty")
+        raise Unconvertible("not a JSON object: the value is empty")
     return value
 
 
@@ -194,7 +194,7 @@ def csv_line(value: bytes) -> bytes:
     """
     line = value.rstrip(b"\r\n")
     if not line:
-        raise Unconvertible("no CSV record: the value is empty")
+        raise Unconvertible("not a CSV record: the value is empty")
     if b"\n" in line or b"\r" in line:
         raise Unconvertible("the value holds a line break")
     return line
@@ -215,7 +215,7 @@ def _check_sizes(values: Sequence[bytes | None]) -> None:
     for index, value in enumerate(values):
         if value is not None and len(value) > MAX_VALUE_BYTES:
             raise Unconvertible(
-                f"the value has {len(value)} bytes, and at most {MAX_VALUE_BYTES} are read", index
+                f"the value has {len(value)} bytes, but at most {MAX_VALUE_BYTES} are read", index
             )
 
 
@@ -224,7 +224,7 @@ def _array(values: Sequence[Any], dtype: pa.DataType) -> pa.ChunkedArray:
 
 
 def _bytes_to(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.ChunkedArray:
-    """Bytes that are to be text must be UTF-8; anything else converts as it does everywhere."""
+    """Bytes for a text column must be UTF-8; others are converted as usual."""
     if is_.is_large_binary(values.type) and (is_.is_string(target) or is_.is_large_string(target)):
         try:
             return values.cast(target)
