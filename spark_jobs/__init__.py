@@ -1,4 +1,4 @@
-"""The operations that come with distop, and tables as DataFrames of Spark."""
+"""The operations that come with distop, and tables as Spark DataFrames."""
 
 from distop.spark_jobs.dataframes.api import read, register, write
 

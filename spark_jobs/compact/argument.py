@@ -1,4 +1,4 @@
-"""The argument of ``compact``, as a caller writes it."""
+"""The argument of ``compact``."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ class CompactArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to rewrite, and how. Sizes are bytes, or text such as ``64m`` or ``1.5g``."""
 
     min_files: int = DEFAULT_MIN_FILES
-    """A partition with fewer small files is left alone."""
+    """A partition with fewer small files is skipped."""
     smaller_than: int | str | None = None
-    """Size from which on a file is not small. Default: three quarters of ``target_file_size``."""
+    """Smallest size of a file that is not small. Default: three quarters of ``target_file_size``."""
     target_file_size: int | str | None = None
     """About how large the new files are. Default: the table's ``write.target-file-size-bytes``, or 512m."""
     max_bytes_per_job: int | str | None = None
-    """A job reads files of at most so many bytes, as they lie on disk; a partition that has more is done by
-    several. Default: twice ``target_file_size``."""
+    """A job reads files of at most this many bytes on disk; a partition with more gets several jobs. Default:
+    twice ``target_file_size``."""
     sort_by: list[str] | str = []
-    """Columns that the rows of a job are sorted by: names, with ``asc`` or ``desc`` and ``nulls first`` or
-    ``nulls last`` behind, if wanted. Default order: ascending, NULL first (descending: last)."""
+    """Columns that sort the rows of a job: names, optionally followed by ``asc`` or ``desc`` and ``nulls
+    first`` or ``nulls last``. Default order: ascending, NULL first (descending: last)."""
     filter: str | None = None
-    """Only files that may hold rows for which this holds, such as ``day < '2024-01-01'``."""
+    """Only files that may hold rows with this condition, such as ``day < '2024-01-01'``."""
 
 
 class Sizes(msgspec.Struct, kw_only=True, frozen=True):
@@ -55,12 +55,12 @@ def parse_argument(raw: Mapping[str, Any]) -> CompactArgument:
 
 
 def sizes_of(argument: CompactArgument, table_target: int) -> Sizes:
-    """The sizes, completed.
+    """The sizes, with defaults filled in.
 
     Parameters
     ----------
     table_target:
-        Bytes of a file, as the table has it.
+        The table's target file size in bytes.
     """
     given, in_a_job = argument.target_file_size, argument.max_bytes_per_job
     target = table_target if given is None else _bytes("target_file_size", given)
@@ -75,7 +75,7 @@ def sizes_of(argument: CompactArgument, table_target: int) -> Sizes:
 def _bytes(field: str, given: int | str) -> int:
     match = _SIZE.fullmatch(str(given).strip())
     if match is None:
-        raise invalid(field, f"{given!r} is no size", "write bytes, or 64m, or 1.5g")
+        raise invalid(field, f"{given!r} is not a size", "write bytes, or 64m, or 1.5g")
     size = int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
     if not MIN_FILE_BYTES <= size <= MAX_BYTES:
         raise invalid(field, f"{field} must lie between {MIN_FILE_BYTES} and {MAX_BYTES} bytes")

@@ -1,6 +1,6 @@
-"""Choosing the files that a compaction rewrites, and which of them go together.
+"""Chooses the files that a compaction rewrites, and groups them.
 
-The manifests of the snapshot are read some at a time, and of their entries only that is kept which is needed.
+The manifests of the snapshot are read a few at a time, and only the required parts of their entries are kept.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from distop.spark_jobs.compact.argument import Sizes
 
 MANIFESTS_AT_A_TIME = 16
 MAX_CANDIDATES = 200_000
-"""Small files that are looked at; others are left to the next compaction."""
+"""Most small files that are considered; others are left to the next compaction."""
 MAX_FILES_PER_JOB = 1000
 MAX_PLAN_BYTES = 900_000
-"""About as long a plan as one start can hold."""
+"""About the largest plan that one start can hold."""
 FILE_OVERHEAD_BYTES = 24
-"""What a file takes in a plan besides its name."""
+"""Size of a file's entry in a plan, without its name."""
 
 Values = tuple[str | None, ...]
 
@@ -47,32 +47,32 @@ class Candidate(NamedTuple):
     """A file that may be rewritten."""
 
     sequence: int
-    """By which files are put together: those that came in one after the other."""
+    """The grouping order: files added one after the other."""
     path: str
     size: int
     rows: int
     in_order: bool
-    """Whether its rows have the order that is wanted."""
+    """Whether its rows have the requested order."""
 
 
 @dataclass
 class Choice:
-    """What is to be rewritten."""
+    """What is rewritten."""
 
     groups: dict[Values, list[list[Candidate]]] = field(default_factory=dict)
     """Partition -> what its jobs read."""
     paths: dict[Values, str] = field(default_factory=dict)
-    """Partition -> its path, of all partitions that were looked at."""
+    """Partition -> its path, for all partitions considered."""
     passed_over: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
 class Chooser:
-    """Looks at one table.
+    """Examines one table.
 
     Parameters
     ----------
     order_id:
-        Of the order that rows are to have; ``None`` if any will do.
+        Id of the requested sort order; ``None`` if any will do.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Chooser:
         self._choice = Choice()
 
     def choose(self, partitions: Collection[str] | None = None) -> Choice:
-        """What is to be rewritten; of some partitions only, if they are named by their paths."""
+        """The files to rewrite; only in some partitions, if their paths are given."""
         live = [one for one in manifests_of(self._metadata.current_snapshot(), self._io) if is_live(one)]
         deleted = deleted_from(self._io, live, self._spec, self._schema)
         found = self._candidates(live)
@@ -157,7 +157,7 @@ class Chooser:
         )
 
     def _bins(self, candidates: Iterable[Candidate]) -> list[list[Candidate]]:
-        """Files that go together, in their order; none that would come out as many, and as they are."""
+        """Groups of files, in order; only groups that rewriting would change."""
         bins: list[list[Candidate]] = []
         size = 0
         for candidate in candidates:
@@ -175,12 +175,12 @@ class Chooser:
 
 
 def file_count(size: int, target: int) -> int:
-    """How many files of about the target size so many bytes make."""
+    """The number of files of about the target size for this many bytes."""
     return max(1, round(size / target))
 
 
 def plan_of(choice: Choice, layout: Layout, **fixed: object) -> RewritePlan:
-    """The plan of what was chosen: as much of it as one start can hold, partitions of many files first."""
+    """The plan for the chosen files: as many as one start can hold, partitions with many files first."""
     folders: dict[str, int] = {}
     partitions: list[RewritePartition] = []
     jobs: list[RewriteJob] = []
@@ -215,7 +215,7 @@ def plan_of(choice: Choice, layout: Layout, **fixed: object) -> RewritePlan:
 
 
 def _room_for(together: Sequence[Candidate], folders: dict[str, int]) -> tuple[int, dict[str, int]]:
-    """About how many bytes of a plan files take, and the folders that it must name for them."""
+    """About how many bytes of a plan some files take, with the folders that it must name for them."""
     new: dict[str, int] = {}
     needed = 0
     for one in together:

@@ -1,4 +1,4 @@
-"""One job of a compaction: read some files of a partition, sort their rows if asked, write them anew."""
+"""One job of a compaction: read some files of a partition, sort their rows if requested, write new files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 
 MAX_PATH_SHOWN = 400
 SLACK = 1.05
-"""Files come out a little larger or smaller than what they are made of; the last is not to be a crumb."""
+"""Tolerance of file sizes, so that the last file is not tiny."""
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
@@ -57,29 +57,29 @@ def run_job(job: JobContext) -> dict[str, Any]:
                 job.raise_if_cancelled()
                 writer.write(batch)
         except _Gone as error:
-            # Who took it out of the table may have removed it as well: the commit looks into that.
+            # The process that removed it from the table may also have deleted it: the commit checks that.
             writer.abort()
             return {"rows": 0, "files": 0, "bytes": 0, MISSING: str(error)[-MAX_PATH_SHOWN:]}
         if writer.rows != reading.expected:
             raise JobFailed(
-                f"the {len(task.files)} files hold {writer.rows} rows, the table says {reading.expected}",
+                f"the {len(task.files)} files hold {writer.rows} rows, but the table says {reading.expected}",
                 hint="distop doctor --deep; nothing was changed",
             )
         return writer.finish()
 
 
 def _target(task: RewriteJob, target: int) -> int:
-    """Bytes of a file, so that the files of a job become about equally large."""
+    """File size that gives files of about equal size for a job."""
     size = sum(file.size for file in task.files)
     return max(1, int(SLACK * size / file_count(size, target)))
 
 
 class _Gone(Exception):
-    """A file that was to be read does not exist."""
+    """A file to read does not exist."""
 
 
 class _Reading:
-    """The rows of a job's files as the table has them: by field id, whatever columns a file has."""
+    """The rows of a job's files in the table's schema: by field id, whatever columns a file has."""
 
     def __init__(self, job: JobContext, plan: RewritePlan, task: RewriteJob, layout: Layout) -> None:
         self._job, self._plan, self._task, self._layout = job, plan, task, layout
@@ -87,7 +87,7 @@ class _Reading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         layout, location = self._layout, self._job.operation.location
-        # Of the table's metadata a reader needs what the layout holds.
+        # A reader needs only the layout from the table's metadata.
         snapshot = TableSnapshot(layout.new_metadata(location), None, self._job.operation.storage)
         values = self._plan.partitions[self._task.partition].values
         wanted = layout.arrow_schema
@@ -115,7 +115,7 @@ def _next(batches: Iterator[pa.RecordBatch], path: str) -> pa.RecordBatch | None
 
 
 def _as(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
-    """Files of different writers differ in how they hold texts and lists; runs of a sort may not."""
+    """Files of different writers differ in the types for texts and lists; runs of a sort may not."""
     if batch.schema.equals(wanted):
         return batch
     columns = [batch.column(column.name).cast(column.type) for column in wanted]

@@ -18,14 +18,14 @@ from distop.operations.job import JobContext
 from distop.spark_jobs.compact.argument import CompactArgument, parse_argument, sizes_of
 
 MAX_NAMED = 5
-"""Partitions that an error shows as examples."""
+"""Partitions that an error lists as examples."""
 
 
 class Compact(DistributedOperation):
-    """Rewrites small files. The rows of the table stay as they are, whatever else happens to it meanwhile.
+    """Rewrites small files. The rows of the table do not change, whatever else happens to it meanwhile.
 
-    The snapshot and its files are fixed at the start. What others append meanwhile is not touched; where they
-    have removed one of the files, what was made of it is left out, and said. See
+    The snapshot and its files are fixed at the start. Concurrent appends are not touched; if a concurrent
+    operation removed one of the files, its replacement is left out, and reported. See
     :class:`~distop.spark_jobs.compact.argument.CompactArgument` for the argument.
     """
 
@@ -39,9 +39,9 @@ class Compact(DistributedOperation):
         Raises
         ------
         InvalidArgument
-            A field is malformed, or names a column or a partition that the table does not have.
+            A field is invalid, or names a column or a partition that the table does not have.
         PreconditionFailed
-            The table has no files that could be replaced: its format is another one.
+            The files of the table cannot be replaced: its format is a different one.
         """
         from distop.commit.iceberg.rewrite_plan import RewritePlan
 
@@ -61,7 +61,7 @@ class Compact(DistributedOperation):
         return made_on.head is not None and request.head is not None
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """One: the snapshot that has the new files instead of the old ones."""
+        """One: the snapshot with the new files instead of the old ones."""
         return [StepRecord(step="iceberg.replace")] if operation.argument.get("layout") else []
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
@@ -70,7 +70,7 @@ class Compact(DistributedOperation):
         Returns
         -------
         The writer's result (``rows``, ``files``, ``bytes``, its manifest); or ``missing``: a file that is
-        gone. The commit says whether the table still has it.
+        gone. The commit checks whether the table still has it.
 
         Raises
         ------
@@ -102,7 +102,7 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
     storage = storage_of(request.table)
     metadata = TableFile.read(request.head.metadata_location, storage=storage).metadata
     layout = Layout.of(metadata)
-    Partitioner(layout.schema, layout.spec)  # raises if rows cannot be split as the table has it
+    Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
     sizes = sizes_of(argument, table_file_bytes(layout))
     order = sort_order(argument.sort_by, metadata)
     row_filter = None if argument.filter is None else parse_filter(argument.filter)
@@ -134,7 +134,7 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
 
 
 def _names(plan: Any) -> list[str]:
-    """A name for each job: its partition, and a number where that has several."""
+    """A name for each job: its partition, with a number if that has several."""
     counted: Counter[int] = Counter()
     names = []
     for place, job in enumerate(plan.jobs):

@@ -1,4 +1,4 @@
-"""Orders that rows are sorted in: from what a caller writes to what Iceberg records, and to what sorts."""
+"""Sort orders: from a caller's text to Iceberg's records, and to the sorting of rows."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _TERM = re.compile(
 
 
 def sort_order(terms: Sequence[str] | str, metadata: TableMetadata) -> SortOrder | None:
-    """The order that is asked for: one that the table knows, or a new one; ``None`` if none is.
+    """The requested order: one that the table knows, or a new one; ``None`` if none is requested.
 
-    Raises :class:`~distop.errors.InvalidArgument` for a column that is not there or has no order.
+    Raises :class:`~distop.errors.InvalidArgument` for a column that does not exist or has no order.
     """
     texts = [text.strip() for text in terms.split(",")] if isinstance(terms, str) else list(terms)
     if not texts:
         return None
     if len(texts) > MAX_SORT_COLUMNS:
-        raise invalid("sort_by", f"at most {MAX_SORT_COLUMNS} columns can be sorted by")
+        raise invalid("sort_by", f"at most {MAX_SORT_COLUMNS} columns can be used for sorting")
     fields = [_field(text, metadata.schema()) for text in texts]
     if len({field.source_id for field in fields}) < len(fields):
         raise invalid("sort_by", "a column is named twice in sort_by")
@@ -46,9 +46,9 @@ def _field(text: str, schema: Schema) -> SortField:
     column = next((one for one in schema.columns if one.name == name), None)
     if match is None or column is None:
         names = ", ".join(one.name for one in schema.columns)
-        raise invalid("sort_by", f"{text!r} names no column of the table, which are: {names}")
+        raise invalid("sort_by", f"{text!r} is not a column of the table; its columns are: {names}")
     if not _has_order(column):
-        raise invalid("sort_by", f"column {name!r} has the type {column.field_type}, which is not sorted by")
+        raise invalid("sort_by", f"column {name!r} has the type {column.field_type}, which cannot be sorted")
     descending = (match["direction"] or "asc").lower() == "desc"
     nulls = (match["nulls"] or ("last" if descending else "first")).lower()
     return SortField(
@@ -65,7 +65,7 @@ def _has_order(column: NestedField) -> bool:
 
 
 def keys_of(order: SortOrder, schema: Schema) -> list[Key]:
-    """What sorts rows of a schema in that order."""
+    """Sort keys for rows of a schema in that order."""
     return [
         Key(
             schema.find_field(field.source_id).name,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def register(session: SparkSession) -> None:
-    """Make ``format("distop")`` known to a session."""
+    """Register ``format("distop")`` in a session."""
     from distop.spark_jobs.dataframes.source import register as make_known
 
     make_known(session)
@@ -35,7 +35,7 @@ def read(
     """A snapshot of a table, through Spark's native Parquet reader.
 
     Faster than ``spark.read.format("distop")``, since no row passes through Python. The files are planned
-    here, once; Spark reads these files and no others.
+    once, here; Spark reads exactly these files.
 
     Parameters
     ----------
@@ -44,16 +44,16 @@ def read(
     as_of:
         The snapshot that was present at this time, such as ``2024-05-01T08:00:00Z``.
     filter:
-        Only rows for which this is true; files that hold none by their partition or statistics are not read.
+        Only rows for which this is true; skips files that contain none by their partition or statistics.
     use_indexes:
-        Whether the table's indexes are asked, too, which files may hold such rows.
+        Whether to use the table's indexes as well to find files with such rows.
 
     Raises
     ------
     TableNotFound
         There is no such table.
     PreconditionFailed
-        There is no such snapshot, or its files cannot be read natively: some rows of them are deleted, or
+        There is no such snapshot, or its files cannot be read natively: some of their rows are deleted, or
         were written under other column names.
     """
     from distop.spark_jobs.dataframes.native_read import native_frame
@@ -69,7 +69,7 @@ def read(
         "useIndexes": "" if use_indexes else "false",
     }
     if columns is not None and not columns:
-        raise PreconditionFailed("no column is asked for")
+        raise PreconditionFailed("no column is requested")
     options = read_options({name: value for name, value in given.items() if value})
     return native_frame(session, options, columns)
 
@@ -95,18 +95,18 @@ def write(
     coordinator:
         As for :func:`read`.
     request_id:
-        Of all writes with the same one, one is published.
+        Of all writes with the same id, one is published.
     options:
-        Further ones of ``format("distop")``: ``create``, ``location``, ``onConflict``, ...
+        Further options of ``format("distop")``: ``create``, ``location``, ``onConflict``, ...
 
     Returns
     -------
-    The operation that published it: this one, or an earlier one of the same request id.
+    The operation that published it: this one, or an earlier one with the same request id.
 
     Raises
     ------
     PreconditionFailed
-        Spark cannot write the files of such a table by itself.
+        Spark cannot write the files of such a table itself.
     """
     from distop.spark_jobs.dataframes.native_write import write_frame
     from distop.spark_jobs.dataframes.options import write_options

@@ -1,9 +1,8 @@
 """A snapshot's files for Spark's own Parquet reader.
 
-That reader finds columns by name and knows neither Iceberg's field ids nor its deletes. So files are handed
-to it only if that makes no difference: none has deleted rows, and each has its columns under the names, and
-in the types, that the table has for their ids. Whether that is so is known from the schema that a file was
-written with, which stands in the manifest that lists it.
+That reader matches columns by name and ignores Iceberg's field ids and deletes. So it gets files only if that
+makes no difference: none has deleted rows, and each has its columns under the table's present names and types
+for their ids. The schema of each file, in the manifest that lists it, shows whether that is so.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[str] | None) -> DataFrame:
-    """The rows that the options ask for; raises as :func:`distop.spark_jobs.dataframes.api.read`."""
+    """The requested rows; raises as :func:`distop.spark_jobs.dataframes.api.read`."""
     with connect(options) as client:
         snapshot = find_snapshot(client, options)
     wanted = spark_columns(snapshot.projection(columns))
@@ -57,7 +56,7 @@ def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[
     _check_schemas(snapshot)
     if any(file.delete_files for file in files):
         raise PreconditionFailed(
-            f"rows of {snapshot.metadata.location} are deleted by files that Spark's reader does not know",
+            f"rows of {snapshot.metadata.location} are deleted by files that Spark's reader does not support",
             hint='read it with spark.read.format("distop")',
         )
     if not files:
@@ -71,7 +70,7 @@ def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[
 
 
 def _check_schemas(snapshot: TableSnapshot) -> None:
-    """Refuse a table that has had other names or types for its columns."""
+    """Refuse a table whose columns have had other names or types."""
     present = {field.field_id: (field.name, field.field_type) for field in snapshot.schema.columns}
     names = {name: field_id for field_id, (name, _) in present.items()}
     for schema in snapshot.metadata.schemas:
@@ -100,7 +99,7 @@ _COMPARED = {
 
 
 def as_column(expression: BooleanExpression) -> Column:
-    """A filter as Spark has it. Of both, an unknown answer leaves a row out."""
+    """A filter in Spark's form. In both, an unknown result excludes a row."""
     match expression:
         case AlwaysTrue() | AlwaysFalse():
             return f.lit(isinstance(expression, AlwaysTrue))

@@ -1,10 +1,10 @@
-"""A DataFrame into a table through Spark's own Parquet writer: no row passes through Python.
+"""Writes a DataFrame to a table with Spark's own Parquet writer: no row passes through Python.
 
-Spark writes into a folder that is this write's alone, and its commit protocol decides there which attempts of
-its tasks count: with version 1 of the file committer, files come into the folder when the whole job commits.
-The files that are there when Spark says that the job is done are what is published, described by their
-footers; what a task that nobody waits for any more adds later is not. As a check, the rows in the footers are
-counted against those that Spark has counted on their way.
+Spark writes to a folder of this write, and its commit protocol decides there which attempts of its tasks
+count: with version 1 of the file committer, files appear in the folder when the whole job commits. The files
+that exist when Spark reports the end of the job are published, described by their footers; files that a stale
+task adds later are not. As a check, the number of rows in the footers is compared with
+Spark's count.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 FOOTER_READERS = 16
 FIELD_ID = "parquet.field.id"
-"""Metadata of a column by which Spark writes Iceberg's field ids into its files."""
+"""Column metadata that makes Spark write Iceberg's field ids into its files."""
 STEM = "part"
-"""What the names of all files of Spark begin with."""
+"""Prefix of the names of all Spark files."""
 LIST = "files"
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _IN_PARTITION = "__distop_partition_"
@@ -78,7 +78,7 @@ def write_frame(frame: DataFrame, options: WriteOptions) -> Outcome:
 
 
 def check_native(layout: Layout, rows: pa.Schema) -> None:
-    """Refuse a table whose files Spark cannot write by itself, and rows that its casts could change."""
+    """Refuse a table whose files Spark cannot write itself, and rows that its casts could change."""
     for given in rows:
         wanted = layout.arrow_schema.field(given.name).type
         if not widens(table_type(given.type), wanted):
@@ -96,7 +96,7 @@ def check_native(layout: Layout, rows: pa.Schema) -> None:
 
 
 def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value has an equal one in the other type. Spark's casts do not say what they lose."""
+    """Whether every value has an equal one in the other type. Spark's casts lose data silently."""
     if is_.is_decimal(given) and is_.is_decimal(wanted):
         return bool(wanted.scale == given.scale and wanted.precision >= given.precision)
     for kind in (is_.is_integer, is_.is_floating):
@@ -107,7 +107,7 @@ def widens(given: pa.DataType, wanted: pa.DataType) -> bool:
 
 def _not_native(why: str) -> PreconditionFailed:
     return PreconditionFailed(
-        f"Spark cannot write the files of this table by itself: {why}",
+        f"Spark cannot write the files of this table: {why}",
         hint='write to it with df.write.format("distop")',
     )
 
@@ -116,7 +116,7 @@ def _not_native(why: str) -> PreconditionFailed:
 
 
 def _write_files(frame: DataFrame, target: WriteTarget) -> int:
-    """Have Spark write; how many rows it has counted."""
+    """Run Spark's write; return its count of rows."""
     layout = target.layout
     types = spark_columns(layout.schema)
     allow_times(frame.sparkSession, types)
@@ -146,7 +146,8 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
 
 
 def _place(transform: Any, column: Column) -> Column:
-    """What tells the partition of a row, for Spark's folders. The footers say which one it is."""
+    """Values that distinguish a row's partition, for Spark's folders. The footers say which partition it
+    is."""
     match transform:
         case YearTransform():
             return f.year(column)
@@ -157,7 +158,7 @@ def _place(transform: Any, column: Column) -> Column:
 
 @contextmanager
 def _micros(frame: DataFrame, layout: Layout) -> Iterator[None]:
-    """Timestamps as Iceberg has them; Spark's default is a type of its own."""
+    """Timestamps in Iceberg's type; Spark's default is a type of its own."""
     kinds = (column.field_type for column in layout.schema.columns)
     settings = frame.sparkSession.conf
     before = settings.get(_TIMESTAMPS, None)
@@ -185,7 +186,7 @@ def describe(target: WriteTarget, rows: int) -> list[PreparedTask]:
     Raises
     ------
     CorruptRecord
-        They are not what was to be written, or hold other than so many rows: something else was in the way.
+        They are not the expected files, or do not hold this many rows: another writer interfered.
     BadRow
         A required column holds a NULL.
     """
@@ -214,7 +215,7 @@ def describe(target: WriteTarget, rows: int) -> list[PreparedTask]:
 
 
 def _found(target: WriteTarget) -> Iterator[str]:
-    """All data files, in partition folders too; not what is temporary."""
+    """All data files, in partition folders, too; without temporary ones."""
     folders = [f"{target.location}/data/{folder_of(target.write)}"]
     while folders:
         folder = folders.pop()
@@ -248,9 +249,9 @@ def _check_footer(layout: Layout, path: str, footer: pq.FileMetaData) -> None:
 
 
 def _partition(layout: Layout, path: str, footer: pq.FileMetaData) -> PartitionKey:
-    """The partition of a file, by the least and the greatest values of its columns, which must agree.
+    """The partition of a file, from the minimum and maximum of its columns, which must agree.
 
-    Transforms that keep the order of values, and no others, allow that.
+    This works only for transforms that keep the order of values.
     """
     if layout.spec.is_unpartitioned():
         return ()
@@ -282,4 +283,4 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 def _mixed(path: str, column: str) -> CorruptRecord:
-    return CorruptRecord(f"the footer of {path} does not tell which partition it is of, by {column}")
+    return CorruptRecord(f"the footer of {path} does not show its partition by {column}")

@@ -1,7 +1,7 @@
-"""``write``: publishes what the tasks of a write through Spark's own interface have left aside.
+"""``write``: publishes what the tasks of a write through Spark's own interface have staged.
 
-It has no jobs: the rows were written before it began (``prepared``). What it does is one
-snapshot, exactly once, in the way that the save mode says.
+It has no jobs: the rows were written before it began (``prepared``). It makes one snapshot, exactly once, as
+the save mode says.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from distop.spark_jobs.ingest.modes import DEFAULT_ON_CONFLICT, steps_of
 from distop.spark_jobs.rules.staged import refuse_unchecked
 
 GAVE_UP = "gaveUp"
-"""Fact of an operation that publishes nothing: its write was given up."""
+"""Fact of an operation that publishes nothing: its write was abandoned."""
 WRITE = "write"
 """Fact: the name of the write."""
 PARTITION = "batch"
-"""The one partition that the watermark of a stream has."""
+"""The only partition in the watermark of a stream."""
 
 
 class WriteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What is to be published."""
+    """What to publish."""
 
     write: str
-    """The name of the write; its files lie in folders of this name."""
+    """The name of the write; its files are in folders with this name."""
     give_up: bool = False
-    """Publish nothing: the files are removed, and nobody can publish them under the same request id. With a
-    batch: refused if the table has that one already, since it may be this write that has brought it."""
+    """Publish nothing: the files are removed, and cannot be published later with the same request id. With a
+    batch: refused if the table already has that one, since this write may have brought it."""
     mode: Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"] = "append"
     on_conflict: Literal["rebase", "refuse"] | None = None
-    """Whether an overwrite is put on what others have written since the write began, or is refused. Default:
-    ``rebase`` for append, ``refuse`` for what overwrites."""
+    """Whether an overwrite builds on changes of others since the write began, or is refused. Default:
+    ``rebase`` for append, ``refuse`` for overwriting."""
     base_snapshot: str | None = None
     """The table's snapshot when the write began; ``None``: it had none."""
     layout: dict[str, Any] = {}
-    """What the files were written with, as ``Layout.to_json`` has it."""
+    """The layout of the files, from ``Layout.to_json``."""
     files: str = ""
-    """Name of the list of what counts."""
+    """Name of the list of tasks that count."""
     source: str = ""
     """Of a stream: the watermark source that counts its batches."""
     batch: str = ""
@@ -75,7 +75,7 @@ class Write(DistributedOperation):
         Raises
         ------
         AlreadyIngested
-            The batch of a stream is in the table already.
+            The batch of a stream is already in the table.
         WriteTooOld
             The write began so long ago that its files may have been removed.
         PreconditionFailed
@@ -110,12 +110,12 @@ class Write(DistributedOperation):
         )
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
-        """It stands on the snapshot that the write began on. Of the watermarks only its own counts."""
+        """It depends on the snapshot on which the write began. Of the watermarks only its own counts."""
         source = str(made_on.argument.get("source", ""))
         return made_on.watermarks.get(source) == request.watermarks.get(source)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """As the mode has it; and a note of which write it was."""
+        """As the mode says; and a note of the write's name."""
         note = StepRecord(step="write.note")
         return [note] if operation.argument.get(GAVE_UP) else [*steps_of(operation), note]
 
@@ -124,7 +124,7 @@ class Write(DistributedOperation):
 
 
 class WriteNote(TransactionalStep):
-    """Adds to the facts which write an operation has published, or given up. Changes nothing."""
+    """Adds the published or abandoned write to the facts. Changes nothing."""
 
     def prepare(self, context: FinishContext) -> Contribution:
         """See :class:`TransactionalStep`."""
@@ -152,7 +152,7 @@ def _parsed(request: PlanRequest) -> WriteArgument:
     if argument.source and argument.mode in ("error_if_exists", "ignore"):
         raise invalid("mode", f"a stream cannot be written with mode {argument.mode}")
     if argument.on_conflict is not None and argument.mode not in DEFAULT_ON_CONFLICT:
-        raise invalid("on_conflict", f"mode {argument.mode} goes by whether the table holds data")
+        raise invalid("on_conflict", f"mode {argument.mode} depends only on whether the table holds data")
     return argument
 
 
@@ -169,8 +169,8 @@ def _check_layout(argument: WriteArgument) -> None:
 def _moves(
     argument: WriteArgument, standing: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, WatermarkMove]]:
-    """The batch of a stream, counted. Nothing says that the one before it was written by this query: batches
-    without rows are not written at all."""
+    """The batch of a stream, counted. It is not checked that this query wrote the one before: batches without
+    rows are not written at all."""
     if not argument.source:
         return {}
     before = standing.get(argument.source, {}).get(PARTITION)
@@ -178,7 +178,7 @@ def _moves(
         raise invalid("batch", f"{argument.batch!r} is not the number of a batch")
     if before is not None and int(argument.batch) <= int(before):
         raise AlreadyIngested(
-            f"batch {argument.batch} of {argument.source} is in the table already, which has {before}",
+            f"batch {argument.batch} of {argument.source} is already in the table, which has {before}",
             hint="nothing needs to be done",
             details={"source": argument.source, "partition": PARTITION, "watermark": before},
         )

@@ -33,17 +33,17 @@ MIN_SPLIT_BYTES = 1 << 10
 
 @dataclass(frozen=True, kw_only=True)
 class Common:
-    """Which table."""
+    """The table to use."""
 
     table: str
     coordinator: str
     storage: dict[str, Any] = field(default_factory=dict)
-    """Options of fsspec, put over those of the table: keys that the table's record does not hold."""
+    """fsspec options that override those of the table: keys that the table's record does not contain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteOptions(Common):
-    """How it is written to."""
+    """How to write."""
 
     mode: Mode
     on_conflict: OnConflict | None = None
@@ -56,7 +56,7 @@ class WriteOptions(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions(Common):
-    """What of it is read."""
+    """What to read."""
 
     snapshot_id: int | None = None
     as_of: str = ""
@@ -86,10 +86,10 @@ def write_options(given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
     options = _Options(given, {**_spelled(_COMMON | _WRITE | _SPARKS)})
     mode: Mode = options.choice("mode", get_args(Mode), "overwrite" if overwrite else "append")
     if overwrite and not mode.startswith("overwrite"):
-        raise _invalid("mode", f"Spark has mode overwrite, and the option mode says {mode}")
+        raise _invalid("mode", f"Spark has mode overwrite, but the option mode says {mode}")
     on_conflict: OnConflict | None = options.choice("onConflict", get_args(OnConflict), None)
     if on_conflict is not None and mode in ("error_if_exists", "ignore"):
-        raise _invalid("onConflict", f"mode {mode} goes by whether the table holds data, not by who wrote it")
+        raise _invalid("onConflict", f"mode {mode} depends only on whether the table holds data")
     return WriteOptions(
         **options.common(),
         mode=mode,
@@ -107,10 +107,10 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options = _Options(given, _spelled(_COMMON | _READ | _STREAM_READ | _SPARKS))
     snapshot = options.text("snapshotId")
     if snapshot and not snapshot.isdecimal():
-        raise _invalid("snapshotId", f"{snapshot!r} is no snapshot id")
+        raise _invalid("snapshotId", f"{snapshot!r} is not a snapshot id")
     starting = options.text("startingSnapshot") or "present"
     if starting not in ("present", "latest") and not starting.isdecimal():
-        raise _invalid("startingSnapshot", "it is present, latest, or the id of a snapshot")
+        raise _invalid("startingSnapshot", "it must be present, latest, or the id of a snapshot")
     return ReadOptions(
         **options.common(),
         snapshot_id=int(snapshot) if snapshot else None,
@@ -127,7 +127,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def split_terms(text: str) -> tuple[str, ...]:
-    """``"month(day), bucket(16, id)"`` to its two terms: commas within parentheses do not part."""
+    """``"month(day), bucket(16, id)"`` to its two terms: commas within parentheses do not separate."""
     terms, depth, term = [], 0, ""
     for letter in text:
         depth += (letter in "([") - (letter in ")]")
@@ -141,7 +141,7 @@ def split_terms(text: str) -> tuple[str, ...]:
 
 class _Options:
     def __init__(self, given: Mapping[str, str], allowed: Mapping[str, str]) -> None:
-        # Spark does not keep how an option was spelled.
+        # Spark does not keep the case of an option's name.
         self._given = {name.lower(): value for name, value in given.items()}
         for name in self._given:
             if name not in allowed:
@@ -163,7 +163,7 @@ class _Options:
         except ValueError:
             decoded = None
         if not isinstance(decoded, dict):
-            raise _invalid("storage", "storage is no JSON object")
+            raise _invalid("storage", "storage is not a JSON object")
         address = self.text("coordinator") or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
         return {"table": table, "coordinator": address, "storage": decoded}
 
@@ -176,7 +176,7 @@ class _Options:
     def flag(self, name: str, *, default: bool = False) -> bool:
         value = self.text(name).lower() or str(default).lower()
         if value not in ("true", "false"):
-            raise _invalid(name, f"{name} is true or false, not {value!r}")
+            raise _invalid(name, f"{name} must be true or false, not {value!r}")
         return value == "true"
 
     def number(self, name: str, default: float, *, least: float) -> float:

@@ -1,16 +1,18 @@
-"""Publishing a write once, and giving one up: what Spark's driver tells a coordinator.
+"""Publishes a write once, or abandons it: the calls of Spark's driver to a coordinator.
 
-Everything goes by request ids. A start under a request id happens once, however often it is sent, and by
-however many processes; so the first answer to one is a fence between all who use it:
+Everything depends on request ids. A start with a request id happens once, however often and by however many
+processes it is sent; so the first answer to one is a fence for all that use it:
 
 - Two attempts at the same thing (a batch of a stream before and after its driver was killed) have the same
-  request id. The first one that starts is the one; the other finds it, and gives its own files up.
-- Giving up starts an operation as well, one that publishes nothing, under the request id that publishing
-  would have used. From then on nobody can publish, not even a process that sleeps and wakes up late; so its
-  files may go. If publishing came first, nothing is given up and no file is touched.
+request
+    id. The first one that starts wins; the other finds it, and abandons its own files.
+- Abandoning also starts an operation, one that publishes nothing, with the request id that publishing would
+have
+    used. From then on no process can publish, not even one that was suspended and wakes up late; so its files
+    may be removed. If publishing came first, nothing is abandoned and no file is touched.
 
-An operation under a request id that ended without publishing leaves the id used. The next attempt goes by the
-id with ``.2`` appended, and so on: all attempts walk the same way and stop at the first that was published.
+An operation that ended without publishing leaves its request id used. The next attempt uses the id with
+``.2`` appended, and so on: all attempts follow the same sequence and stop at the first that was published.
 """
 
 from __future__ import annotations
@@ -45,16 +47,16 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 MAX_TURNS = 1000
 """Attempts at one thing that may end without being published."""
 GIVE_UP_S = 20.0
-"""Longest time that giving up may take; what is not given up is found by its age."""
+"""Longest time for abandoning; otherwise the files are found by their age."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Publication:
-    """What is published, and in which way."""
+    """What is published, and how."""
 
     target: WriteTarget
     request_id: str
-    """Of all attempts at the same thing; of a write that nobody repeats: its name."""
+    """Id of all attempts at the same thing; for a write that is not repeated: its name."""
     mode: str = "append"
     on_conflict: str | None = None
     source: str = ""
@@ -62,7 +64,7 @@ class Publication:
     batch: str = ""
 
     def argument(self, files: str) -> dict[str, Any]:
-        """Of the operation that publishes a list of files."""
+        """Argument of the operation that publishes a list of files."""
         argument: dict[str, Any] = {
             "write": self.target.write,
             "mode": self.mode,
@@ -79,17 +81,17 @@ class Publication:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How publishing ended."""
+    """The result of publishing."""
 
     ours: bool
-    """``False``: an earlier attempt had published the same already, and these files are not wanted."""
+    """``False``: an earlier attempt had already published the same, and these files are not needed."""
     operation: Operation | None = None
-    """The one that published; ``None`` if only the watermark remembers it."""
+    """The operation that published; ``None`` if only the watermark remembers it."""
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 class Deadline:
-    """Until when to try again what may pass."""
+    """Deadline for retries of transient errors."""
 
     def __init__(
         self,
@@ -106,7 +108,7 @@ class Deadline:
         return max(self._end - self._clock(), 0.0)
 
     def insist(self, call: Callable[[], T]) -> T:
-        """Call until it works or raises what another try will meet again, or the time is over."""
+        """Call until it succeeds or raises a permanent error, or the time is over."""
         for tries in count():
             try:
                 return call()
@@ -122,22 +124,23 @@ class Deadline:
 def publish(
     client: Client, publication: Publication, tasks: Sequence[PreparedTask], deadline: Deadline
 ) -> Outcome:
-    """Publish what the tasks that count have written, unless that was done before.
+    """Publish the output of the tasks that count, unless that was done before.
 
-    Safe to call again, from any process, with the same request id: what was published first stays the answer.
+    Idempotent, from any process, with the same request id: the first publication stays the answer.
 
     Raises
     ------
     WriteGivenUp
-        This write was given up.
+        This write was abandoned.
     OperationFailed, Cancelled
         It was not published; ``details["cause"]`` says why. Its files are gone.
     DistopError
-        What a coordinator refuses; or, once the time is over, what stood in the way. Whether it was published
-        is not known then if ``retryable``; trying again with the same request id is safe.
+        An error of the coordinator; or, once the time is over, the last transient one. If it is
+        ``retryable``, it is unknown whether the write was published; repeating it with the same request id is
+        safe.
     """
     target = publication.target
-    # A name of its own: nobody may find another list under the name that an operation has recorded.
+    # A unique name: an operation must never find another list under the name that it has recorded.
     name = f"list-{random.getrandbits(64):016x}.json"
     reached("publish.before")
     write_list(target.io(), target.path("", name, "metadata"), tasks)
@@ -157,8 +160,8 @@ def publish(
                 give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
                 return Outcome(ours=False, operation=ended, facts=ended.facts)
     except AlreadyIngested as error:
-        # Its request is forgotten, so this write may be the one that was published: its files stay. Those of
-        # a write that was not are found by their age.
+        # The request is forgotten, so this write may be the published one: its files stay. The age of an
+        # unpublished write's files identifies them.
         return Outcome(ours=False, facts={"watermark": error.details.get("watermark", "")})
     raise _exhausted(publication.request_id)
 
@@ -166,14 +169,15 @@ def publish(
 def give_up(
     client: Client, publication: Publication, deadline: Deadline, *, request_id: str | None = None
 ) -> bool:
-    """See to it that a write is never published, and have its files removed; whether that is certain now.
+    """Make sure that a write is never published, and remove its files; return whether that is certain.
 
-    Does nothing to a write that is published, or may be. Never raises: what is left is found by its age.
+    Does nothing to a write that is published, or may be. Never raises: remaining files are found by their
+    age.
 
     Parameters
     ----------
     request_id:
-        The only one under which the write may still be published, where that is known.
+        The only id with which the write may still be published, if that is known.
     """
     target = publication.target
     argument: dict[str, Any] = {"write": target.write, "give_up": True, "layout": target.layout_json}
@@ -190,7 +194,7 @@ def give_up(
                 return bool(operation.facts.get(GAVE_UP))
             ended = _end_of(client, operation, deadline)
             if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
-                # Another attempt was published: all that follow this way stop there.
+                # Another attempt was published: all that follow this sequence stop there.
                 return request_id is None and give_up(client, publication, deadline, request_id=target.write)
     except DistopError as error:
         log.warning("write_not_given_up", extra={"write": target.write, "error": str(error)})
@@ -204,7 +208,7 @@ def _turns(request_id: str) -> list[str]:
 def _start(
     client: Client, target: WriteTarget, request_id: str, argument: dict[str, Any], deadline: Deadline
 ) -> tuple[Operation, bool]:
-    """The operation of a request id, and whether it is this very request that made it."""
+    """The operation of a request id, and whether this very request made it."""
 
     def start() -> tuple[Operation, bool]:
         try:
@@ -228,7 +232,7 @@ def _start(
 
 
 def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operation:
-    """An operation once it is over."""
+    """An operation after its end."""
     if operation.done:
         return operation
 
@@ -239,7 +243,7 @@ def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operati
         return deadline.insist(wait)
     except DeadlineExceeded as error:
         raise DeadlineExceeded(
-            f"whether {operation.name} publishes the write is not known yet",
+            f"whether {operation.name} publishes the write is still unknown",
             hint=f"see distop why {operation.table}; writing again with the same request id is safe",
             details=error.details,
         ) from error
@@ -248,5 +252,5 @@ def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operati
 def _exhausted(request_id: str) -> Exhausted:
     return Exhausted(
         f"{MAX_TURNS} attempts at {request_id!r} ended without being published",
-        hint="look at why they failed",
+        hint="find out why they failed",
     )

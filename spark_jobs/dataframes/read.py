@@ -1,8 +1,8 @@
 """Reading a snapshot of a table, for Spark's data source interface.
 
-Which files are read is planned once, on the driver, from the table's metadata: so a query reads one snapshot,
-whatever is published meanwhile. Spark's own filters are not pushed down here (in Spark 4.3 that leaks filters
-of one query into the next); the option ``filter`` is.
+The files are planned once, on the driver, from the table's metadata: so a query reads one snapshot, whatever
+is published meanwhile. Spark's own filters are not pushed down here (in Spark 4.3 that leaks filters of one
+query into the next); the option ``filter`` is.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ FILES_PER_SPLIT = 200
 
 @dataclass
 class FileSplit(InputPartition):
-    """What one task reads."""
+    """The part that one task reads."""
 
     files: list[PlannedFile]
 
 
 def find_snapshot(client: Client, options: ReadOptions) -> TableSnapshot:
-    """The snapshot that the options name.
+    """The snapshot selected by the options.
 
     Raises
     ------
     TableNotFound
         There is no such table.
     PreconditionFailed
-        There is no such snapshot, or nothing at all: the table has no columns yet.
+        There is no such snapshot, or none at all: the table has no columns yet.
     """
     table = find_table(client, options)
     storage = storage_options(table, options)
     if not table.metadata_location:
         if options.snapshot_id is not None or options.as_of or options.branch:
-            raise PreconditionFailed(f"nothing was published to table {table.name!r} yet")
+            raise PreconditionFailed(f"nothing has been published to table {table.name!r}")
         return _empty(table, storage)
     return open_snapshot(
         table.metadata_location,
@@ -69,7 +69,7 @@ def find_snapshot(client: Client, options: ReadOptions) -> TableSnapshot:
 
 
 def _indexes(client: Client, table: str) -> list[Index]:
-    """The table's indexes. If they are not known, the table is read without them."""
+    """The table's indexes. If they are unavailable, the table is read without them."""
     try:
         return list(client.indexes(table))
     except DistopError as error:
@@ -81,8 +81,8 @@ def _empty(table: Table, storage: dict[str, object]) -> TableSnapshot:
     schema = table.options.get("schema")
     if schema is None:
         raise PreconditionFailed(
-            f"nothing was published to table {table.name!r} yet, so it has no columns",
-            hint="write to it first, or make it with a schema",
+            f"nothing has been published to table {table.name!r}, so it has no columns",
+            hint="write to it first, or create it with a schema",
         )
     layout = Layout.create(parse_schema(schema), table.options.get("partitionBy", ()))
     return TableSnapshot(layout.new_metadata(table.location), None, storage)
@@ -93,20 +93,20 @@ def _milliseconds(text: str) -> int:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidArgument(
-            f"{text!r} is no time", hint="write 2024-05-01T08:00:00Z", details={"field": "asOf"}
+            f"{text!r} is not a time", hint="write 2024-05-01T08:00:00Z", details={"field": "asOf"}
         ) from None
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def table_schema(options: ReadOptions) -> StructType:
-    """The columns that a read has."""
+    """The columns of a read."""
     with connect(options) as client:
         snapshot = find_snapshot(client, options)
     return spark_columns(snapshot.projection(options.columns))
 
 
 def spark_columns(schema: Schema) -> StructType:
-    """The columns of a table as Spark has them."""
+    """The columns of a table in Spark's types."""
     columns = schema_to_pyarrow(schema, include_field_ids=False)
     return spark_schema(columns, "columns", "read other columns, with the option columns")
 
@@ -130,7 +130,7 @@ def read_files(
     schema: StructType,
     where: str | None,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of some files, as Spark wants them."""
+    """The rows of some files, in Spark's form."""
     wanted = to_arrow_schema(schema, timezone="UTC")
     for batch in snapshot.batches(files, columns=wanted.names, where=where):
         if batch.num_rows:
@@ -148,11 +148,11 @@ class TableReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """See :meth:`DataSourceReader.partitions`."""
         files = self._snapshot.plan_files(self._options.filter)
-        # Without any partition Spark would make one that says nothing.
+        # Without any partition Spark would create an empty one.
         return list(splits_of(files, self._options.split_bytes)) or [FileSplit([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See :meth:`DataSourceReader.read`."""
         if not isinstance(partition, FileSplit):
-            raise TypeError(f"{partition!r} is no split of this reader")
+            raise TypeError(f"{partition!r} is not a split of this reader")
         return read_files(self._snapshot, partition.files, self._schema, self._options.filter)

@@ -1,4 +1,4 @@
-"""``format("distop")``: the Spark data source. What it does is in the modules beside it."""
+"""``format("distop")``: the Spark data source. The implementation is in the other modules here."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DistopDataSource(DataSource):
         return "distop"
 
     def schema(self) -> StructType:
-        """The columns of the table, or of those that are asked for."""
+        """The columns of the table, or the requested ones."""
         from distop.spark_jobs.dataframes.read import table_schema
 
         return table_schema(read_options(self.options))
@@ -54,5 +54,5 @@ class DistopDataSource(DataSource):
 
 
 def register(session: SparkSession) -> None:
-    """Make ``format("distop")`` known to a session."""
+    """Register ``format("distop")`` in a session."""
     session.dataSource.register(DistopDataSource)

@@ -1,7 +1,7 @@
-"""Reading what is published to a table as it is published, for Structured Streaming.
+"""Streams what is published to a table, for Structured Streaming.
 
-An offset is a place in the table's history: a snapshot, and how many of its files were read. Spark keeps
-offsets in the query's checkpoint and asks for the same range again after a crash; snapshots and their files
+An offset is a position in the table's history: a snapshot, and how many of its files were read. Spark stores
+offsets in the query's checkpoint and requests the same range again after a crash; snapshots and their files
 never change, so it gets the same rows.
 """
 
@@ -31,9 +31,9 @@ from distop.spark_jobs.dataframes.target import connect, find_table, storage_opt
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot, snapshot_of
 
 ALL = -1
-"""Of an offset: all files of its snapshot were read."""
+"""In an offset: all files of its snapshot were read."""
 MAX_REMEMBERED = 64
-"""Snapshots whose files a query remembers."""
+"""Snapshots whose files a query caches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,12 +43,12 @@ class Offset:
     snapshot: int | None = None
     """``None``: nothing yet."""
     files: int = ALL
-    """How many of its files, in the order of their paths."""
+    """How many of its files were read, in the order of their paths."""
     whole: bool = False
-    """Whether these are all files that the snapshot consists of; else those that it has added."""
+    """Whether these are all files of the snapshot; otherwise those that it has added."""
 
     def to_json(self) -> dict[str, Any]:
-        # A string: 64 bits do not survive every reader of JSON.
+        # A string: not every JSON reader supports 64-bit numbers.
         snapshot = "" if self.snapshot is None else str(self.snapshot)
         return {"snapshot": snapshot, "files": self.files, "whole": self.whole}
 
@@ -64,13 +64,13 @@ class Offset:
 
 @dataclass
 class StreamSplit(FileSplit):
-    """What one task reads of a batch."""
+    """The part of a batch that one task reads."""
 
     table: TableSnapshot
 
 
 class History:
-    """The snapshots of a table, as one metadata file tells them."""
+    """The snapshots of a table, from one metadata file."""
 
     def __init__(self, metadata: TableMetadata, storage: dict[str, Any], *, ignore_overwrites: bool) -> None:
         self.metadata = metadata
@@ -81,7 +81,7 @@ class History:
     def between(self, start: int | None, end: int | None) -> list[Snapshot]:
         """The snapshots after ``start`` up to ``end``, oldest first.
 
-        Raises :class:`~distop.errors.PreconditionFailed` if the one does not lead to the other.
+        Raises :class:`~distop.errors.PreconditionFailed` if ``start`` is not an ancestor of ``end``.
         """
         found: list[Snapshot] = []
         at = end
@@ -93,15 +93,15 @@ class History:
             at = snapshot.parent_snapshot_id
         if at != start:
             raise PreconditionFailed(
-                f"what was published to {self.metadata.location} since snapshot {start} is not known: "
-                "it was rolled back, or has expired",
-                hint="begin a new query, with a new checkpoint",
+                f"what was published to {self.metadata.location} since snapshot {start} is unknown: "
+                "the table was rolled back, or snapshots have expired",
+                hint="start a new query, with a new checkpoint",
                 details={"snapshot": str(start)},
             )
         return found[::-1]
 
     def files(self, place: Offset) -> list[PlannedFile]:
-        """The files of an offset's snapshot, whether read or not."""
+        """The files of an offset's snapshot, read or not."""
         key = replace(place, files=ALL)
         if key not in self._files:
             while len(self._files) >= MAX_REMEMBERED:
@@ -116,7 +116,7 @@ class History:
         if snapshot is None:
             raise PreconditionFailed(
                 f"snapshot {place.snapshot} of {self.metadata.location} has expired before it was read",
-                hint="begin a new query, with a new checkpoint",
+                hint="start a new query, with a new checkpoint",
                 details={"snapshot": str(place.snapshot)},
             )
         table = snapshot_of(self.metadata, snapshot, self._storage)
@@ -129,13 +129,13 @@ class History:
             return []
         raise Conflict(
             f"snapshot {place.snapshot} of {self.metadata.location} has changed or removed rows that were "
-            "there before: a stream cannot say that",
-            hint='option("ignoreOverwrites", "true") passes over such snapshots',
+            "there before: a stream cannot show that",
+            hint='option("ignoreOverwrites", "true") skips such snapshots',
             details={"snapshot": str(place.snapshot)},
         )
 
     def advance(self, start: Offset, end: int | None, most: int | None) -> Offset:
-        """The offset behind the next files, at most so many, up to a snapshot."""
+        """The offset after the next files, at most this many, up to a snapshot."""
         place, left = start, most
         for following in [None, *self.between(start.snapshot, end)]:
             if following is not None:
@@ -171,8 +171,8 @@ class SnapshotStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for name, given in (("snapshotId", options.snapshot_id), ("asOf", options.as_of)):
             if given:
                 raise PreconditionFailed(
-                    f"{name} names one snapshot, and a stream reads what follows",
-                    hint='say where to begin: option("startingSnapshot", ID)',
+                    f"{name} names one snapshot, but a stream reads later ones",
+                    hint='name the start: option("startingSnapshot", ID)',
                     details={"field": name},
                 )
         self._options, self._schema = options, schema
@@ -219,7 +219,7 @@ class SnapshotStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until = (self._present(),)
 
     def _present(self) -> int | None:
-        """The table's present snapshot; what there is to know of it is read if it has changed."""
+        """The table's present snapshot; reads its metadata if it has changed."""
         if self._client is None:
             self._client = connect(self._options)
         table = find_table(self._client, self._options)
@@ -249,11 +249,11 @@ class SnapshotStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """See :meth:`DataSourceStreamReader.read`."""
         if not isinstance(partition, StreamSplit):
-            raise TypeError(f"{partition!r} is no split of this reader")
+            raise TypeError(f"{partition!r} is not a split of this reader")
         return read_files(partition.table, partition.files, self._schema, self._options.filter)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """See :meth:`DataSourceStreamReader.commit`: the checkpoint says it all."""
+        """See :meth:`DataSourceStreamReader.commit`: the checkpoint has everything."""
 
     def stop(self) -> None:
         """See :meth:`DataSourceStreamReader.stop`."""

@@ -1,4 +1,4 @@
-"""The table that a write goes to, as it is when the write begins."""
+"""The target table of a write, in its state when the write begins."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ICEBERG = "iceberg"
 
 @dataclass(frozen=True, kw_only=True)
 class WriteTarget:
-    """Where the tasks of one write put their files. Can be pickled; needs no coordinator."""
+    """Where the tasks of one write put their files. Picklable; needs no coordinator."""
 
     write: str
     """The name of the write."""
@@ -47,7 +47,7 @@ class WriteTarget:
         return f"{self.location}/{folder}/{folder_of(self.write)}/{stem}{suffix}"
 
     def writer(self, stem: str) -> StagedWriter:
-        """For the rows of one task; what the names of its files begin with is nobody else's."""
+        """A writer for the rows of one task; ``stem`` is the unique prefix of its files' names."""
 
         def path_for(suffix: str, folder: str) -> str:
             return self.path(stem, suffix, folder)
@@ -59,7 +59,7 @@ class WriteTarget:
 
 
 def connect(options: Common) -> Client:
-    """A client of the coordinators that the options name; to be closed."""
+    """A client of the configured coordinators; the caller must close it."""
     return Client(options.coordinator, timeout_s=30.0, connect_timeout_s=10.0)
 
 
@@ -69,14 +69,14 @@ def find_table(client: Client, options: Common) -> Table:
     Raises
     ------
     TableNotFound
-        There is none of this name.
+        It does not exist.
     PreconditionFailed
         It is not an Iceberg table.
     """
     table = client.get_table(options.table)
     if table.format != ICEBERG:
         raise PreconditionFailed(
-            f"table {table.name!r} has format {table.format}: Spark reads it as it is, at {table.location}; "
+            f"table {table.name!r} has format {table.format}: Spark reads it directly, at {table.location}; "
             "only Iceberg tables go through format('distop')",
             hint="write to it with ingest",
         )
@@ -84,7 +84,7 @@ def find_table(client: Client, options: Common) -> Table:
 
 
 def storage_options(table: Table, options: Common) -> dict[str, Any]:
-    """How the table's files are reached. Keys in its own options are hidden from clients, and left out."""
+    """How to reach the table's files. Keys in its own options are hidden from clients, and omitted."""
     own = {name: value for name, value in dict(table.options.get("storage") or {}).items() if value != "***"}
     return {**own, **options.storage}
 
@@ -92,7 +92,7 @@ def storage_options(table: Table, options: Common) -> dict[str, Any]:
 def open_target(client: Client, options: WriteOptions, struct: StructType) -> WriteTarget:
     """The target of a write that begins now.
 
-    Makes the table if that is asked for and there is none.
+    Creates the table if requested and missing.
 
     Raises
     ------
@@ -128,11 +128,12 @@ def _table(client: Client, options: WriteOptions) -> Table:
         return find_table(client, options)
     except TableNotFound as error:
         if not options.create:
-            hint = f'{error.hint}, or let this write make it: option("create", "true")'
+            hint = f'{error.hint}, or let this write create it: option("create", "true")'
             raise TableNotFound(error.message, hint=hint, details=error.details) from None
     if not options.location:
         raise InvalidArgument(
-            f"table {options.table!r} is to be made, and nobody says where", details={"field": "location"}
+            f"table {options.table!r} is to be created, but location is not set",
+            details={"field": "location"},
         )
     made: dict[str, Any] = {"partitionBy": list(options.partition_by)} if options.partition_by else {}
     if options.storage:
@@ -144,7 +145,7 @@ def _table(client: Client, options: WriteOptions) -> Table:
 
 
 def _layout(table: Table, options: WriteOptions, storage: dict[str, Any]) -> Layout | None:
-    """The columns that the table has, if anything has fixed them."""
+    """The columns of the table, if they are fixed already."""
     if table.metadata_location:
         return Layout.of(TableFile.read(table.metadata_location, storage=storage).metadata)
     schema = table.options.get("schema")

@@ -1,8 +1,8 @@
-"""Writing a DataFrame or a streaming query into a table, for Spark's data source interface.
+"""Writes a DataFrame or a streaming query to a table, for Spark's data source interface.
 
-Tasks write Parquet files aside and send home what they are; nothing of it is visible. The driver publishes
-what came home of the attempts that Spark counts, one to a partition. So retries, speculation and lost
-executors cost files that are removed, and never a row.
+Tasks stage Parquet files and return a description of them; nothing is visible. The driver publishes the
+results of the attempts that Spark counts, one per partition. So retries, speculation and lost executors only
+leave files to remove, and never change a row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distop.spark_jobs.dataframes.target import WriteTarget, connect, open_targe
 from distop.spark_jobs.formats.conversion import fitting
 
 QUERY_ID = "sql.streaming.queryId"
-"""Local property of Spark: the id of a streaming query, kept in its checkpoint."""
+"""Spark's local property with the id of a streaming query, stored in its checkpoint."""
 
 
 def stream_source(query_id: str) -> str:
@@ -39,18 +39,18 @@ def stream_source(query_id: str) -> str:
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What one task has written."""
+    """The output of one task."""
 
     task: PreparedTask
     target: WriteTarget
-    """The same for all tasks of a write. A streaming query tells its end no other way what it was."""
+    """The same for all tasks of a write. At the end of a streaming query only this identifies it."""
     query_id: str = ""
 
 
 def write_task(target: WriteTarget, batches: Iterable[pa.RecordBatch]) -> Written:
-    """Write the rows of one task; removes what it has written if it fails."""
+    """Write the rows of one task; remove its output if it fails."""
     context = TaskContext.get()
-    # Attempt ids of Spark are not unique after a stage is run again, hence the random part.
+    # Spark's attempt ids are not unique after a stage is run again, hence the random part.
     attempt = 0 if context is None else context.taskAttemptId()
     partition = 0 if context is None else context.partitionId()
     stem = f"{partition}-{attempt}-{secrets.token_hex(6)}"
@@ -130,8 +130,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             publish(client, publication, tasks, Deadline(self._options.commit_timeout_s))
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """See :meth:`DataSourceStreamArrowWriter.abort`. If no task has come to its end, nothing says here
-        which write it was; its files are found by their age."""
+        """See :meth:`DataSourceStreamArrowWriter.abort`. If no task has finished, the write is unknown here;
+        its files are found by their age."""
         written = [message for message in messages if message is not None]
         if written:
             with connect(self._options) as client:

@@ -1,1 +1,1 @@
-"""``delete``: the rows of a table go for which a predicate is true."""
+"""``delete``: deletes the rows of a table for which a predicate is true."""

@@ -1,7 +1,7 @@
-"""One job of a deletion: look for the rows in some files, and write anew what remains of those that have any.
+"""One job of a deletion: look for the rows in some files, and rewrite the rest of those that have any.
 
-Each file is read twice. First the columns that the predicate speaks of: most files that may hold such a row
-hold none, and stay as they are. Then the whole file, if some rows go and others stay.
+Each file is read twice. First the columns of the predicate: most files that may contain such a row contain
+none, and stay as they are. Then the whole file, if some rows are deleted and others stay.
 """
 
 from __future__ import annotations
@@ -54,25 +54,26 @@ def run_job(job: JobContext) -> dict[str, Any]:
                 writer.write(batch)
             if writer.rows != read - removed:
                 raise JobFailed(
-                    f"of {rows} rows of {task.file.file_path} {matching} were to go, and others are left",
+                    f"of {rows} rows of {task.file.file_path} {matching} match, "
+                    "but another number was removed",
                     hint="distop doctor --deep; nothing was changed",
                 )
         return writer.finish() | {READ: read, REMOVED: removed, **changed_files(changed, len(tasks))}
 
 
 class _Reading:
-    """What a predicate says of the rows of files."""
+    """Evaluates a predicate on the rows of files."""
 
     def __init__(self, job: JobContext, plan: DeletePlan, layout: Layout) -> None:
         self._rows = TableRows(job, layout)
         where = parse_filter(plan.where)
-        # What the predicate does not say of a row, one column that every file has can be counted by.
+        # A predicate without columns needs one column that every file has, for counting rows.
         self._columns = sorted(filter_columns(where) or {self._rows.schema.columns[0].name})
         self._matches = arrow_filter(where, self._rows.schema)
         self._stays = pc.coalesce(pc.invert(self._matches), pc.scalar(True))
 
     def counts(self, task: FileScanTask) -> tuple[int, int]:
-        """How many rows a file has, and how many of them go."""
+        """The number of rows in a file, and of rows to delete."""
         rows = matching = 0
         for batch in self._rows.columns(task, self._columns):
             rows += batch.num_rows
@@ -80,7 +81,7 @@ class _Reading:
         return rows, matching
 
     def remaining(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
-        """The rows that stay, as they are written."""
+        """The remaining rows, as they are written."""
         for batch in self._rows.whole(task):
             for left in _chosen(batch, self._stays).to_batches():
                 yield self._rows.as_written(left)

@@ -1,4 +1,4 @@
-"""``delete``: the rows of a table go for which a predicate is true, exactly once."""
+"""``delete``: deletes the rows of a table for which a predicate is true, exactly once."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from distop.operations.job import JobContext
 from distop.spark_jobs.delete.argument import DeleteArgument, parse_argument, predicate
 
 JOB_BYTES = 512 << 20
-"""About so much is read by a job, as it lies on disk; more, where there would be too many of them."""
+"""About how many bytes on disk a job reads; more if there would be too many jobs."""
 WANTED_JOBS = 5000
 
 
 class Delete(DistributedOperation):
-    """Removes rows. Which are looked at is fixed at the start: those of the snapshot that the table has then.
+    """Deletes rows of the snapshot that the table has at the start.
 
-    What others append meanwhile is not touched. If they have removed or changed a file that holds such rows,
+    Concurrent appends are not touched. If another operation has removed or changed a file with such rows,
     nothing is published, and the operation fails with a conflict. See
     :class:`~distop.spark_jobs.delete.argument.DeleteArgument` for the argument.
     """
@@ -39,7 +39,7 @@ class Delete(DistributedOperation):
         Raises
         ------
         InvalidArgument
-            A field is malformed, or the predicate does not fit the table's columns.
+            A field is invalid, or the predicate does not fit the table's columns.
         PreconditionFailed
             The table has another format, files that cannot be read here, or no such branch.
         """
@@ -52,8 +52,8 @@ class Delete(DistributedOperation):
         return Plan(argument=msgspec.to_builtins(plan), partition_count=len(found.jobs))
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
-        """What has been appended since came in after this deletion, as it were. What has left is a reason to
-        look again: the end would be a conflict."""
+        """Later appends count as after this deletion. Removed files are a reason to plan
+        again: the end would be a conflict."""
         from distop.commit.deleting.plan import DeletePlan
         from distop.commit.files.storage import storage_of
         from distop.commit.iceberg.content import only_appended
@@ -68,7 +68,7 @@ class Delete(DistributedOperation):
         return only_appended(file, snapshot, since)
 
     def preview(self, request: PlanRequest) -> Mapping[str, Any]:
-        """How many files would be read by how many jobs, and how many go as a whole."""
+        """How many files would be read by how many jobs, and how many are removed as a whole."""
         argument = _checked(request)
         if request.head is None:
             return {"jobs": 0, "filesToRead": 0, "filesToDrop": 0, "rowsToDrop": 0}
@@ -85,7 +85,7 @@ class Delete(DistributedOperation):
         return [StepRecord(step="iceberg.delete")]
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
-        """Look for the rows in some files, and write anew what remains of files that have any.
+        """Look for the rows in some files, and rewrite the rest of files that have any.
 
         Returns
         -------
@@ -95,7 +95,7 @@ class Delete(DistributedOperation):
         Raises
         ------
         JobFailed
-            A file is missing, or holds other rows than the table says.
+            A file is missing, or does not hold as many rows as the table says.
         """
         from distop.spark_jobs.delete.job import run_job
 
@@ -115,7 +115,9 @@ def _checked(request: PlanRequest) -> DeleteArgument:
             hint="Delta has DELETE for this" if request.table.format == "delta" else "",
         )
     if request.partitions is not None:
-        raise invalid("partitions", "a deletion takes no partitions", "say it in where: kind = 'a' and ...")
+        raise invalid(
+            "partitions", "a deletion does not take partitions", "say it in where: kind = 'a' and ..."
+        )
     return parse_argument(request.argument)
 
 
@@ -135,7 +137,7 @@ def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
     file = TableFile.read(request.head.metadata_location, storage=storage)
     metadata = file.metadata
     layout = Layout.of(metadata)
-    Partitioner(layout.schema, layout.spec)  # raises if rows cannot be split as the table has it
+    Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
     where = predicate(argument.where, layout.schema)
     snapshot = _snapshot(file, argument.branch or "")
     nothing = DeletePlan(where=argument.where, branch=argument.branch or "")
@@ -151,7 +153,7 @@ def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
 
 
 def bytes_per_job(snapshot: Any) -> int:
-    """About so much a job reads of a snapshot."""
+    """About how many bytes of a snapshot a job reads."""
     told = str(snapshot.summary["total-files-size"] if snapshot.summary else "")
     return max(JOB_BYTES, int(told) // WANTED_JOBS if told.isdecimal() else 0)
 

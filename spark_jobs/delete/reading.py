@@ -1,4 +1,4 @@
-"""The rows of a job's files as the table has them: by field id, whatever columns a file has."""
+"""The rows of a job's files in the table's schema: by field id, whatever columns a file has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 
 
 def files_of(job: JobContext) -> Concerned:
-    """Those of its operation. Raises :class:`~distop.errors.JobFailed` if they are there no more."""
+    """The files of its operation. Raises :class:`~distop.errors.JobFailed` if they no longer exist."""
     try:
         return concerned_shared(job.operation)
     except PreconditionFailed as error:
@@ -30,13 +30,13 @@ class TableRows:
     Parameters
     ----------
     layout:
-        What is written: whole rows come with its columns.
+        The output: whole rows come with its columns.
     """
 
     def __init__(self, job: JobContext, layout: Layout) -> None:
         self._job = job
         self._plan = snapshot_plan(job.operation)
-        # Files are read; which snapshot they are of is of no matter to that.
+        # Files are read; their snapshot does not matter for that.
         self._snapshot = TableSnapshot(self._plan.metadata, None, job.operation.storage)
         self._wanted = layout.arrow_schema
 
@@ -56,7 +56,7 @@ class TableRows:
             yield batch
         if not task.delete_files and rows != task.file.record_count:
             raise JobFailed(
-                f"{task.file.file_path} holds {rows} rows, the table says {task.file.record_count}",
+                f"{task.file.file_path} holds {rows} rows, but the table says {task.file.record_count}",
                 hint="distop doctor --deep; nothing was changed",
             )
 
@@ -65,7 +65,7 @@ class TableRows:
         return self._batches(task, None)
 
     def as_written(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Files of different writers differ in how they hold texts and lists."""
+        """Files of different writers differ in the types for texts and lists."""
         if batch.schema.equals(self._wanted):
             return batch
         columns = [batch.column(column.name).cast(column.type) for column in self._wanted]

@@ -1,8 +1,8 @@
-"""Rows on their way into a table: one rule, whichever way they come.
+"""Converts rows for a table: one rule, wherever the rows come from.
 
-Columns go by name. One that the table does not have is refused; one that the rows do not have becomes NULL,
-and is refused if the table requires it. A value becomes the same value in the type of its column (see
-``types``), or its row is bad.
+Columns are matched by name. A column that the table does not have is refused; one that the rows do not have
+becomes NULL, and is refused if the table requires it. A value becomes the same value in the type of its
+column (see ``types``), or its row is bad.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from distop.spark_jobs.formats.types import UnsupportedType, convert, convertibl
 
 
 def check_columns(given: pa.Schema, table: pa.Schema, *, field: str = "schema", hint: str = "") -> None:
-    """Check what can be known before the first row.
+    """Check everything that is known before the first row.
 
     Parameters
     ----------
     field, hint:
-        Of an argument: what chooses the columns, and how.
+        Of an argument: the field that selects the columns, and how.
 
     Raises
     ------
     InvalidArgument
-        Rows of the one cannot be rows of the other; names the column.
+        The rows cannot be rows of the table; names the column.
     """
     names = list(given.names)
     for name in names:
         if names.count(name) > 1:
-            raise _unfit(name, field, "the rows have two columns of this name", "give one another name")
+            raise _unfit(name, field, "the rows have two columns with this name", "give one another name")
         if name not in table.names:
             similar = [other for other in table.names if other.lower() == name.lower()]
-            known = f"the table's is called {similar[0]!r}" if similar else f"it has {describe(table.names)}"
+            known = f"the table has {similar[0]!r}" if similar else f"it has {describe(table.names)}"
             raise _unfit(name, field, f"the table has no column {name!r}: {known}", hint)
     for column in table:
         if column.name not in names:
             if not column.nullable:
-                reason = f"the table requires a column {column.name!r}, and the rows do not have it"
+                reason = f"the table requires a column {column.name!r}, which the rows do not have"
                 raise _unfit(column.name, field, reason, hint)
         elif not convertible(given.field(column.name).type, column.type):
             found = given.field(column.name).type
@@ -77,10 +77,10 @@ def _column(rows: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
 
 
 def columns_for(rows: pa.Schema) -> pa.Schema:
-    """The columns that a new table for these rows has.
+    """The columns of a new table for these rows.
 
-    All are optional: that some rows hold no NULL does not mean that none ever will. Raises
-    :class:`~distop.errors.InvalidArgument` for a type that no table holds.
+    All are optional: rows without NULL do not mean that there will never be any. Raises
+    :class:`~distop.errors.InvalidArgument` for a type that no table supports.
     """
     fields = []
     for column in rows:

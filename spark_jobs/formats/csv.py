@@ -1,8 +1,8 @@
 """CSV: headers, and records into columns.
 
-What counts as a row is the same wherever a file is cut and whatever stands beside it: one record is one
-row. Arrow's parser alone would not keep to that (it accepts a quoted value that is never closed, and reads
-on over newlines within the text it is given), so records are counted before they are believed.
+What counts as a row is independent of how a file is split and of neighbouring rows: one record is one row.
+Arrow's parser alone does not guarantee that (it accepts a quoted value that is never closed, and reads on
+over newlines within its text), so records are counted before its result is accepted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VALUE = re.compile(r"invalid value '(.*)'")
 
 
 def parse_options(options: CsvOptions, *, skip_ragged: bool = False) -> ParseOptions:
-    """Arrow's view of the options; ``skip_ragged``: pass over rows with too few or too many values."""
+    """Arrow's form of the options; ``skip_ragged``: skip rows with too few or too many values."""
     return ParseOptions(
         delimiter=options.delimiter,
         quote_char=options.quote or False,
@@ -51,7 +51,7 @@ def parse_options(options: CsvOptions, *, skip_ragged: bool = False) -> ParseOpt
 def convert_options(
     options: CsvOptions, columns: Sequence[str], types: Mapping[str, pa.DataType] | None = None
 ) -> ConvertOptions:
-    """Which columns to convert, and to what; without ``types`` Arrow guesses."""
+    """Which columns to convert, and to which types; without ``types`` Arrow guesses."""
     return ConvertOptions(
         column_types=types,
         include_columns=columns,
@@ -63,7 +63,7 @@ def convert_options(
 
 
 def is_blank(record: bytes) -> bool:
-    """Whether a record is an empty line, which is no row."""
+    """Whether a record is an empty line, which is not a row."""
     return not record.strip(b"\r\n")
 
 
@@ -76,12 +76,12 @@ def csv_text(file: OpenFile, options: CsvOptions) -> TextFile:
 
 
 def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
-    """The names of a file's columns, and where its data begins. An empty file has no names.
+    """The names of a file's columns, and the start of its data. An empty file has no names.
 
     Raises
     ------
     FileUnusable
-        The header is not UTF-8 or no CSV, or names a column twice.
+        The header is not UTF-8 or not CSV, or names a column twice.
     """
     record, begin, end = text.first_record()
     if isinstance(options.header, list):
@@ -96,7 +96,7 @@ def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
     check_size(names)
     twice = next((name for name, times in Counter(names).items() if name and times > 1), None)
     if twice is not None:
-        raise FileUnusable(f"has two columns {twice!r}; if that is no header, give the columns' names")
+        raise FileUnusable(f"has two columns {twice!r}; if that is not a header, give the columns' names")
     return names, end
 
 
@@ -128,18 +128,18 @@ class CsvReader:
 
 
 class CsvRecords:
-    """Converts records of text, wherever they come from.
+    """Converts records of text from any source.
 
     Parameters
     ----------
     names:
         All columns of a record.
     schema:
-        The wanted ones.
+        The required ones.
     """
 
     def __init__(self, names: list[str], options: CsvOptions, schema: pa.Schema) -> None:
-        # Columns without a name are never wanted, but Arrow must be able to tell them apart.
+        # Columns without a name are never required, but Arrow must be able to tell them apart.
         self._arrow_names = [name or f"\0{index}" for index, name in enumerate(names)]
         self._quoting = options.quoting
         self._multiline = options.multiline
@@ -147,11 +147,11 @@ class CsvRecords:
         self._parse_options = parse_options(options)
         types = {field.name: text_type(field.type) for field in schema}
         self._convert_options = convert_options(options, schema.names, types)
-        # Where a file must have all of them, one that lacks some was refused before.
+        # If a file must have all of them, one that lacks some has been refused already.
         self._convert_options.include_missing_columns = True
 
     def convert(self, rows: Lines) -> pa.Table:
-        """The wanted columns of some rows.
+        """The required columns of some rows.
 
         Raises
         ------
@@ -165,7 +165,7 @@ class CsvRecords:
         return pa.table(columns, schema=self._schema)
 
     def _check_closed(self, data: bytes) -> None:
-        """Where lines are records, only the last line can swallow nothing and still be open."""
+        """If lines are records, only the last line can have an open quote without including other lines."""
         text = data if self._multiline else data[data.rfind(b"\n", 0, -1) + 1 :]
         if self._quoting.unclosed(text):
             hint = "" if self._multiline else ", or not on this line (see the option multiline)"
@@ -186,7 +186,7 @@ class CsvRecords:
             raise self._explained(str(error)) from None
 
     def _check_count(self, parsed: int, rows: Lines) -> None:
-        """Every record is one row: neither more, at a carriage return, nor less, at a quoted newline."""
+        """Every record is one row: not several, at a carriage return, nor a part, at a quoted newline."""
         data = rows.data
         lone_return = has_lone_return(data)
         lines = data.count(b"\n") + (not data.endswith(b"\n"))
@@ -198,7 +198,7 @@ class CsvRecords:
             raise Unconvertible("a quoted value holds a newline (see the option multiline)")
 
     def _explained(self, message: str) -> Unconvertible:
-        """An error of Arrow in terms of the file."""
+        """An Arrow error in terms of the file."""
         if match := _FIELD_COUNT.match(message):
             reason = f"{match['expected']} columns expected, {match['found']} found"
             return Unconvertible(reason, int(match["row"]) - 1)

@@ -1,7 +1,7 @@
-"""Finding the quoted fields of CSV text, so that nothing is cut inside one.
+"""Finds the quoted fields of CSV text, so that text is not split inside one.
 
-The rule is Arrow's: a quote opens a field only as its first byte, ``""`` inside stands for one quote, and
-whatever follows the closing quote up to the delimiter is taken as it is.
+The rule is Arrow's: a quote opens a field only as its first byte, ``""`` inside means one quote, and
+everything between the closing quote and the delimiter is literal.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ class Quoting:
             yield match.start(), match.end(), bool(match.group(1))
 
     def unclosed(self, text: bytes) -> bool:
-        """Whether ``text``, which begins where a record begins, ends inside a quoted field."""
+        """Whether ``text``, which begins with a record, ends inside a quoted field."""
         return any(not closed for _, _, closed in self._spans(text))
 
     def holds_newline(self, text: bytes) -> bool:
-        """Whether a quoted field that is closed holds a newline."""
+        """Whether a closed quoted field contains a newline."""
         return any(closed and b"\n" in text[start:end] for start, end, closed in self._spans(text))
 
     def end_of_last_record(self, text: bytes) -> int:
-        """Just behind the last newline that ends a record; 0 if there is none."""
+        """The position after the last newline that ends a record; 0 if there is none."""
         last = 0
         outside = 0
         for start, end, closed in self._spans(text):
@@ -56,7 +56,7 @@ class Quoting:
         return max(last, text.rfind(b"\n", outside) + 1)
 
     def records(self, text: bytes) -> Iterator[bytes]:
-        """The records of ``text``, each with its newline; one that is never closed goes on to the end."""
+        """The records of ``text``, each with its newline; one that is never closed extends to the end."""
         start = 0
         outside = 0
         for begin, end, _ in self._spans(text):

@@ -1,7 +1,7 @@
-"""Finding the files of a source, recognising them again, and opening them. Any file system fsspec knows.
+"""Finds the files of a source, detects changes, and opens them. Any fsspec file system.
 
 Credentials come from the environment of the process (or fsspec's own configuration), never from an
-operation's argument: that is kept in etcd, where operators read it.
+operation's argument: that is stored in etcd, where operators can read it.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ MAX_FILES = 100_000
 MAX_PATHS = 1_000
 MAX_DEPTH = 32
 LISTING_SECONDS = 20.0
-"""Longest time that finding the files may take."""
+"""Longest listing of files."""
 
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz", ".zst": "zstd", ".lz4": "lz4"}
-"""Endings of compressed text files."""
+"""Suffixes of compressed text files."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAGIC = frozenset("*?[")
 
 
 class FileSystem(Protocol):
-    """The part of fsspec's ``AbstractFileSystem`` that is used."""
+    """The used part of fsspec's ``AbstractFileSystem``."""
 
     protocol: Any
 
@@ -52,15 +52,15 @@ class FileSystem(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file as it was when it was found."""
+    """A file at the time it was found."""
 
     path: str
-    """Below the source's folder."""
+    """Path below the source's folder."""
     size: int
     version: int | str
-    """Changes when the file does: microseconds of its modification time, or its entity tag."""
+    """Changes with the file: microseconds of its modification time, or its entity tag."""
     modified: datetime | None
-    """UTC; ``None`` if the file system cannot tell."""
+    """UTC; ``None`` if the file system does not report it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class FoundSource:
     """The files of a source, by the paths they were found under."""
 
     url: str
-    """Of the folder that holds all paths, without a slash at the end."""
+    """URL of the folder that contains all paths, without a trailing slash."""
     partitions: dict[str, list[SourceFile]]
     """Path relative to that folder -> its files; both sorted by name."""
 
@@ -79,7 +79,7 @@ class FoundSource:
 
 @dataclass(frozen=True, slots=True)
 class OpenFile:
-    """A file of a source that can be opened, several times over."""
+    """A file of a source that can be opened repeatedly."""
 
     fs: FileSystem
     path: str
@@ -94,20 +94,20 @@ class OpenFile:
         return cls(fs, full, url)
 
     def text(self) -> OpenFile:
-        """The same file, to be decompressed as its name says."""
+        """The same file, decompressed according to its name."""
         return OpenFile(
             self.fs, self.path, self.url, COMPRESSIONS.get(posixpath.splitext(self.path)[1].lower())
         )
 
     def identity(self) -> tuple[int, int | str]:
-        """Size and version as they are now. Raises ``FileNotFoundError``."""
+        """The present size and version. Raises ``FileNotFoundError``."""
         self.fs.invalidate_cache()
         info = self.fs.info(self.path)
         return int(info["size"]), _version(info)
 
     def open(self) -> BinaryIO:
         """The file's content, decompressed."""
-        if is_local(self.fs):  # a link may have come in its place since
+        if is_local(self.fs):  # a link may have replaced it since
             check_source(self.path)
         raw = self.fs.open(self.path, "rb")
         if self.compression is None:
@@ -118,7 +118,7 @@ class OpenFile:
             return cast(BinaryIO, lzma.LZMAFile(raw))
         import pyarrow as pa
 
-        # Reads on behind the end of a member, and tells a cut-off file from a whole one, for all of these.
+        # Continues after the end of a member, and detects truncated files, for all of these.
         return cast(BinaryIO, pa.CompressedInputStream(pa.PythonFile(raw, "r"), self.compression))
 
 
@@ -145,13 +145,13 @@ def resolve(url: str) -> tuple[FileSystem, str]:
         fs, path = url_to_fs(url, **web_options(url))
     except DistopError:
         raise
-    except Exception as error:  # each file system refuses what it cannot open in its own way
+    except Exception as error:  # each file system has its own errors
         missing = isinstance(error, ValueError | ImportError)
         raise SourceUnreadable(
             f"{url}: {error if missing else f'it cannot be opened: {error!r}'}",
             hint="install the fsspec package for it on every coordinator and executor"
             if missing
-            else "name files by a path or URL that is complete",
+            else "name files by a complete path or URL",
             details={"field": "paths", "path": url},
         ) from None
     return fs, path.rstrip("/")
@@ -160,14 +160,14 @@ def resolve(url: str) -> tuple[FileSystem, str]:
 def find_files(
     paths: list[str], *, most: int = MAX_PATHS, clock: Callable[[], float] = time.monotonic
 ) -> FoundSource:
-    """List the files of all paths: files themselves, folders with all below them, what globs match.
+    """List the files of all paths: files themselves, folders recursively, and matches of globs.
 
-    Passed over inside folders: names that begin with ``_`` or ``.`` (at any depth), and empty files.
+    Skipped inside folders: names that begin with ``_`` or ``.`` (at any depth), and empty files.
 
     Parameters
     ----------
     most:
-        How many paths there may be, after globs are replaced by what they match.
+        Most paths after globs are replaced by their matches.
 
     Raises
     ------
@@ -176,7 +176,7 @@ def find_files(
     SourceUnreadable
         A path that does not exist or cannot be read; names it.
     SourceEmpty
-        No path has a file with anything in it.
+        No path contains a non-empty file.
     ArgumentTooLarge
         More than :data:`MAX_FILES` files or ``most`` paths, or listing takes too long.
     """
@@ -196,7 +196,7 @@ def find_files(
         empty = " and ".join(paths[:3]) + (" …" if len(paths) > 3 else "")
         raise SourceEmpty(
             f"there is no file to ingest in {empty}",
-            hint="empty files, and names in folders that begin with '_' or '.', are passed over",
+            hint="empty files, and names in folders that begin with '_' or '.', are skipped",
             details={"field": "paths"},
         )
     return FoundSource(fs.unstrip_protocol(folder).removesuffix("/"), found)
@@ -211,7 +211,7 @@ class _Search:
     files: int = 0
 
     def below(self, fs: FileSystem, root: str) -> Iterator[dict[str, Any]]:
-        """What is known of each file at or below ``root``."""
+        """The state of each file at or below ``root``."""
         if is_local(fs):
             check_source(root)  # a glob may have matched a link
         info = _tried(root, fs.info, root)
@@ -227,7 +227,7 @@ class _Search:
                 raise invalid(
                     "paths",
                     f"{folder} is nested deeper than {MAX_DEPTH} folders",
-                    "is there a link in a loop?",
+                    "is there a loop of links?",
                 )
             for entry in self._listed(fs, folder):
                 if entry["type"] == "directory":
@@ -282,18 +282,18 @@ def _check_name(path: str) -> None:
 
 
 def _expand(paths: list[str], search: _Search, most: int) -> tuple[FileSystem, list[str]]:
-    """The one file system of all paths, and the paths within it with globs replaced by what they match."""
+    """The one file system of all paths, and the paths within it with globs replaced by their matches."""
     file_system: FileSystem | None = None
     roots: list[str] = []
     for path in paths:
         fs, root = resolve(_checked_url(path))
         if file_system is None:
-            # A coordinator lives long, and lists what may have changed since the last time.
+            # A coordinator runs for long, and its cached listings may be stale.
             fs.invalidate_cache()
             file_system = fs
         elif fs is not file_system:
             raise invalid(
-                "paths", f"{path} lies on another file system than {paths[0]}", "start one operation for each"
+                "paths", f"{path} is on another file system than {paths[0]}", "start one operation for each"
             )
         if _MAGIC.intersection(root) and not _tried(root, fs.exists, root):
             roots.extend(_matches(fs, root))
@@ -302,11 +302,11 @@ def _expand(paths: list[str], search: _Search, most: int) -> tuple[FileSystem, l
         if len(roots) > most:
             raise ArgumentTooLarge(
                 f"there are more than {most} paths, and each would have a watermark of its own",
-                hint="name the folders that hold them",
+                hint="name the folders that contain them",
                 details={"field": "paths"},
             )
     if file_system is None or not all(root.strip("/") for root in roots):
-        raise invalid("paths", "a path names no file and no folder")
+        raise invalid("paths", "a path does not name a file or folder")
     twice = next((root for root, times in Counter(roots).items() if times > 1), None)
     if twice is not None:
         raise invalid("paths", f"{twice} is named twice")
@@ -320,7 +320,7 @@ def _checked_url(path: str) -> str:
     if "://" not in path:
         raise invalid(
             "paths",
-            f"{path!r} is a relative path, and jobs run in other folders than you",
+            f"{path!r} is a relative path, and jobs run in other folders",
             f"write {os.path.abspath(os.path.expanduser(path))!r}",
         )
     if "::" in path:
@@ -330,9 +330,7 @@ def _checked_url(path: str) -> str:
 
 def _matches(fs: FileSystem, pattern: str) -> list[str]:
     if "**" in pattern:
-        raise invalid(
-            "paths", f"'**' in {pattern!r} is not supported", "folders are read with all below them"
-        )
+        raise invalid("paths", f"'**' in {pattern!r} is not supported", "folders are read recursively")
     names = _tried(pattern, fs.glob, pattern)
     matched = [name for name in names if not posixpath.basename(name).startswith(("_", "."))]
     if not matched:
@@ -343,7 +341,7 @@ def _matches(fs: FileSystem, pattern: str) -> list[str]:
 def _common_folder(roots: list[str]) -> str:
     folder = posixpath.commonpath([posixpath.dirname(root) for root in roots])
     if not folder:
-        raise invalid("paths", f"no folder holds {' and '.join(roots[:3])}", "name folders of one bucket")
+        raise invalid("paths", f"no folder contains {' and '.join(roots[:3])}", "name folders of one bucket")
     return folder
 
 

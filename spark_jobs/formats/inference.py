@@ -1,7 +1,7 @@
-"""What columns a source has, and of which types: read from Parquet, guessed from a sample of text.
+"""Infers the columns of a source and their types: read from Parquet, guessed from a sample of text.
 
-Guesses are cautious where a wrong one would lose something: numbers with leading zeros (post codes) and
-integers of more digits than a float holds stay text.
+Guesses are conservative where a wrong one would lose data: numbers with leading zeros (post codes) and
+integers with more digits than a float holds stay text.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from distop.spark_jobs.formats.types import UnsupportedType, table_type
 
 SAMPLE_FILES = 8
 SAMPLE_BYTES = 2 << 20
-"""How much text is looked at, in the beginnings of all sampled files together."""
+"""How much text is sampled, from the beginnings of all sampled files together."""
 
 _NO_PLAIN_NUMBER = r"^\s*[+-]?(0[0-9]|[0-9]{16,}\s*$)"
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -41,7 +41,7 @@ T = TypeVar("T")
 
 
 class Sample(Protocol):
-    """What is known of a source without reading all of it."""
+    """What a sample shows of a source."""
 
     @property
     def names(self) -> list[str]:
@@ -49,35 +49,35 @@ class Sample(Protocol):
 
     @property
     def all_names(self) -> list[str]:
-        """The same, and columns that only other files of the sample have."""
+        """The same, plus columns that only other files of the sample have."""
 
     @property
     def complete(self) -> bool:
-        """Whether there can be no others."""
+        """Whether there can be no other columns."""
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
-        """Types of some of its columns, as a table holds them."""
+        """Types of some of its columns, in the form of a table."""
 
     def fits(self, column: str, dtype: pa.DataType) -> bool:
-        """Whether all values of a column that were seen are of a type of number."""
+        """Whether all sampled values of a column fit a numeric type."""
 
 
 def take_sample(
     file_format: Format, files: Sequence[OpenFile], options: CsvOptions, *, check_newlines: bool
 ) -> Sample:
-    """Look into some of the files, evenly spread.
+    """Sample some of the files, evenly spread.
 
     Parameters
     ----------
     check_newlines:
-        CSV: refuse quoted newlines, since nobody has said that there are none.
+        CSV: refuse quoted newlines, since the option is not set.
 
     Raises
     ------
     SourceUnreadable
-        A file is not what it should be; names it.
+        A file is invalid; names it.
     InvalidArgument
-        An option does not fit the files, or a column of a file has a type no table can hold.
+        An option does not fit the files, or a column of a file has a type that no table supports.
     """
     last = len(files) - 1
     count = min(len(files), SAMPLE_FILES)
@@ -93,7 +93,7 @@ class CsvSample:
     Parameters
     ----------
     heads:
-        Text of whole records, each with the names of its columns.
+        Text of complete records, each with the names of its columns.
     """
 
     complete = True
@@ -106,7 +106,7 @@ class CsvSample:
 
     @classmethod
     def of(cls, files: Sequence[OpenFile], options: CsvOptions, *, check_newlines: bool) -> CsvSample:
-        """Of the beginnings of all files."""
+        """The beginnings of all files."""
         size = SAMPLE_BYTES // len(files)
 
         def head(file: OpenFile) -> tuple[list[str], bytes]:
@@ -146,12 +146,12 @@ class CsvSample:
         return True
 
     def suspicions(self, guessed: Sequence[str]) -> list[str]:
-        """What suggests that the files are not what they were taken for, in sentences.
+        """Signs that the files were misinterpreted, as sentences.
 
         Parameters
         ----------
         guessed:
-            Columns whose types nobody has given.
+            Columns whose types were guessed.
         """
         text = [name for name, dtype in self.types(guessed).items() if is_.is_large_string(dtype)]
         values = self._values(text)
@@ -168,11 +168,11 @@ class CsvSample:
 
     @property
     def foreign_encoding(self) -> str:
-        """How the files are written, if not in UTF-8; see :func:`.suspicions.foreign_encoding`."""
+        """The encoding of the files, if not UTF-8; see :func:`.suspicions.foreign_encoding`."""
         return next((found for _, head in self._heads if (found := foreign_encoding(head))), "")
 
     def _values(self, columns: Sequence[str]) -> dict[str, pa.Array]:
-        """What the sample holds of columns of text, without NULL."""
+        """The sample's values of text columns, without NULL."""
         values: dict[str, list[bytes]] = {column: [] for column in columns}
         for names, head in self._heads:
             there = [name for name in names if name in values] if head else []
@@ -218,12 +218,12 @@ class CsvSample:
 
 
 def _no_bytes(guessed: pa.DataType) -> pa.DataType:
-    """Text that is not UTF-8 is no other type for that: its rows are bad."""
+    """Text that is not UTF-8 does not change the type: its rows are bad."""
     return pa.large_string() if is_.is_binary(guessed) or is_.is_large_binary(guessed) else guessed
 
 
 def _has_codes(texts: pa.ChunkedArray, guessed: pa.DataType) -> bool:
-    """Whether some text looks like a number but would not survive as one."""
+    """Whether some text looks like a number but would lose data as one."""
     odd = texts.filter(pc.match_substring_regex(texts, _NO_PLAIN_NUMBER))
     if is_.is_integer(guessed):
         odd = odd.filter(pc.match_substring_regex(odd, r"^\s*[+-]?0"))
@@ -231,7 +231,7 @@ def _has_codes(texts: pa.ChunkedArray, guessed: pa.DataType) -> bool:
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The type that values of two guesses share; text if there is no other."""
+    """The common type of two guesses; text if there is none."""
     if one.equals(other) or is_.is_null(other):
         return one
     if is_.is_null(one):
@@ -284,7 +284,7 @@ class JsonSample:
         try:
             decoded = msgspec.json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            # What becomes of bad rows is decided when they are read.
+            # Bad rows are handled when they are read.
             return
         if isinstance(decoded, dict):
             for name, value in decoded.items():
@@ -343,7 +343,7 @@ class ParquetSample:
         self._files = files
 
     def fits(self, column: str, dtype: pa.DataType) -> bool:
-        """As far as the statistics of the files say; else by the column's type."""
+        """From the statistics of the files, if they have them; otherwise by the column's type."""
         return all(looked_into(file, lambda opened: holds(opened, column, dtype)) for file in self._files)
 
     @staticmethod
@@ -365,12 +365,12 @@ class ParquetSample:
 
 
 def looked_into(file: OpenFile, look: Callable[[OpenFile], T]) -> T:
-    """What ``look`` sees in a file.
+    """The result of ``look`` for a file.
 
     Raises
     ------
     SourceUnreadable
-        Whatever is wrong with the file; names it.
+        Any error of the file; names it.
     """
     try:
         return look(file)

@@ -1,7 +1,7 @@
 """Files that are one JSON array of objects, read element by element: a file may be larger than memory.
 
-Where an element begins is only known to who has read all before it. So one job reads such a file as a whole:
-the one whose range has its first byte. Ranges behind that hold no element.
+The beginning of an element is known only after reading everything before it. So one job reads such a file as
+a whole: the one whose range has its first byte. Later ranges contain no element.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from distop.spark_jobs.formats.text_rows import TextRows, split_lines
 
 _STRING = rb'"(?:[^"\\]++|\\.)*+"'
 _TOKEN = re.compile(rb'\{(?:[^{}\[\]"]++|%b)*+\}|%b|[\[\]{},"]' % (_STRING, _STRING), re.DOTALL)
-"""What structure consists of: objects without others in them at one go, strings, and single signs. A quote
-that stands alone begins a string that goes on behind the text."""
+"""The tokens of the structure: objects without nested ones as a whole, strings, and single characters. A lone
+quote begins a string that continues after the text."""
 _ONE_LINE = bytes.maketrans(b"\r\n", b"\t\t")
-"""Between values each is white space; within a string none may stand."""
+"""Control characters: white space between values; not allowed within a string."""
 
 _NOTHING = b"null"
-"""Stands for an element that is not there: its line would be blank, and no row."""
+"""Stands for a missing element: its line would be blank, and not a row."""
 
 
 def is_array(file: OpenFile) -> bool:
-    """Whether the first sign of a file opens an array. Raises :class:`FileUnusable` as reading it does."""
+    """Whether the first character of a file opens an array. Raises :class:`FileUnusable` as reading it
+    does."""
     with opened_text(file) as stream:
         return _open_array(stream) is not None
 
 
 class ElementCounter:
-    """Blocks know themselves with which element they begin, each of which is one of their lines."""
+    """Blocks know the number of their first element; each element is one of their lines."""
 
     def lines_before(self, offset: int) -> int:
         """The number itself."""
@@ -42,7 +43,7 @@ class ElementCounter:
 
 
 class JsonArrayFile:
-    """One opened file; see :class:`~distop.spark_jobs.formats.reader.FileReader`."""
+    """An open file; see :class:`~distop.spark_jobs.formats.reader.FileReader`."""
 
     row_unit = "element"
 
@@ -59,12 +60,12 @@ class JsonArrayFile:
 
 
 def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """The elements of an array, one on a line each; ``offset`` counts elements.
+    """The elements of an array, one per line; ``offset`` counts elements.
 
     Raises
     ------
     FileUnusable
-        The array is not closed, or something stands behind it; an element is too long.
+        The array is not closed, or is followed by something; an element is too long.
     """
     count = 0
     with opened_text(file) as stream:
@@ -83,16 +84,17 @@ def element_blocks(file: OpenFile, block_bytes: int = BLOCK_BYTES) -> Iterator[B
             if not closed:
                 data = stream.read(block_bytes)
                 if not data:
-                    raise FileUnusable(f"holds a JSON array that is not closed, behind {count} elements")
+                    raise FileUnusable(f"holds a JSON array that is not closed after {count} elements")
                 buffer += data
         while buffer and not buffer.strip():
             buffer = stream.read(TAIL_BYTES)
         if buffer:
-            raise FileUnusable(f"holds a JSON array of {count} elements, and something else behind it")
+            raise FileUnusable(f"holds a JSON array of {count} elements, followed by something else")
 
 
 def _open_array(stream: BinaryIO) -> bytes | None:
-    """What was read of an array, without its first sign; ``None`` if the file holds something else."""
+    """The part of an array that was read, without its first character; ``None`` if the file is not an
+    array."""
     data = stream.read(TAIL_BYTES)
     data = data[size_of_mark(data) :]
     while data and not data.strip():
@@ -102,9 +104,9 @@ def _open_array(stream: BinaryIO) -> bytes | None:
 
 
 def _elements(text: bytes) -> tuple[list[bytes], int, bool]:
-    """The whole elements that a text begins with, how much of it they are, and whether the array ends there.
+    """The complete elements at the start of a text, their length, and whether the array ends there.
 
-    What is no value at all is an element, too, but for the room between the signs of an empty array.
+    An invalid value is also an element, except the space within an empty array.
     """
     elements: list[bytes] = []
     begin = depth = 0

@@ -1,7 +1,7 @@
 """JSON lines: one object per line.
 
-Every line is checked to be one JSON object before Arrow's parser sees it. Arrow would take several values
-on a line, and some of what is no object (a lone ``null``) ends its process.
+Every line is checked to be one JSON object before Arrow's parser sees it. Arrow would accept several values
+on a line, and some invalid lines (a lone ``null``) crash its process.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _WHERE = re.compile(r" - at `.*`$")
 
 
 class _Object(msgspec.Struct):
-    """Any JSON object; decoding it checks it and keeps nothing."""
+    """Any JSON object; decoding validates it and keeps nothing."""
 
 
 _objects = msgspec.json.Decoder(_Object)
 
 
 def is_blank(record: bytes) -> bool:
-    """Whether a line is no row."""
+    """Whether a line is not a row."""
     return not record.strip()
 
 
@@ -46,7 +46,7 @@ def json_text(file: OpenFile) -> TextFile:
 
 
 def first_objects(file: OpenFile, size: int) -> list[bytes]:
-    """Some objects from the beginning of a file of lines, or of one array, about ``size`` bytes of them."""
+    """Some objects from the beginning of a file of lines, or of an array, about ``size`` bytes of them."""
     if is_array(file):
         return next((block.data for block in element_blocks(file, size)), b"").splitlines()
     text = json_text(file)
@@ -54,7 +54,7 @@ def first_objects(file: OpenFile, size: int) -> list[bytes]:
 
 
 class JsonLinesReader:
-    """Reads files of JSON lines, and such as are one array. A key that an object lacks is NULL."""
+    """Reads files of JSON lines, and files that are one array. A missing key is NULL."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted
@@ -70,7 +70,7 @@ class JsonLinesReader:
 
 
 class JsonObjects:
-    """Converts lines of text, wherever they come from."""
+    """Converts lines of text from any source."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._schema = wanted.schema
@@ -80,7 +80,7 @@ class JsonObjects:
         )
 
     def convert(self, rows: Lines) -> pa.Table:
-        """The wanted columns of some rows.
+        """The required columns of some rows.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class JsonObjects:
         data = rows.data
         count = _checked_objects(data)
         lines = data.count(b"\n") + (not data.endswith(b"\n"))
-        # Only where lines may be blank do the rows themselves have to be counted.
+        # Rows need to be counted only where lines may be blank.
         if (count != lines or _holds_blank_line(data)) and count != len(rows):
             raise Unconvertible("a line must hold one JSON object")
         if not count:
@@ -116,7 +116,7 @@ def _holds_blank_line(data: bytes) -> bool:
 
 
 def _checked_objects(data: bytes) -> int:
-    """How many JSON objects there are."""
+    """The number of JSON objects."""
     if not data.isascii():
         try:
             data.decode()
@@ -125,11 +125,11 @@ def _checked_objects(data: bytes) -> int:
     try:
         return len(_objects.decode_lines(data))
     except msgspec.MsgspecError as error:
-        raise Unconvertible(f"no JSON object: {_WHERE.sub('', str(error))}") from None
+        raise Unconvertible(f"not a JSON object: {_WHERE.sub('', str(error))}") from None
 
 
 def _explained(message: str) -> str:
-    """An error of Arrow in terms of the line."""
+    """An Arrow error in terms of the line."""
     message = _IN_ROW.sub("", message.removeprefix("JSON parse error: "))
     if match := _OTHER_KIND.match(message):
         return f"column {match['column']!r}: {match['found']} instead of {match['wanted']}"

@@ -1,7 +1,7 @@
-"""Reading whole lines from a range of a file, in blocks of bounded size.
+"""Reads complete lines from a range of a file, in blocks of bounded size.
 
-The rule that makes ranges add up to the file: a line belongs to the range in which its first byte lies.
-So every line is read exactly once, wherever the cuts are, and a reader may run past the end of its range
+The rule that makes ranges add up to the file: a line belongs to the range that contains its first byte. So
+every line is read exactly once, wherever the file is split, and a reader may read past the end of its range
 to finish its last line.
 """
 
@@ -14,25 +14,25 @@ from typing import Protocol
 BLOCK_BYTES = 8 << 20
 """How much is read and converted at once."""
 MAX_LINE_BYTES = 16 << 20
-"""A longer line is refused: one line must fit into memory several times over."""
+"""A longer line is refused: one line must fit into memory several times."""
 TAIL_BYTES = 64 << 10
 """How much is read at a time to finish a line beyond the end of the range."""
 
 
 class Readable(Protocol):
-    """The part of a binary file that is needed; nothing is read only at its end."""
+    """The required methods of a binary file; at its end a read returns nothing."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class Seekable(Readable, Protocol):
-    """A binary file that can be read from any place."""
+    """A binary file that can be read from any position."""
 
     def seek(self, offset: int, /) -> int: ...
 
 
 class LineTooLong(Exception):
-    """A line exceeds :data:`MAX_LINE_BYTES`. ``offset`` is where it begins."""
+    """A line exceeds :data:`MAX_LINE_BYTES`. ``offset`` is its start."""
 
     def __init__(self, offset: int) -> None:
         super().__init__(f"the line at byte {offset} is longer than {MAX_LINE_BYTES} bytes")
@@ -41,14 +41,14 @@ class LineTooLong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some whole lines: ``data`` begins at byte ``offset`` of the file, where a line begins."""
+    """Some complete lines: ``data`` begins at byte ``offset`` of the file, where a line begins."""
 
     offset: int
     data: bytes
 
 
 def last_line_end(text: bytes) -> int:
-    """Just behind the last newline; 0 if there is none."""
+    """The position after the last newline; 0 if there is none."""
     return text.rfind(b"\n") + 1
 
 
@@ -60,7 +60,7 @@ def range_blocks(
     Parameters
     ----------
     first:
-        Where the first line of data begins, behind a byte order mark and a header; never inside a line.
+        The start of the first line of data, after a byte order mark and a header; never inside a line.
 
     Raises
     ------
@@ -74,8 +74,8 @@ def range_blocks(
 
 
 def _next_line(file: Seekable, start: int, end: int | None) -> int | None:
-    """Where the first line begins between ``start`` and ``end``; ``None`` if none does."""
-    # The byte before tells whether a line begins right at start.
+    """The start of the first line between ``start`` and ``end``; ``None`` if there is none."""
+    # The byte before shows whether a line begins exactly at start.
     position = start - 1
     file.seek(position)
     while (end is None or position < end - 1) and (data := file.read(TAIL_BYTES)):
@@ -94,16 +94,16 @@ def whole_lines(
     block_bytes: int = BLOCK_BYTES,
     last_end: Callable[[bytes], int] = last_line_end,
 ) -> Iterator[Block]:
-    """Read on from ``at``, where a line begins, in blocks of whole lines.
+    """Read from ``at``, where a line begins, in blocks of complete lines.
 
     Parameters
     ----------
     file:
-        Stands at byte ``at``.
+        Positioned at byte ``at``.
     end:
-        No line that begins here or later is read; ``None``: read to the end of the file.
+        Lines that begin here or later are not read; ``None``: read to the end of the file.
     last_end:
-        Where the last whole record of a text ends that begins with one; only without ``end``.
+        The end of the last complete record of a text that begins with one; only without ``end``.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def whole_lines(
     buffer = b""
     while True:
         missing = block_bytes if end is None else end - at - len(buffer)
-        # Beyond the range only one line is to be finished: step by step, twice as far each time.
+        # Beyond the range only one line must be finished: step by step, doubling the step.
         wanted = missing if missing > 0 else max(TAIL_BYTES, len(buffer))
         data = file.read(min(block_bytes, wanted))
         if not data:
@@ -121,7 +121,7 @@ def whole_lines(
             return
         buffer = buffer + data if buffer else data
         if end is not None and at + len(buffer) >= end:
-            # The line that holds the last byte of the range is the last one to begin in it.
+            # The line with the last byte of the range is the last one that begins in it.
             stop = buffer.find(b"\n", end - 1 - at) + 1
             if stop:
                 yield Block(at, buffer[:stop])

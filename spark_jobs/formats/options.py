@@ -1,4 +1,4 @@
-"""How the files of a source are written, as a plan records it."""
+"""The format options of a source's files, as stored in a plan."""
 
 from __future__ import annotations
 

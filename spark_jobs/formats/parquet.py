@@ -20,12 +20,12 @@ BATCH_ROWS = 64 * 1024
 
 @contextmanager
 def opened_parquet(file: OpenFile) -> Iterator[pq.ParquetFile]:
-    """A Parquet file. Raises :class:`FileUnusable` if it is none."""
+    """A Parquet file. Raises :class:`FileUnusable` if it is not one."""
     with closing(file.open()) as stream:
         try:
             opened = pq.ParquetFile(stream)
         except pa.ArrowInvalid as error:
-            raise FileUnusable(f"is no Parquet file: {error}") from None
+            raise FileUnusable(f"is not a Parquet file: {error}") from None
         with opened:
             check_size(opened.schema_arrow.names)
             yield opened
@@ -43,14 +43,14 @@ def row_group_sizes(file: OpenFile) -> tuple[int, ...]:
 
 
 def holds(file: OpenFile, column: str, dtype: pa.DataType) -> bool:
-    """Whether a type of number has room for the least and the greatest value that a file has of a column, as
-    its statistics tell; where they do not, nobody knows."""
+    """Whether a numeric type can hold the smallest and the largest value of a file's column, according to its
+    statistics; unknown without them."""
     with opened_parquet(file) as opened:
         if column not in opened.schema_arrow.names:
             return True
         found, metadata = opened.schema_arrow.field(column).type, opened.metadata
         if is_floating(found) and is_floating(dtype):
-            return bool(found.bit_width <= dtype.bit_width)  # digits are lost between the ends, too
+            return bool(found.bit_width <= dtype.bit_width)  # digits are lost between the extremes, too
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             chunks = (group.column(index) for index in range(group.num_columns))
@@ -141,13 +141,13 @@ class ParquetFile:
         except pa.ArrowInvalid as error:
             raise FileUnusable(f"is damaged: {error}") from error
         except OSError as error:
-            # Errors of the operating system carry a number, and may go away when tried again.
+            # Errors of the operating system have a number, and may be transient.
             if error.errno is not None:
                 raise
             raise FileUnusable(f"is damaged: {error}") from error
 
     def convert(self, rows: ParquetRows) -> pa.Table:
-        """The wanted columns of some rows."""
+        """The required columns of some rows."""
         columns = [
             convert(rows.table.column(field.name), field.type, field.name)
             if field.name in self._there

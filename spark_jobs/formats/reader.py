@@ -1,4 +1,4 @@
-"""What the reader of a file format is: files in, raw rows out, and raw rows into columns."""
+"""The interface of a file format's reader: files to raw rows, and raw rows to columns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FileUnusable(Exception):
-    """A file as a whole is not what it should be. Its text says why, without naming the file."""
+    """A file is invalid as a whole. The text is the reason, without the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Wanted:
     schema:
         Arrow names and types of the columns, in the types of an Iceberg table.
     strict:
-        Whether columns that are not wanted are an error.
+        Whether unwanted columns are an error.
     partly:
         Whether a file may lack some of them, which are then NULL.
     """
@@ -59,10 +59,10 @@ R = TypeVar("R", bound=Rows)
 
 
 class FileReader(Protocol[R]):
-    """One opened file of a source."""
+    """An open file of a source."""
 
     row_unit: str
-    """What the number of a row counts: ``line``, ``row`` or ``element``."""
+    """The unit of row numbers: ``line``, ``row`` or ``element``."""
 
     def blocks(self, start: int, end: int | None) -> Iterator[R]:
         """The raw rows of units ``start`` to ``end`` (``None``: the end), in blocks of bounded size.
@@ -73,7 +73,7 @@ class FileReader(Protocol[R]):
         """
 
     def convert(self, rows: R) -> pa.Table:
-        """The wanted columns of raw rows of this file, one row each.
+        """The required columns of raw rows of this file, one row each.
 
         Raises
         ------
@@ -85,11 +85,11 @@ class FormatReader(Protocol):
     """Reads the files of one format."""
 
     def open(self, file: OpenFile) -> AbstractContextManager[FileReader[Any]]:
-        """Open one file. Raises :class:`FileUnusable` if its columns are not the wanted ones."""
+        """Open one file. Raises :class:`FileUnusable` if its columns do not match."""
 
 
 def check_size(names: Sequence[str]) -> None:
-    """Refuse a file with more columns than a table can have, or longer names, before more is done with them.
+    """Refuse a file with more columns than a table can have, or longer names, before any other work.
 
     Raises
     ------

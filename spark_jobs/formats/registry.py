@@ -1,4 +1,4 @@
-"""Which reader reads which format."""
+"""The reader for each format."""
 
 from __future__ import annotations
 

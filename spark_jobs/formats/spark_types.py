@@ -1,4 +1,4 @@
-"""Columns of Spark and columns of Arrow."""
+"""Conversion between columns of Spark and of Arrow."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ if TYPE_CHECKING:
 
 
 TIME_OF_DAY = "spark.sql.timeType.enabled"
-"""A setting of Spark, without which its own readers, writers and queries refuse columns of times of day."""
+"""A Spark setting without which its readers, writers and queries refuse columns of times of day."""
 
 
 def allow_times(session: SparkSession, schema: StructType) -> None:
-    """Have a session take times of day, if there are any in the columns. It stays so: Spark reads late."""
+    """Enable times of day in a session, if the columns contain any. It stays enabled: Spark reads lazily."""
     if "time(" in schema.simpleString():
         session.conf.set(TIME_OF_DAY, "true")
 
 
 def arrow_schema(struct: StructType) -> pa.Schema:
-    """The columns of a DataFrame as Arrow has them.
+    """The columns of a DataFrame in Arrow's types.
 
-    Raises :class:`~distop.errors.InvalidArgument` that names the column of a type that Arrow lacks.
+    Raises :class:`~distop.errors.InvalidArgument` with the column whose type Arrow does not have.
     """
     fields = []
     for column in struct:
@@ -46,12 +46,12 @@ def arrow_schema(struct: StructType) -> pa.Schema:
 
 
 def spark_schema(schema: pa.Schema, field: str, hint: str) -> StructType:
-    """The columns of a table or a source as Spark has them.
+    """The columns of a table or a source in Spark's types.
 
     All are nullable: a file that was written before a column became required may hold NULL.
 
-    Raises :class:`~distop.errors.InvalidArgument` that names the column of a type that Spark lacks. ``field``
-    is what chooses the columns, ``hint`` says how.
+    Raises :class:`~distop.errors.InvalidArgument` with the column whose type Spark does not have. ``field``
+    selects the columns, ``hint`` says how.
     """
     fields = []
     for column in schema:

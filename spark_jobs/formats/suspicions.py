@@ -1,4 +1,4 @@
-"""What in a sample of CSV text suggests that it was understood wrongly. Pure; sentences for people."""
+"""Signs in a sample of CSV text that it was misinterpreted. Pure; sentences for people."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MAX_SUSPICIONS = 20
-"""Sentences that one sample gives; one for each suspicious column, of which there may be very many."""
+"""Most sentences for one sample: there may be very many suspicious columns."""
 MAX_QUOTED = 60
-"""Characters of a value that a sentence quotes."""
+"""Characters of a value quoted in a sentence."""
 
 _OTHER_DELIMITERS = ";\t|,"
 _NO_VALUE = ("NA", "N/A", "n/a", "NaN", "nan", "None", "none", "NIL", "nil", "-", "--", "?", ".")
-"""What often stands for a missing value in columns of numbers and times."""
+"""Common texts for missing values in columns of numbers and times."""
 _VALUE = re.compile(r"[+-]?\d+([.,]\d+)?|\d{4}-\d\d-\d\d.*")
 _DECIMAL_COMMA = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*$"
 
@@ -23,16 +23,16 @@ _DECIMAL_COMMA = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*$"
 def suspicions(
     names: Sequence[str], texts: Mapping[str, pa.Array], delimiter: str, readable: Iterable[str]
 ) -> list[str]:
-    """What looks wrong.
+    """The suspicions.
 
     Parameters
     ----------
     names:
-        Columns as the header has them.
+        Columns as in the header.
     texts:
-        Those of them whose types were guessed to be text -> their values as text, without NULL.
+        Columns guessed to be text -> their values as text, without NULL.
     readable:
-        Which of these would be numbers or times if :func:`no_values` stood for NULL.
+        Which of these would be numbers or times if :func:`no_values` meant NULL.
     """
     found = [*_of_names(names, delimiter), *_of_values(names, texts, set(readable))]
     more = len(found) - MAX_SUSPICIONS
@@ -40,14 +40,14 @@ def suspicions(
 
 
 def no_values() -> list[str]:
-    """What may stand for NULL although nobody said so."""
+    """Texts that may mean NULL without being declared."""
     return list(_NO_VALUE)
 
 
 def foreign_encoding(text: bytes) -> str:
-    """How a text that is not UTF-8 is probably written, with an example; empty if it is UTF-8.
+    """The probable encoding of a text that is not UTF-8, with an example; empty if it is UTF-8.
 
-    A text with one such line, or of which some lines beyond ASCII are UTF-8, is UTF-8 with bad rows.
+    A text with only one such line, or with some non-ASCII lines in UTF-8, is UTF-8 with bad rows.
     """
     try:
         text.decode()
@@ -76,7 +76,7 @@ def _of_names(names: Sequence[str], delimiter: str) -> Iterator[str]:
         other = next((sign for sign in _OTHER_DELIMITERS if sign != delimiter and sign in names[0]), None)
         if other is not None:
             yield (
-                f"there is one column, {_quoted(names[0])}, and {other!r} stands in its name: "
+                f"there is one column, {_quoted(names[0])}, and its name contains {other!r}: "
                 f"if that separates columns, set delimiter to {other!r}"
             )
     like_values = [name for name in names if _VALUE.fullmatch(name.strip())]
@@ -90,7 +90,9 @@ def _of_names(names: Sequence[str], delimiter: str) -> Iterator[str]:
 def _of_values(names: Sequence[str], texts: Mapping[str, pa.Array], readable: set[str]) -> list[str]:
     all_text = len(texts) == len(names)
     if not any(len(values) for values in texts.values()):
-        nothing = "no row was seen, so every column became text: give schema, or ingest files with rows first"
+        nothing = (
+            "the sample has no row, so every column became text: give schema, or ingest files with rows first"
+        )
         return [nothing] if texts and all_text else []
     found = list(_of_columns(texts, readable))
     if all_text and len(names) > 1 and not found:
@@ -105,7 +107,7 @@ def _of_columns(texts: Mapping[str, pa.Array], readable: set[str]) -> Iterator[s
             continue
         if name in readable:
             sign = values.filter(pc.is_in(values, pa.array(_NO_VALUE, values.type)))[0].as_py()
-            yield (f"{became} of {_quoted(sign)}: if that stands for a missing value, name it in null_values")
+            yield (f"{became} of {_quoted(sign)}: if that means a missing value, name it in null_values")
         elif pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
             example = _quoted(values[0].as_py())
             yield f"{became} its numbers have a decimal comma ({example}): set decimal_point to ','"

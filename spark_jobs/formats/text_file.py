@@ -1,4 +1,4 @@
-"""An opened line-oriented file: where its data begins, and its rows range by range."""
+"""An open line-oriented file: the start of its data, and its rows by range."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def opened_text(file: OpenFile) -> Iterator[BinaryIO]:
     except (lzma.LZMAError, EOFError) as error:
         raise FileUnusable(f"its compressed data is damaged: {error}") from error
     except OSError as error:
-        # Errors of the operating system carry a number, and may go away when tried again.
+        # Errors of the operating system have a number, and may be transient.
         if file.compression is None or error.errno is not None:
             raise
         raise FileUnusable(f"its compressed data is damaged: {error}") from error
 
 
 class TextFile:
-    """A text file, decompressed, seen as records.
+    """A decompressed text file as records.
 
     Parameters
     ----------
     split:
-        Takes text apart into records.
+        Splits text into records.
     last_end:
-        Where the last record of a text ends. If records are not simply lines, the file is read as one whole.
+        The end of the last record of a text. If records are not simply lines, the file is read as a whole.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class TextFile:
         self._last_end = last_end
 
     def first_record(self) -> tuple[bytes, int, int]:
-        """The first record that is not blank, where it begins, and where it ends; of an empty file ``b""``.
+        """The first non-blank record, its start and its end; for an empty file ``b""``.
 
-        A byte order mark belongs to no record.
+        A byte order mark is not part of a record.
         """
         end = 0
         with opened_text(self._file) as stream:
@@ -84,7 +84,7 @@ class TextFile:
         return b"", end, end
 
     def head(self, first: int, size: int) -> bytes:
-        """Whole records from byte ``first`` on, about ``size`` bytes of them; more if the first is longer."""
+        """Complete records from byte ``first``, about ``size`` bytes of them; more if the first is longer."""
         with opened_text(self._file) as stream:
             _skip(stream, first)
             blocks = whole_lines(stream, first, block_bytes=size, last_end=self._last_end)
@@ -96,7 +96,7 @@ class TextFile:
         Parameters
         ----------
         first:
-            Where the data begins.
+            The start of the data.
         """
         with opened_text(self._file) as stream, closing(LineCounter(self._file.open)) as counter:
             if self._file.compression is None and self._last_end is last_line_end:
@@ -109,19 +109,19 @@ class TextFile:
 
 
 class Converter(Protocol):
-    """Makes columns of records."""
+    """Converts records to columns."""
 
     def convert(self, rows: Lines) -> pa.Table:
-        """The wanted columns of some rows; raises ``Unconvertible``."""
+        """The required columns of some rows; raises ``Unconvertible``."""
 
 
 class OpenTextFile:
-    """One opened text file of a source; see :class:`~distop.spark_jobs.formats.reader.FileReader`.
+    """One open text file of a source; see :class:`~distop.spark_jobs.formats.reader.FileReader`.
 
     Parameters
     ----------
     first:
-        Where its data begins.
+        The start of its data.
     """
 
     row_unit = "line"
@@ -136,7 +136,7 @@ class OpenTextFile:
 
 
 def size_of_mark(text: bytes) -> int:
-    """How long the byte order mark is that a file begins with. Raises :class:`FileUnusable` for UTF-16."""
+    """The length of the file's byte order mark. Raises :class:`FileUnusable` for UTF-16."""
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise FileUnusable("is written in UTF-16, and only UTF-8 is read")
     return len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK) else 0
@@ -148,5 +148,5 @@ def _skip(stream: BinaryIO, size: int) -> None:
 
 
 def has_lone_return(text: bytes) -> bool:
-    """Whether there is a carriage return that no newline follows."""
+    """Whether there is a carriage return without a following newline."""
     return b"\r" in text and text.count(b"\r") != text.count(b"\r\n")

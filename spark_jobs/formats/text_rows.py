@@ -1,4 +1,4 @@
-"""Rows of line-oriented files: blocks of text that know where they stand."""
+"""Rows of line-oriented files: blocks of text with their position."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from distop.spark_jobs.formats.lines import BLOCK_BYTES, Block
 
 
 class Lines(Protocol):
-    """Records as lines of text, as converters take them."""
+    """Records as lines of text, for converters."""
 
     @property
     def data(self) -> bytes:
         """The text of the records."""
 
     def __len__(self) -> int:
-        """How many records there are."""
+        """The number of records."""
 
 
 class Counter(Protocol):
     """Knows how many lines of a file end before a block of it."""
 
     def lines_before(self, offset: int) -> int:
-        """Before the block at ``offset``; offsets must not go back."""
+        """Lines before the block at ``offset``; offsets must not decrease."""
 
 
 class LineCounter:
-    """Counts the lines of one file, for messages: only when asked, and going forward only once.
+    """Counts the lines of one file, for messages: only on demand, and reading forward only once.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class LineCounter:
         self._lines = 0
 
     def lines_before(self, offset: int) -> int:
-        """How many lines end before byte ``offset``; offsets must not go back."""
+        """How many lines end before byte ``offset``; offsets must not decrease."""
         if self._file is None:
             self._file = self._open()
         while self._offset < offset and (data := self._file.read(min(BLOCK_BYTES, offset - self._offset))):
@@ -73,9 +73,9 @@ class TextRows:
     block:
         Whole records.
     split:
-        Takes text apart into records.
+        Splits text into records.
     is_blank:
-        Whether a record is no row at all.
+        Whether a record is not a row.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Types of columns: what a source's types become in a table, which conversions lose nothing, and doing them.
+"""Types of columns: what a source's types become in a table, which conversions are lossless, and doing them.
 
-The rule is one: a conversion gives the same value in another type, or it is an error. Nothing is rounded,
-cut off or moved to another time zone behind the user's back. One case is settled by convention: a time
-without a zone that meets a ``timestamptz`` column is taken as UTC.
+There is one rule: a conversion gives the same value in another type, or it is an error. Nothing is silently
+rounded, truncated or moved to another time zone. One case is a convention: a time without a zone is read as
+UTC for a ``timestamptz`` column.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ UTC = "UTC"
 
 
 class UnsupportedType(Exception):
-    """A type that no Iceberg table can hold, or that a text format cannot carry. Its text says which."""
+    """A type that no Iceberg table supports, or that a text format cannot represent. The text names it."""
 
 
 def _is_uuid(dtype: pa.DataType) -> bool:
@@ -29,9 +29,9 @@ def _is_uuid(dtype: pa.DataType) -> bool:
 
 
 def table_type(dtype: pa.DataType, depth: int = 0) -> pa.DataType:
-    """The type that stands for ``dtype`` in an Iceberg table: the narrowest that holds all its values.
+    """The type for ``dtype`` in an Iceberg table: the narrowest that holds all its values.
 
-    Nanoseconds are the exception: they become microseconds, and a value that is not whole is a bad row.
+    Nanoseconds are the exception: they become microseconds, and a value with a remainder is a bad row.
 
     Raises
     ------
@@ -66,7 +66,7 @@ def table_type(dtype: pa.DataType, depth: int = 0) -> pa.DataType:
 
 
 def text_type(dtype: pa.DataType) -> pa.DataType:
-    """The type as which a CSV file is to be read, so that :func:`convert` can make ``dtype`` of it.
+    """The type for reading a CSV file, so that :func:`convert` can make ``dtype`` of it.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def text_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def json_type(dtype: pa.DataType) -> pa.DataType:
-    """The type as which JSON is to be read, so that :func:`convert` can make ``dtype`` of it.
+    """The type for reading JSON, so that :func:`convert` can make ``dtype`` of it.
 
     Raises
     ------
@@ -104,13 +104,13 @@ def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> 
         return pa.map_(inner(dtype.key_type), inner(dtype.item_type))
     if is_.is_list(dtype) or is_.is_large_list(dtype) or is_.is_fixed_size_list(dtype):
         return pa.large_list(inner(dtype.value_type))
-    raise UnsupportedType(f"values of type {dtype} have no place in an Iceberg table")
+    raise UnsupportedType(f"values of type {dtype} are not supported in Iceberg tables")
 
 
 def convertible(source: pa.DataType, target: pa.DataType) -> bool:
-    """Whether :func:`convert` goes from ``source`` to ``target`` without losing anything unnoticed.
+    """Whether :func:`convert` goes from ``source`` to ``target`` without silent loss.
 
-    What may fail for single values is convertible: such a value is a bad row.
+    A conversion that may fail for single values is allowed: such a value is a bad row.
     """
     if is_.is_dictionary(source):
         return convertible(source.value_type, target)
@@ -142,7 +142,7 @@ def is_number(dtype: pa.DataType) -> bool:
 
 
 def may_become(present: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether a column of the one type may become one of the other, with the files that it has."""
+    """Whether a column of one type may become one of the other, with its existing files."""
     if is_.is_decimal(present) and is_.is_decimal(wanted):
         return bool(present.scale == wanted.scale and present.precision < wanted.precision)
     return (present, wanted) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
@@ -184,7 +184,7 @@ def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.Chu
     Unconvertible
         A value has no equal in ``target``; names the column.
     JobFailed
-        No value could have; :func:`convertible` says so beforehand, except for what is nested.
+        No value could have one; :func:`convertible` says so in advance, except for nested types.
     """
     source = values.type
     if source.equals(target):
@@ -198,7 +198,7 @@ def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.Chu
         if is_text and is_.is_time(target):
             return _times_of_day(values, target)
         if is_.is_integer(source) and is_.is_decimal(target):
-            # Arrow asks for room for every value of the type, not for the ones that are there.
+            # Arrow requires room for every value of the type, not only for the existing ones.
             values = values.cast(pa.decimal128(38, target.scale))
         return values.cast(target)
     except pa.ArrowInvalid as error:
@@ -223,7 +223,7 @@ def _instants(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
 
 
 def _times_of_day(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
-    """Arrow knows no cast from text to a time of day, but one to a timestamp."""
+    """Arrow cannot cast text to a time of day, but to a timestamp."""
     day, nothing = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01 ", ""))
     moments = pc.binary_join_element_wise(day, texts.cast(pa.large_string()), nothing)
     return moments.cast(pa.timestamp("us")).cast(target)

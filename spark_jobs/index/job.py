@@ -1,8 +1,8 @@
 """A job of ``build_index``: the keys of some data files, sorted and written as one part of the index.
 
-Of each data file the job reads one column, row group by row group, and writes its keys as a *run*; then it
-saves a checkpoint that names the runs so far. They lie in the folder of the operation, so the next attempt
-goes on behind the last finished file, on any host. At the end the runs are sorted together into the part.
+For each data file the job reads one column, row group by row group, and writes its keys as a *run*; then it
+saves a checkpoint with the runs so far. They are in the folder of the operation, so the next attempt
+continues after the last finished file, on any host. At the end the runs are merged into the part.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ BATCH_ROWS = 65_536
 """Rows of a column that are read at a time."""
 
 MAX_ATTEMPTS_NAMED = 8
-"""A checkpoint names the runs of so many attempts; before there are more, they are sorted into one."""
+"""A checkpoint names the runs of this many attempts; before there are more, they are merged into one."""
 
 _FIELD_ID = b"PARQUET:field_id"
 _ORDER = (Key("key"), Key("file"), Key("group"))
 
 
 class Runs(msgspec.Struct, array_like=True):
-    """The runs of one attempt, which are numbered from 0 on."""
+    """The runs of one attempt, numbered from 0."""
 
     attempt: str
     count: int
 
 
 class Checkpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How far the job is. Under 1 KiB, however many attempts it took."""
+    """The progress of the job. Under 1 KiB after any number of attempts."""
 
     done: int = 0
     """Files that are finished."""
@@ -62,13 +62,13 @@ _build = Shared(Build)
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
-    """Do it; see :class:`~distop.commit.index.publish.PartResult` for what it returns."""
+    """Do the job; see :class:`~distop.commit.index.publish.PartResult` for its result."""
     work = _Slice(job, _build(job.operation))
     try:
         work.index()
         return work.part()
     except FileNotFoundError as error:
-        # A run was removed: nothing that was done before can be relied upon.
+        # A run was removed: earlier progress cannot be relied upon.
         job.save_checkpoint(msgspec.json.encode(Checkpoint()))
         raise CorruptRecord(f"a run of {job.operation.id} is missing: {error}") from error
 
@@ -84,7 +84,7 @@ class _Slice:
         self._state = Checkpoint() if saved is None else from_json(saved, Checkpoint)
 
     def index(self) -> None:
-        """Write a run of each file that has none yet, with a checkpoint behind each file."""
+        """Write a run of each file that has none yet, with a checkpoint after each file."""
         if len(self._state.runs) >= MAX_ATTEMPTS_NAMED:
             self._write(self._location(self._job.attempt, 0), self._sorted())
             self._state.runs = [Runs(self._job.attempt, 1)]
@@ -95,7 +95,7 @@ class _Slice:
             try:
                 self._write_run(self._files[place], place)
             except (FileNotFoundError, pa.ArrowInvalid, pa.ArrowNotImplementedError, _UnknownColumn) as error:
-                # Removed by another program, or not what Parquet files are: readers will meet it themselves.
+                # Removed by another program, or invalid Parquet: readers will find out themselves.
                 log.warning("file_not_indexed", extra={"path": self._files[place].path, "error": str(error)})
                 left_out.add(place)
                 self._state.left_out = str(left_out)
@@ -103,7 +103,7 @@ class _Slice:
             self._save()
 
     def part(self) -> dict[str, Any]:
-        """Sort all runs into the part that the job is for."""
+        """Merge all runs into the job's part."""
         result = PartResult(left_out=self._state.left_out)
         if self._state.runs:
             reached("job.file.before")
@@ -150,14 +150,14 @@ class _Slice:
             self._state.runs = runs
 
     def _entries(self, file: DataFileSeen, place: int) -> Iterator[pa.RecordBatch]:
-        """The keys of a file; a key may repeat where a row group is read in several batches."""
+        """The keys of a file; a key may repeat if a row group is read in several batches."""
         if file.format.upper() != "PARQUET":
             raise _UnknownColumn(f"{file.path} is a file of format {file.format}")
         schema = entry_schema(self._plan.encoding)
         with open_data_file(self._build, file.path) as stream, pq.ParquetFile(stream) as parquet:
             name = column_in(parquet.schema_arrow, self._plan.field_id, self._plan.names)
             if name is None:
-                return  # the column is younger than the file: nothing but NULL
+                return  # the column is newer than the file: only NULL
             for group in range(parquet.metadata.num_row_groups):
                 for batch in parquet.iter_batches(
                     BATCH_ROWS, row_groups=[group], columns=[name], use_threads=False
@@ -169,18 +169,18 @@ class _Slice:
 
 
 class _UnknownColumn(Exception):
-    """Nobody can tell where a file has the column."""
+    """It is unknown where a file has the column."""
 
 
 def open_data_file(build: Build, path: str) -> Any:
-    """A data file, to be read from."""
+    """A data file to read."""
     return build.io.new_input(path).open()
 
 
 def column_in(schema: pa.Schema, field_id: int, names: list[str]) -> str | None:
-    """What a column is called in a file; ``None`` if the file does not have it.
+    """The name of a column in a file; ``None`` if the file does not have it.
 
-    It is found by field id; in files without any, by the names that the table gives for it.
+    It is found by field id; in files without ids, by the table's name mapping.
     """
     ids = {
         int(column.metadata[_FIELD_ID]): column.name
@@ -190,12 +190,12 @@ def column_in(schema: pa.Schema, field_id: int, names: list[str]) -> str | None:
     if ids:
         return ids.get(field_id)
     if not names:
-        raise _UnknownColumn("it has no field ids, and the table no names for them")
+        raise _UnknownColumn("it has no field ids, and the table has no name mapping")
     return next((name for name in names if name in schema.names), None)
 
 
 def _without_repeats(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Sorted entries without those that equal the one before."""
+    """Sorted entries without duplicates."""
     last: pa.RecordBatch | None = None
     for batch in batches:
         rows = batch if last is None else pa.concat_batches([last, batch])

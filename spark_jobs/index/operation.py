@@ -1,6 +1,6 @@
 """``build_index``: a secondary index of one column of an Iceberg table.
 
-The object of such an operation is the column, so several indexes of a table are built side by side. See
+The object of such an operation is the column, so several indexes of a table are built concurrently. See
 ``docs/indexes.md``.
 """
 
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from distop.commit.index.plan import DataFileSeen
 
 FILES_PER_JOB = 256
-"""Data files of a job, by default."""
+"""Default number of data files per job."""
 MOST_FILES_PER_JOB = 1000
 ROWS_PER_JOB = 32_000_000
-"""A job of several files has no more rows than this: so much at most is sorted again when a job is killed."""
+"""Most rows of a job with several files: it limits what is sorted again when a job is killed."""
 
 MERGE_ABOVE = 16
-"""So many small parts may an index have; if there are more, the next build indexes their files again."""
+"""Most small parts of an index; if there are more, the next build indexes their files again."""
 
 _MARKED = "column="
-"""What objects of columns begin with whose names cannot be objects."""
+"""Prefix of objects for columns whose names are not valid objects."""
 
 
 class BuildIndexArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The argument of ``build_index``."""
 
     column: str
-    """Which column. It must be of a primitive type, and not within a struct."""
+    """The column. It must be of a primitive type, and not within a struct."""
     full: bool = False
-    """Index all files anew, instead of those that the index does not cover yet."""
+    """Index all files again, instead of only those that the index does not cover yet."""
     files_per_job: int = FILES_PER_JOB
     """Most data files that one job indexes."""
 
 
 def object_of_column(column: str) -> str:
-    """What an operation is about that builds the index of a column: its name, if that can be an object."""
+    """The object for a column: its name, if that is a valid object."""
     try:
         return check_object(column) if not column.startswith(_MARKED) else _MARKED + column
     except InvalidName:
@@ -56,10 +56,10 @@ def object_of_column(column: str) -> str:
 
 
 class BuildIndex(DistributedOperation):
-    """Makes an index of a column, or brings it up to the table's present snapshot.
+    """Builds an index of a column, or updates it to the table's present snapshot.
 
-    Cannot fail: what a job cannot do now is tried again. A job that is killed is resumed behind the last file
-    that it has finished.
+    Cannot fail: a job that fails is retried. A killed job is resumed after the last file that it has
+    finished.
     """
 
     type = "build_index"
@@ -83,7 +83,7 @@ class BuildIndex(DistributedOperation):
         InvalidArgument
             There is no such column, or it cannot be indexed.
         PreconditionFailed
-            The table is no Iceberg table, or nothing was published to it.
+            The table is not an Iceberg table, or nothing has been published to it.
         """
         from distop.commit.files.storage import storage_of
         from distop.commit.iceberg.metadata_files import TableFile
@@ -98,7 +98,7 @@ class BuildIndex(DistributedOperation):
         snapshot = None if metadata is None else metadata.current_snapshot()
         if metadata is None or snapshot is None:
             raise PreconditionFailed(
-                f"nothing was published to table {request.table.name!r} yet",
+                f"nothing has been published to table {request.table.name!r}",
                 hint="ingest something first, then build the index",
             )
         schema = metadata.schema()
@@ -136,7 +136,7 @@ class BuildIndex(DistributedOperation):
         return Plan(argument=plan.to_argument(), partition_count=plan.slices)
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
-        """An index covers the snapshot that it was planned on, and is published if no other was meanwhile."""
+        """An index covers the snapshot of its plan, and is published if no other one was meanwhile."""
         return made_on.index == request.index
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
@@ -151,7 +151,7 @@ class BuildIndex(DistributedOperation):
 
 
 def cut(files: Sequence[DataFileSeen], most_files: int) -> list[int]:
-    """Where a list of files is cut, so that no job has too many of them, or (with more than one) too many
+    """Where to split a list of files, so that no job has too many of them, or (with more than one) too many
     rows."""
     cuts, rows = [0], 0
     for place, file in enumerate(files):
@@ -163,15 +163,15 @@ def cut(files: Sequence[DataFileSeen], most_files: int) -> list[int]:
 
 
 def parts_to_rebuild(index: IndexManifest, present: Sequence[DataFileSeen], files_per_job: int) -> list[int]:
-    """Places of parts whose files are indexed again: small ones, if there are many; and those that have lost
-    most files.
+    """Positions of parts whose files are indexed again: small ones, if there are many; and those that have
+    lost most files.
 
     A part is small if one job could index the files of two such parts: so it does not stay small for ever.
 
     Parameters
     ----------
     present:
-        The files of the snapshot that is to be covered.
+        The files of the snapshot to cover.
     """
     rows_of = {file.path: file.rows for file in present}
     small, worn = [], []

@@ -11,7 +11,7 @@ __all__ = ["ingest_dataframe"]
 
 
 def __getattr__(name: str) -> Any:
-    # Only when it is asked for: coordinators and Spark's workers import this package without Spark's session.
+    # On demand: coordinators and Spark's workers import this package without Spark's session.
     if name == "ingest_dataframe":
         from distop.spark_jobs.ingest.dataframe import ingest_dataframe
 

@@ -1,4 +1,4 @@
-"""The argument of ``ingest``, as a caller writes it."""
+"""The argument of ``ingest``."""
 
 from __future__ import annotations
 
@@ -29,100 +29,101 @@ DEFAULT_NULL_VALUES = ("", "NULL", "null")
 CSV_OPTIONS = frozenset(
     {"header", "delimiter", "quote", "null_values", "encoding", "multiline", "decimal_point"}
 )
-"""Fields that mean something for CSV only; given with another format they are refused."""
+"""Fields for CSV only; with another format they are refused."""
 
 
 class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """What to ingest, and how."""
 
     paths: str | list[str] = []
-    """Files, folders (read with all their sub-folders) and globs: absolute local paths or URLs that fsspec
-    knows. Inside folders, names that begin with ``_`` or ``.`` and empty files are passed over."""
+    """Files, folders (read recursively) and globs: absolute local paths or URLs that fsspec knows. Inside
+    folders, names that begin with ``_`` or ``.`` and empty files are skipped."""
     kafka: dict[str, Any] | None = None
     """A Kafka topic in place of ``paths``; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
     format: Format | None = None
-    """Default: what the file names say (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.json``, ``.parquet``,
-    the text ones also with ``.gz``, ``.bz2``, ``.xz``, ``.zst`` or ``.lz4`` behind)."""
+    """Default: from the file names (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.json``, ``.parquet``,
+    text formats also followed by ``.gz``, ``.bz2``, ``.xz``, ``.zst`` or ``.lz4``)."""
 
     header: bool | list[str] = True
-    """CSV. ``true``: the first line of every file names its columns, in any order. A list: there is no such
-    line, and these are the columns."""
+    """CSV. ``true``: the first line of every file names its columns, in any order. A list: the names of the
+    columns, for files without such a line."""
     delimiter: str | None = None
     """CSV. One character; default ``,`` (a tab if every file is called ``.tsv``)."""
     quote: str = '"'
     """CSV. One character, doubled inside a quoted value; empty: nothing is quoted."""
     null_values: list[str] = msgspec.field(default_factory=lambda: list(DEFAULT_NULL_VALUES))
-    """CSV. What stands for NULL, in columns of every type. A quoted value is never NULL: ``""`` is the empty
+    """CSV. Texts that mean NULL, in columns of every type. A quoted value is never NULL: ``""`` is the empty
     string."""
     encoding: str = "utf-8"
     """CSV. Only UTF-8 is read."""
     decimal_point: Literal[".", ","] = "."
-    """CSV. What stands before the fraction of a number."""
+    """CSV. The decimal separator of numbers."""
     multiline: bool | None = None
-    """CSV. ``true``: quoted values may hold newlines, and a file is never split. ``false``: they do not.
+    """CSV. ``true``: quoted values may contain newlines, and a file is never split. ``false``: they do not.
     Default: as ``false``, and refused at the start if the first lines show otherwise."""
 
     schema: dict[str, str] | None = None
     """Columns of the source and their Iceberg types, such as ``{"day": "date", "fare": "decimal(9,2)"}``.
-    Default: the types of the table's columns, or, if it has none yet, what a sample of the files suggests."""
+    Default: the types of the table's columns, or, if it has none yet, those inferred from a sample of the
+    files."""
     columns: list[str] | None = None
-    """Which columns go into the table; default: those of ``schema``, or else all."""
+    """Which columns to write to the table; default: those of ``schema``, or else all."""
     on_new_columns: OnNewColumns = "fail"
-    """What becomes of columns (keys, in JSON) that neither ``schema`` nor the table has, of a table that has
-    columns: the operation is refused, or the table gets them with the rows, or they are left out. With
-    ``columns`` given, others are always left out."""
+    """What to do with columns (keys, in JSON) that neither ``schema`` nor the table has, if the table has
+    columns: refuse the operation, add them to the table, or ignore them. With ``columns`` given, others are
+    always ignored."""
     on_wider_types: OnWiderTypes = "fail"
-    """What happens where the source holds more than a column's type does (an int column, and a value beyond
-    32 bits): the operation is refused, or the column becomes as wide with the rows. Columns that ``schema``
-    names have the type that it says."""
+    """What to do with values that exceed a column's type (an int column, and a value beyond 32 bits): refuse
+    the operation, or widen the column. Columns in ``schema`` have the type given
+    there."""
     transform: str | None = None
-    """A query of Spark SQL whose rows go into the table, such as ``SELECT day, sum(fare) AS fares FROM source
-    GROUP BY day``; ``source`` is what the files hold. Default: their rows as they are."""
+    """A Spark SQL query whose rows are written to the table, such as ``SELECT day, sum(fare) AS fares FROM
+    source GROUP BY day``; ``source`` is the content of the files. Default: their rows as they are."""
     filter: str | None = None
-    """Only rows for which this holds, such as ``distance > 100 and origin == 'JFK'``. Sees all columns of the
-    source, also those that are not taken over."""
+    """Only rows with this condition, such as ``distance > 100 and origin == 'JFK'``. It may use all columns
+    of the source, also those that are not written."""
     on_bad_rows: Literal["fail", "quarantine"] = "fail"
-    """What becomes of a row that cannot be read: the operation fails and says where it stands, or the row
-    goes into a quarantine file and the others into the table."""
+    """What to do with a row that cannot be parsed: the operation fails and reports its position, or the row
+    goes to a quarantine file and the others to the table."""
 
     checks: ChecksArgument | None = None
-    """Rules that all rows must keep, or nothing is published. Those of the table hold besides."""
+    """Rules that all rows must keep, or nothing is published. Those of the table apply as well."""
 
     split_bytes: int = DEFAULT_SPLIT_BYTES
     """About how many bytes one job reads."""
     mode: FileMode = "append"
-    """``overwrite`` replaces all rows of the table; ``overwrite_partitions`` those of the partitions that the
-    new rows fall into. ``error_if_exists`` and ``ignore`` append to a table without data, and refuse any
-    other, or leave it as it is. ``merge`` replaces the rows that have the ``keys`` of new ones, and adds the
-    others; of several new rows with the same key the last one counts, by the names of files and the order of
-    their rows."""
+    """``overwrite`` replaces all rows of the table; ``overwrite_partitions`` those of the partitions of the
+    new rows. ``error_if_exists`` and ``ignore`` append to a table without data; they refuse, or leave
+    unchanged, any other. ``merge`` replaces the rows that have the ``keys`` of new ones, and adds the others;
+    of several new rows with the same key the last one counts, by the names of files and the order of their
+    rows."""
     keys: list[str] = []
-    """Of ``merge``: the columns that tell rows apart."""
+    """For ``merge``: the key columns."""
     delete_where: str | None = None
-    """Of ``merge``: new rows for which this holds, such as ``op == 'D'``, take those with their keys away,
-    and are not added. Sees all columns of the source, as the next two do; one that the table lacks stays out
-    of it."""
+    """For ``merge``: new rows with this condition, such as ``op == 'D'``, delete those with their keys, and
+    are not added. It may use all columns of the source, as the next two may; one that the table lacks is not
+    added to it."""
     update_where: str | None = None
-    """Of ``merge``: only new rows for which this holds replace others. Default: all."""
+    """For ``merge``: only new rows with this condition replace others. Default: all."""
     insert_where: str | None = None
-    """Of ``merge``: only new rows for which this holds are added. Default: all."""
+    """For ``merge``: only new rows with this condition are added. Default: all."""
     on_conflict: Literal["rebase", "refuse"] | None = None
-    """What happens when others write to the table meanwhile: the operation is put on top of that, or fails.
-    Default: ``rebase`` for ``append``, ``refuse`` for the modes that overwrite."""
+    """What to do if others write to the table meanwhile: build on their changes, or fail. Default: ``rebase``
+    for ``append``, ``refuse`` for the modes that overwrite."""
 
     branch: str | None = None
-    """Write to this branch of an Iceberg table: its readers see nothing of it before the branch is published.
-    One that does not exist begins at what the table holds."""
+    """Write to this branch of an Iceberg table: readers of the table see nothing before the branch is
+    published. A new branch begins at the table's present snapshot."""
 
     source: str | None = None
-    """Name under which watermarks are kept; default: the URL of the folder that holds all ``paths``."""
+    """Name for the watermarks; default: the URL of the folder that contains all ``paths``."""
     watermark: dict[str, str] | None = None
-    """Path relative to the source's folder -> its new watermark; default: the time its newest file was
-    modified."""
+    """Path relative to the source's folder -> its new watermark; default: the modification time of its newest
+    file."""
     new_only: bool = False
-    """Ingest the files of ``paths`` that were not ingested before; each has a watermark of its own then."""
+    """Ingest the files of ``paths`` that were not ingested before; each then has a watermark of its own."""
     reingest: bool = False
-    """Ingest also what the watermarks say was ingested before."""
+    """Ingest also what was ingested before, according to the watermarks."""
 
     def path_list(self) -> list[str]:
         return [self.paths] if isinstance(self.paths, str) else self.paths
@@ -140,11 +141,11 @@ class DataFrameArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     checks: ChecksArgument | None = None
     source: str = ""
     watermark: dict[str, str] = {}
-    """Of ``source``: partition -> how far the rows go. Rows up to a watermark that stands are refused."""
+    """Of ``source``: partition -> how far the rows go. Rows up to an existing watermark are refused."""
 
 
 def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
-    """Check what can be checked without looking at files or at the table.
+    """Check what can be checked without reading files or the table.
 
     Raises
     ------
@@ -166,7 +167,7 @@ def check_format_options(raw: Mapping[str, Any], file_format: Format) -> None:
     """Refuse options of CSV that were given for another format."""
     misplaced = sorted(CSV_OPTIONS.intersection(raw)) if file_format != "csv" else []
     if misplaced:
-        raise invalid(misplaced[0], f"{misplaced[0]} is an option of csv, and the files are {file_format}")
+        raise invalid(misplaced[0], f"{misplaced[0]} is an option of csv, but the files are {file_format}")
 
 
 def _check_source(argument: IngestArgument) -> None:
@@ -250,7 +251,7 @@ def _check_transform(argument: IngestArgument) -> None:
     if argument.kafka is not None:
         raise invalid("transform", "a query is over files", "ingest the topic, and query the table")
     if argument.on_bad_rows != "fail":
-        raise invalid("on_bad_rows", "with transform, a row that cannot be read fails the operation")
+        raise invalid("on_bad_rows", "with transform, a row that cannot be parsed fails the operation")
 
 
 CONDITIONS = ("delete_where", "update_where", "insert_where")
@@ -267,7 +268,7 @@ def _check_merge(argument: IngestArgument) -> None:
     if argument.mode != "merge":
         for field in ("keys", *CONDITIONS):
             if getattr(argument, field):
-                raise invalid(field, f"{field} belongs to mode merge, and mode is {argument.mode}")
+                raise invalid(field, f"{field} belongs to mode merge, but mode is {argument.mode}")
         return
     _check_names("keys", argument.keys)
     for field, text in conditions_of(argument).items():
@@ -276,7 +277,7 @@ def _check_merge(argument: IngestArgument) -> None:
     for field, given, instead in (
         ("kafka", argument.kafka is not None, "ingest the topic, and merge the table's files"),
         ("transform", argument.transform is not None, ""),
-        ("on_bad_rows", argument.on_bad_rows != "fail", "rows that cannot be read fail the operation"),
+        ("on_bad_rows", argument.on_bad_rows != "fail", "rows that cannot be parsed fail the operation"),
         ("on_new_columns", argument.on_new_columns == "add", "alter the table first"),
         ("on_wider_types", argument.on_wider_types == "widen", "alter the table first"),
         ("on_conflict", argument.on_conflict == "rebase", "it looks at the rows that the table has"),

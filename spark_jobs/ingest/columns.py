@@ -1,4 +1,4 @@
-"""Which columns are read from the files, as what, and which of them go into the table."""
+"""Which columns are read from the files, with which types, and which of them are written to the table."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ from distop.spark_jobs.ingest.argument import IngestArgument
 
 @dataclass(frozen=True, slots=True)
 class SourceColumns:
-    """The columns of a source that matter.
+    """The required columns of a source.
 
     Parameters
     ----------
     schema:
-        Those that are read; field ids mean nothing.
+        Those that are read; field ids have no meaning.
     targets:
-        Those that go into the table, in order.
+        Those that are written to the table, in order.
     """
 
     schema: Schema
     targets: list[str]
     added: list[str] = field(default_factory=list)
-    """Those of them that the table does not have yet."""
+    """New columns for the table."""
     widened: list[str] = field(default_factory=list)
-    """Those of them whose type in the table holds less."""
+    """Columns to widen in the table."""
 
     def target_schema(self) -> Schema:
         """The schema of a new table for them."""
@@ -63,17 +63,17 @@ def choose_columns(
     table:
         The schema of the table; ``None`` if the source determines it.
     filtered:
-        Columns that the filter speaks of.
+        Columns in the filter.
     conditions:
-        Columns that conditions of a merge speak of: one that the table does not have is read for them alone.
+        Columns in conditions of a merge: one that the table does not have is read only for them.
     beside:
-        Columns whose values do not have to be written in the format.
+        Columns whose values need not be in the format.
 
     Raises
     ------
     InvalidArgument
-        A column that does not exist, that the table does not have, or that lacks though the table requires
-        it; types that do not go together.
+        A column that does not exist, that the table does not have, or that is missing although the table
+        requires it; types that do not fit together.
     """
     declared = _declared(argument)
     declared_names = [] if declared is None else [field.name for field in declared.columns]
@@ -102,7 +102,7 @@ def choose_columns(
                 [column.with_type(widened.get(column.name, column.type)) for column in _arrow_schema(table)]
             ),
             field="paths" if argument.columns is None else "columns",
-            hint="set on_new_columns to add or ignore, or choose with columns which to take over",
+            hint="set on_new_columns to add or ignore, or select columns with columns",
         )
     for name, dtype in types.items():
         if name not in beside:
@@ -130,9 +130,7 @@ def _targets(
     if declared is None:
         if "" in names:
             position = names.index("") + 1
-            raise invalid(
-                "columns", f"column {position} of the source has no name", "name those to take over"
-            )
+            raise invalid("columns", f"column {position} of the source has no name", "select columns by name")
         if not names:
             raise invalid("paths", "the files have no columns", "give schema if that is expected")
         if table is None or argument.on_new_columns != "ignore":
@@ -146,49 +144,47 @@ def _targets(
         )
     if argument.on_new_columns == "add":
         targets += extra
-    # The order of the files is easier on the eye than that of a mapping, which transport does not keep.
+    # The order of the files is easier to read than that of a mapping, which the transport does not keep.
     return sorted(targets, key=lambda name: names.index(name) if name in names else len(names))
 
 
 def new_columns(targets: Iterable[str], present: Collection[str]) -> list[str]:
-    """Columns that the table does not have. Twins that differ in case only are refused: SQL does not tell
-    them apart."""
+    """Columns that the table does not have. Names that differ only in case are refused: SQL ignores
+    case."""
     folded = {name.casefold(): name for name in present}
     new = [name for name in targets if name not in present]
     for name in new:
         if (twin := folded.setdefault(name.casefold(), name)) != name:
-            raise invalid(
-                "on_new_columns", f"column {name!r} would stand beside {twin!r}, and differs in case only"
-            )
+            raise invalid("on_new_columns", f"column {name!r} differs from {twin!r} only in case")
     return new
 
 
 def _wider(
     argument: IngestArgument, names: Iterable[str], present: Mapping[str, pa.DataType], sample: Sample
 ) -> dict[str, pa.DataType]:
-    """Columns of numbers that the source holds more of than their type does, and the types they need.
+    """Numeric columns whose type is too narrow for the source, and the types they need.
 
-    Raises :class:`~distop.errors.InvalidArgument` unless they may become so.
+    Raises :class:`~distop.errors.InvalidArgument` unless they may be widened.
     """
     found: dict[str, pa.DataType] = {}
     if argument.kafka is not None and argument.on_wider_types == "fail":
-        return found  # records are not looked at for this alone
+        return found  # records are not read only for this
     for name in names:
         if name not in present or not is_number(present[name]):
             continue
         try:
             needed = sample.types([name])[name]
         except InvalidArgument:
-            continue  # values of several kinds: whether each fits is known when it is read
+            continue  # values of several kinds: each is checked when it is read
         if not is_number(needed) or needed == present[name] or sample.fits(name, present[name]):
             continue
         said = f"column {name!r}: the source holds {needed}, and the table {present[name]}"
         if not may_become(present[name], needed):
             if is_decimal(present[name]) or is_decimal(needed):
-                continue  # whether each value fits is known when it is read
+                continue  # each value is checked when it is read
             raise invalid(
                 "on_wider_types",
-                f"{said}, which cannot become that",
+                f"{said}, which cannot be widened to that",
                 f'add a column for it, or have such rows treated as bad ones with schema {{"{name}": ...}}',
                 column=name,
             )
@@ -203,7 +199,7 @@ def _wider(
 def _types(
     read: list[str], declared: Schema | None, table: Schema | None, sample: Sample
 ) -> dict[str, pa.DataType]:
-    """Types as said, else as the table has them, else as the sample suggests."""
+    """Types as given, else as in the table, else as inferred from the sample."""
     given = {**_arrow_types(table), **_arrow_types(declared)}
     guessed = sample.types([name for name in read if name not in given])
     return {name: given[name] if name in given else guessed[name] for name in read}

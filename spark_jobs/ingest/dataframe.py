@@ -1,4 +1,4 @@
-"""The rows of a DataFrame that only the caller's program has into a table, each once."""
+"""Writes the rows of a DataFrame in the caller's program to a table, each once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from distop.spark_jobs.ingest.argument import Mode, OnWiderTypes
 from distop.spark_jobs.ingest.operation import DataFrameIngest
 
 LOOK_EVERY_S = 2.0
-"""How often it is looked whether this program still runs the operation."""
+"""Interval of checks whether this program still runs the operation."""
 
 
 def ingest_dataframe(
@@ -39,48 +39,48 @@ def ingest_dataframe(
     max_job_attempts: int | None = None,
     etcd: EtcdConfig | None = None,
 ) -> Any:
-    """Put the rows of a DataFrame into a table, each once; returns when that has happened.
+    """Write the rows of a DataFrame to a table, each once; returns when that is done.
 
-    The operation is started like any other, and this program runs it. Should the program die, another one (or
-    the same, started again) goes on when it makes this call with the same ``request_id``, on a DataFrame of
-    the same rows: it may be cut in another way, since it is computed from the beginning. If the operation is
-    over by then, nothing is computed.
+    The operation is started like any other, and this program runs it. If the program dies, another one (or
+    the same, restarted) continues it by making this call with the same ``request_id``, on a DataFrame with
+    the same rows: it may be partitioned differently, since it is computed from the beginning. If the
+    operation is over by then, nothing is computed.
 
     Parameters
     ----------
     table:
-        Its columns are found by name; those that the DataFrame lacks become NULL. A table without columns
+        Its columns are matched by name; those that the DataFrame lacks become NULL. A table without columns
         gets those of the DataFrame.
     client:
         A ``distop.client.Client`` of the service.
     request_id:
-        What a repeated call is recognised by.
+        Identifies repeated calls.
     mode, on_conflict, on_new_columns, on_wider_types, checks:
         As of ``ingest``.
     source, watermark:
         How far the rows go, as ``{"partition": "value"}`` of a source. It moves with the rows, and rows up to
-        a watermark that stands are refused.
+        an existing watermark are refused.
     deadline_s:
         Seconds from the start after which the operation is aborted.
     max_job_attempts:
-        How often the DataFrame is computed before the operation fails.
+        Attempts at computing the DataFrame before the operation fails.
     etcd:
         How to reach etcd; by default as the environment says (``DISTOP_ETCD``).
 
     Returns
     -------
-    The operation as it has ended.
+    The operation at its end.
 
     Raises
     ------
     InvalidArgument
         The rows do not fit the table.
     OperationFailed, OperationCancelled
-        So it has ended.
+        The operation ended that way.
     AlreadyIngested
-        A watermark says so.
+        The watermark shows it.
     LauncherBroken
-        The Spark session was stopped. The operation goes on with the next call.
+        The Spark session was stopped. The next call continues the operation.
     """
     argument: dict[str, Any] = {"columns": columns_of(arrow_schema(frame.schema)), "mode": mode}
     argument |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types}

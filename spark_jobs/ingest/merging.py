@@ -1,4 +1,4 @@
-"""One job of an ingest of mode ``merge``: the rows of all files, together with some of the table's."""
+"""One job of an ingest in mode ``merge``: the rows of all files, merged with some of the table's."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _rows(plan: IngestPlan, conversion: Conversion, job: JobContext) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class _Marked(Conversion):
-    """Rows of the table, each with what it may do to the table: see :class:`Batch`."""
+    """Rows of the table, each with its possible effects: see :class:`Batch`."""
 
     marks: Mapping[str, pc.Expression] = field(default_factory=dict)
 

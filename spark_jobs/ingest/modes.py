@@ -1,4 +1,4 @@
-"""What a mode of ingest means: checks at the start, and the steps that publish."""
+"""The modes of ingest: checks at the start, and the steps that publish."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from distop.spark_jobs.ingest.argument import FileMode, IngestArgument
 
 
 class HasMode(Protocol):
-    """An argument that says how to save, as that of ingest does."""
+    """An argument with a save mode, such as that of ingest."""
 
     @property
     def mode(self) -> FileMode:
@@ -24,26 +24,27 @@ class HasMode(Protocol):
 NOTHING = "nothing"
 """Field of the recorded plan of an operation that found nothing new."""
 TOLD = ("warnings", "filesSkipped")
-"""Fields of the recorded plan that the finished operation tells as they are."""
+"""Fields of the recorded plan that the finished operation reports unchanged."""
 DEFAULT_ON_CONFLICT = {
     "append": "rebase",
     "overwrite": "refuse",
     "overwrite_partitions": "refuse",
     "merge": "refuse",
 }
-"""An append loses nothing by being put on top of what others have written; what replaces rows would lose
-theirs. The other modes look at the table itself."""
+"""Rebasing an append onto concurrent changes loses nothing; rebasing a replacement would lose the changes.
+The other modes check the table itself."""
 
 
 def on_conflict(argument: HasMode) -> str:
-    """What is to happen when others write to the table meanwhile; empty for modes that do not ask.
+    """What to do if others write to the table meanwhile; empty for modes without that option.
 
-    Raises :class:`~distop.errors.InvalidArgument` if the mode leaves nothing to choose.
+    Raises :class:`~distop.errors.InvalidArgument` if the mode leaves no choice.
     """
     default = DEFAULT_ON_CONFLICT.get(argument.mode, "")
     if argument.on_conflict is not None and not default:
         raise invalid(
-            "on_conflict", f"mode {argument.mode} goes by whether the table holds data, not by who wrote it"
+            "on_conflict",
+            f"mode {argument.mode} depends only on whether the table holds data, not on who wrote it",
         )
     return argument.on_conflict or default
 
@@ -64,17 +65,19 @@ def is_ignored(request: PlanRequest, argument: HasMode) -> bool:
 
 
 def check_mode(request: PlanRequest, argument: HasMode) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` unless the table's format has this mode, and
+    """Raise :class:`~distop.errors.InvalidArgument` unless the table's format supports this mode, and
     :class:`~distop.errors.PreconditionFailed` if its files do not allow it."""
     from distop.commit.outputs import output_of
 
     modes = output_of(request.table.format).modes
     if argument.mode not in modes:
-        raise invalid("mode", f"tables of the format {request.table.format} know {', '.join(sorted(modes))}")
+        raise invalid(
+            "mode", f"tables of the format {request.table.format} support {', '.join(sorted(modes))}"
+        )
     if argument.mode == "overwrite_partitions" and request.table.format == "iceberg":
         _check_partitioning(request)
     if argument.on_conflict is not None and request.table.format != "iceberg":
-        raise invalid("on_conflict", "only Iceberg tables tell who else has written to them")
+        raise invalid("on_conflict", "only Iceberg tables show who else has written to them")
 
 
 def _check_partitioning(request: PlanRequest) -> None:
@@ -83,18 +86,18 @@ def _check_partitioning(request: PlanRequest) -> None:
 
     if request.head is not None and other_partitioning(request.head, storage_of(request.table)):
         raise PreconditionFailed(
-            f"table {request.table.name!r} holds files of an earlier partitioning: which of their rows are "
-            "in a partition of the present one nobody can tell",
+            f"table {request.table.name!r} holds files of an earlier partitioning: it is unknown which of "
+            "their rows are in a partition of the present one",
             hint="overwrite the whole table",
             details={"field": "mode"},
         )
 
 
 def check_object(request: PlanRequest, argument: IngestArgument) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` unless it may run beside others, if it is to.
+    """Raise :class:`~distop.errors.InvalidArgument` if it is to run concurrently and may not.
 
-    Of operations that append to an Iceberg table the order does not matter: each is put on top of what the
-    others have published meanwhile.
+    The order of appends to an Iceberg table does not matter: each builds on what the others have published
+    meanwhile.
     """
     if request.object and (
         argument.mode != "append"
@@ -104,13 +107,13 @@ def check_object(request: PlanRequest, argument: IngestArgument) -> None:
     ):
         raise invalid(
             "object",
-            f"ingest {request.object!r} cannot run beside others: only appends to an Iceberg table can",
+            f"ingest {request.object!r} cannot run concurrently: only appends to an Iceberg table can",
             "leave the object out: it then waits for its turn",
         )
 
 
 def steps_of(operation: OperationArg) -> list[StepRecord]:
-    """The steps that publish an ingest, as its plan says."""
+    """The steps that publish an ingest, according to its plan."""
     from distop.commit.layout.staging import format_of
     from distop.commit.outputs import output_of
 

@@ -1,8 +1,8 @@
 """Which files of the paths are new: an ingest with ``new_only``. Pure.
 
-Every file has a watermark of its own then, and one that has it is not read again, whatever becomes of it.
-The watermark belongs to the folder that the file lies in, however the paths were written: two operations that
-take the same file move the same watermark, and only one of them can.
+Every file then has a watermark of its own, and a file with a watermark is not read again, even if it changes.
+The watermark belongs to the file's folder, however the paths were written: two operations that read the same
+file move the same watermark, and only one of them can.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class NewFiles:
     Parameters
     ----------
     found:
-        The files that are new, each a path of its own.
+        The new files, each a path of its own.
     moves:
         As those of :func:`.watermarks.watermark_moves`.
     skipped:
@@ -41,22 +41,22 @@ class NewFiles:
 def new_files(
     found: FoundSource, standing: Mapping[str, Mapping[str, str]], source: str | None = None
 ) -> NewFiles:
-    """Leave out what was ingested before: files that have a watermark, and those that are not younger than
-    the watermark of a folder around them.
+    """Exclude what was ingested before: files that have a watermark, and those that are not newer than the
+    watermark of a folder that contains them.
 
     Parameters
     ----------
     standing:
         All watermarks of the table.
     source:
-        Name of the source, if it is not to be the folder of each file.
+        Name of the source, instead of the folder of each file.
 
     Raises
     ------
     AlreadyIngested
-        A folder has a watermark that is no time, so nobody can tell which of its files are new.
+        A folder has a watermark that is not a time, so it is unknown which of its files are new.
     InvalidArgument
-        The file system does not tell when a file was modified.
+        The file system does not report modification times.
     """
     name, marks = source or found.url, Marks.of(standing)
     if source is None:
@@ -82,7 +82,7 @@ def new_files(
 
 
 def by_folder(moves: dict[str, dict[str, WatermarkMove]]) -> dict[str, dict[str, WatermarkMove]]:
-    """The moves of files, each in the folder that the file lies in."""
+    """The moves of files, each in the folder of the file."""
     result: dict[str, dict[str, WatermarkMove]] = {}
     for source, paths in moves.items():
         for path, move in paths.items():
@@ -101,7 +101,7 @@ def _ingested(name: str, file: SourceFile, around: list[Entry]) -> bool:
         until = datetime.fromisoformat(value)
     except ValueError:
         raise AlreadyIngested(
-            f"{source}/{path} was ingested as a whole, up to {value!r}, which does not tell its new files",
+            f"{source}/{path} was ingested as a whole, up to {value!r}, which does not show its new files",
             hint="name what is new without new_only",
             details={"field": "new_only", "watermark": value},
         ) from None

@@ -16,15 +16,15 @@ from distop.spark_jobs.formats.files import MAX_PATHS
 from distop.spark_jobs.ingest.modes import NOTHING, TOLD, steps_of
 
 QUERY_S = 24 * 3600.0
-"""Longest that the query of ``transform`` may take; an operation's own deadline may be shorter."""
+"""Timeout of the query of ``transform``; an operation's own deadline may be shorter."""
 
 
 class Ingest(DistributedOperation):
     """Reads CSV, JSON lines or Parquet files, or records of a Kafka topic, and appends their rows to a table,
     or replaces its rows by them.
 
-    What is read is fixed when the operation starts: the files and where they are cut, or the offsets; the
-    columns and their types. A file that has changed since fails the operation. See
+    The source is fixed when the operation starts: the files and their splits, or the offsets; the columns and
+    their types. A file that has changed since fails the operation. See
     :class:`~distop.spark_jobs.ingest.argument.IngestArgument` for the argument.
     """
 
@@ -39,11 +39,11 @@ class Ingest(DistributedOperation):
         Raises
         ------
         InvalidArgument
-            A field is malformed, or does not fit the files or the table.
+            A field is invalid, or does not fit the files or the table.
         SourceUnreadable, SourceEmpty
-            A path cannot be read, or nothing is there.
+            A path cannot be read, or is empty.
         AlreadyIngested
-            The watermark of a path stands already.
+            The watermark of a path already exists.
         TableNotEmpty
             The mode is ``error_if_exists``, and the table holds data.
         ArgumentTooLarge
@@ -60,7 +60,7 @@ class Ingest(DistributedOperation):
         return plan_holds(plan, made_on, request)
 
     def check_table(self, table: TableRecord, schema: Any = None) -> None:
-        """The rules of the table, against its columns if they are known."""
+        """Check the rules of the table, against its columns if they are known."""
         from distop.spark_jobs.rules.staged import check_option
 
         check_option(table, schema)
@@ -72,23 +72,23 @@ class Ingest(DistributedOperation):
         return preview_ingest(request)
 
     def frame(self, session: Any, operation: OperationArg) -> Any:
-        """What ``transform`` makes of the files; see :meth:`DistributedOperation.frame`."""
+        """The result of ``transform`` on the files; see :meth:`DistributedOperation.frame`."""
         from distop.spark_jobs.ingest.transform import transformed
 
         return transformed(session, operation)
 
     def frame_limit_s(self, operation: OperationArg) -> float | None:
-        """A query comes from whoever may start operations; a DataFrame from a program that can end itself."""
+        """Any caller that may start operations can send a query; a DataFrame's program can stop itself."""
         return QUERY_S if operation.argument.get("transform") else None
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """As the table's format and the mode have it; the verdict on rules that rows had to keep before them,
-        and a report on what was read besides rows behind."""
+        """The steps of the table's format and the mode; before them the check of rules, after them a report
+        on bad rows."""
         if operation.argument.get(NOTHING):
             return [StepRecord(step="ingest.report")]
         steps = list(steps_of(operation))
         if operation.argument.get(RULES):
-            # First: what it refuses has been neither prepared nor executed.
+            # First: if it refuses, nothing has been prepared or executed.
             steps.insert(0, StepRecord(step="rules.gate"))
         told = any(operation.argument.get(name) for name in TOLD)
         if told or operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
@@ -96,11 +96,11 @@ class Ingest(DistributedOperation):
         return steps
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The paths of both, if nothing else tells them apart and appending is what they do."""
+        """The paths of both, if everything else is equal and the mode appends."""
         if first.get("mode", "append") != "append" or "paths" not in first or "paths" not in second:
             return None
         if first.get("transform") is not None:
-            return None  # what a query makes of both need not be what it makes of each
+            return None  # the query's result for both may differ from the results for each
         rest, other = ({**one, "paths": None} for one in (first, second))
         paths = [*_paths_of(first), *_paths_of(second)]
         return {**first, "paths": paths} if rest == other and len(paths) <= MAX_PATHS else None
@@ -111,16 +111,16 @@ class Ingest(DistributedOperation):
         Returns
         -------
         The writer's result (``rows``, ``files``, ``bytes``, its manifest), and ``rowsRead`` (before the
-        filter), ``badRows``, and, if there are any that were not to fail it, ``quarantine``: the file they
-        are in, below the table's location. Of a merge ``read``, ``removed``, ``added``, ``changed``, too (see
+        filter), ``badRows``, and, for bad rows that do not fail it, ``quarantine``: their file, below the
+        table's location. For a merge ``read``, ``removed``, ``added``, ``changed``, too (see
         :mod:`distop.commit.deleting.publish`).
 
         Raises
         ------
         BadRow
-            A row cannot be read; names file and line.
+            A row cannot be parsed; names file and line.
         JobFailed
-            A file has changed since the start, or is not what it should be.
+            A file has changed since the start, or is invalid.
         """
         if job.operation.argument.get("merge"):
             from distop.spark_jobs.ingest.merging import run_merge
@@ -169,7 +169,7 @@ class DataFrameIngest(Ingest):
         return plan_dataframe(request)
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-        """Two DataFrames are not one."""
+        """Two DataFrames cannot be combined."""
 
     def frame(self, session: Any, operation: OperationArg) -> Any:
         """The caller's."""

@@ -1,7 +1,7 @@
 """Ingests some of whose jobs may fail: which jobs each watermark depends on. Pure.
 
-Such an ingest cuts its files so that no job reads files of two paths: then a job that fails holds back the
-path it belongs to and no other.
+Such an ingest splits its files so that no job reads files of two paths: then a failed job withholds only its
+own path.
 """
 
 from __future__ import annotations
@@ -20,23 +20,24 @@ from distop.spark_jobs.ingest.splits import Extent, jobs_reading
 
 
 def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> bool:
-    """Whether what succeeds is to be published although other jobs fail.
+    """Whether the successful part is published although other jobs fail.
 
-    Raises :class:`~distop.errors.InvalidArgument` for modes that would replace rows by part of the new ones.
+    Raises :class:`~distop.errors.InvalidArgument` for modes that would replace rows by a part of the new
+    ones.
     """
     if options.max_failed_partitions == 0:
         return False
     if argument.mode in ("overwrite", "overwrite_partitions", "merge"):
         raise invalid(
             "mode",
-            f"mode {argument.mode} replaces rows, and jobs that may fail would leave gaps in their place",
+            f"mode {argument.mode} replaces rows, and failed jobs would leave gaps in their place",
             "allow no failed partitions, or append",
         )
     return True
 
 
 def first_files(found: FoundSource) -> Collection[int]:
-    """The place of each path's first file among all files."""
+    """The position of each path's first file among all files."""
     ends = accumulate(len(files) for files in found.partitions.values())
     return frozenset(ends) | {0}
 
@@ -44,12 +45,12 @@ def first_files(found: FoundSource) -> Collection[int]:
 def with_jobs(
     moves: Mapping[str, WatermarkMove], lengths: Mapping[str, int], cuts: Sequence[int]
 ) -> dict[str, WatermarkMove]:
-    """The moves of a source, each with the jobs that read something of its partition.
+    """The moves of a source, each with the jobs that read its partition.
 
     Parameters
     ----------
     lengths:
-        Partition -> its units on the line that was cut, in the order of the line. One without any has no job.
+        Partition -> its units on the line that was split, in order. One without units has no job.
     """
     jobs = jobs_reading(lengths, cuts)
     return {
@@ -59,6 +60,6 @@ def with_jobs(
 
 
 def lengths_of_paths(found: FoundSource, extents: Sequence[Extent]) -> dict[str, int]:
-    """Path -> how many units its files have together."""
+    """Path -> the units of its files together."""
     units = iter(extent.units for extent in extents)
     return {path: sum(islice(units, len(files))) for path, files in found.partitions.items()}

@@ -1,7 +1,7 @@
-"""The frozen plan of an ingest: everything a job needs to know, as it stands in the operation's argument.
+"""The frozen plan of an ingest: everything a job needs to know, as stored in the operation's argument.
 
-It is made once, when the operation starts, and never again: jobs of a later version, or of a runner that
-took the operation over, cut the files where the first one did and read the columns as the first one did.
+It is made once, when the operation starts, and not again: jobs of a later version, or of another runner,
+split the files as the first one did and read the columns as the first one did.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ from distop.spark_jobs.merge.plan import MergePlan
 from distop.spark_jobs.rules.model import RuleSet
 
 MAX_PLAN_BYTES = 1_000_000
-"""Longest plan, as JSON. etcd takes values of 1.5 MiB, and an operation's record holds more than the plan."""
+"""Longest plan, as JSON. etcd accepts values of 1.5 MiB, and an operation's record holds more than the
+plan."""
 
 
 MAX_DESCRIBED = 3
-"""Files that the description of a job names."""
+"""Most files in the description of a job."""
 
 
 class FileEntry(msgspec.Struct, array_like=True, frozen=True):
@@ -41,9 +42,9 @@ class FileEntry(msgspec.Struct, array_like=True, frozen=True):
     path: str
     size: int
     version: int | str
-    """See ``SourceFile``; a job reads the file only if it is still this."""
+    """See ``SourceFile``; a job reads the file only if this is unchanged."""
     units: int | None = None
-    """Into how many it could be cut, see ``splits``; ``None``: as many as bytes."""
+    """How many units it has, see ``splits``; ``None``: its bytes."""
 
     @property
     def length(self) -> int:
@@ -52,10 +53,10 @@ class FileEntry(msgspec.Struct, array_like=True, frozen=True):
 
 
 class KafkaSource(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """What is read of a topic; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
+    """What to read of a topic; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
 
     url: str
-    """Names the topic and its cluster, to people."""
+    """Names the topic and its cluster, for people."""
     servers: str
     topic: str
     ranges: list[OffsetRange]
@@ -65,15 +66,15 @@ class KafkaSource(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     metadata: dict[str, str] = {}
     skip_gaps: bool = False
     skipped: int = 0
-    """How many offsets were gone at the start."""
+    """How many offsets were missing at the start."""
     keep_tombstones: bool = False
     timeout_s: float = 30.0
     config: dict[str, Any] = {}
-    """As it was given: secrets by reference."""
+    """As given: secrets are references."""
 
 
 class TargetPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
-    """What an ingest writes to, and how; all that is fixed of one whose rows are those of a DataFrame."""
+    """The target of an ingest; the whole plan of one whose rows are those of a DataFrame."""
 
     layout: dict[str, Any]
     """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
@@ -81,17 +82,17 @@ class TargetPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     output: str = "iceberg"
     """The table's format."""
     evolution: Evolution | None = None
-    """What the layout has that the table had not."""
+    """The differences of the layout to the table."""
     rules: RuleSet | None = None
-    """What the rows must keep."""
+    """The rules for the rows."""
     on_conflict: str = ""
     expected_snapshot_id: str | None = None
-    """The snapshot at the start, to be compared if ``on_conflict`` is ``refuse``. A string, since it is
-    larger than other JSON readers' numbers."""
+    """The snapshot at the start, to compare if ``on_conflict`` is ``refuse``. A string, since JSON readers'
+    numbers are too small for it."""
 
     @classmethod
     def of(cls, operation: OperationArg) -> TargetPlan:
-        """That of an operation. Raises :class:`~distop.errors.CorruptRecord`."""
+        """The plan of an operation. Raises :class:`~distop.errors.CorruptRecord`."""
         return plan_of(operation, TargetPlan, "plan of an ingest")
 
     @cached_property
@@ -105,32 +106,32 @@ class IngestPlan(TargetPlan, kw_only=True):
     format: str
     csv: CsvOptions = msgspec.field(default_factory=CsvOptions)
     folder: str = ""
-    """URL of the folder that holds all files."""
+    """URL of the folder that contains all files."""
     files: list[FileEntry] = []
     kafka: KafkaSource | None = None
     """In place of files."""
     cuts: list[int]
-    """Where splits begin on the line of all files' units (or offsets), and where the last one ends."""
+    """The starts of splits on the line of all files' units (or offsets), and the end of the last one."""
     columns: dict[str, Any]
-    """The Iceberg schema of the columns that are read from the files."""
+    """The Iceberg schema of the columns to read from the files."""
     on_new_columns: str
     filter: str | None = None
     transform: str | None = None
-    """The query that makes rows of the table out of the files' rows. The plan is dynamic then."""
+    """The query that makes the table's rows from the files' rows. The plan is then dynamic."""
     targets: list[str]
-    """Which of ``columns`` go into the table. The table's other columns become NULL."""
+    """Which of ``columns`` are written to the table. The table's other columns become NULL."""
     on_bad_rows: str
     merge: MergePlan | None = None
-    """How the rows are brought together with those of the table, if they are not simply added."""
+    """How the rows are merged with those of the table, if they are not simply added."""
     branch: str = ""
-    """The branch that is written to; empty: the table itself."""
+    """The branch to write to; empty: the table itself."""
     files_skipped: int = 0
-    """How many files were ingested before, of an ingest of what is new."""
+    """How many files were ingested before, for an ingest of new files."""
     warnings: list[str] = []
-    """What looked as if the files were misunderstood."""
+    """Signs that the files were misinterpreted."""
 
     def to_argument(self) -> dict[str, Any]:
-        """The JSON to be recorded.
+        """The JSON to record.
 
         Raises
         ------
@@ -143,7 +144,7 @@ class IngestPlan(TargetPlan, kw_only=True):
                 field, parts, hint = "kafka", "ranges", "raise kafka.records_per_job, or take less at a time"
             raise ArgumentTooLarge(
                 f"the plan of {len(self._parts)} {parts} in {len(self.cuts) - 1} splits takes {size} bytes, "
-                f"at most {MAX_PLAN_BYTES} are kept",
+                f"at most {MAX_PLAN_BYTES} are allowed",
                 hint=hint,
                 details={"field": field},
             )
@@ -161,11 +162,11 @@ class IngestPlan(TargetPlan, kw_only=True):
         return _shared(operation)
 
     def pieces(self, partition: str) -> list[Piece]:
-        """What the job of a partition is to read."""
+        """What the job of a partition reads."""
         return self._line.pieces(self.cuts, int(partition))
 
     def describe(self, partition: str) -> str:
-        """What the job of a partition is to read, for people; no two are described alike."""
+        """What the job of a partition reads, for people; each description is different."""
         if self.merge is not None:
             return f"part {int(partition) + 1} of the table and of its new keys"
         pieces = self.pieces(partition)

@@ -1,4 +1,4 @@
-"""Planning an ingest: what is read, cut into which jobs, into which columns. Fixed for good."""
+"""Planning an ingest: what is read, split into which jobs, into which columns. Fixed at the start."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ from distop.spark_jobs.merge.plan import MergePlan, check_keys, plan_merge
 from distop.spark_jobs.rules.staged import rules_of
 
 MAX_MERGED_BYTES = 256 << 20
-"""Of files; each job of a merge has all their rows in memory."""
+"""Most bytes of files; each job of a merge has all their rows in memory."""
 
 FOOTER_READERS = 8
-"""Footers of large Parquet files read at a time."""
+"""Footers of large Parquet files read concurrently."""
 FOOTER_SECONDS = 20.0
-"""Longest time that reading them may take."""
+"""Longest time for reading them."""
 
 _FORMATS: dict[str, Format] = {
     ".csv": "csv",
@@ -153,7 +153,7 @@ def _plan_merge(
 ) -> tuple[MergePlan, int]:
     if size > MAX_MERGED_BYTES:
         raise ArgumentTooLarge(
-            f"the files have {size:,} bytes, and at most {MAX_MERGED_BYTES:,} are merged at a time",
+            f"the files have {size:,} bytes, but at most {MAX_MERGED_BYTES:,} can be merged at a time",
             hint="merge fewer files at a time, one operation after the other",
             details={"field": "paths"},
         )
@@ -162,15 +162,15 @@ def _plan_merge(
     if lacking := [name for name in schema.column_names if name not in target["targets"]]:
         raise invalid(
             "paths" if argument.columns is None else "columns",
-            f"a merge replaces whole rows, and nothing comes in for column {lacking[0]!r} of the table",
+            f"a merge replaces whole rows, but the files have no column {lacking[0]!r} of the table",
         )
     plan = MergePlan(where="true", all_go=False, keys=argument.keys)
     return plan_merge(request, msgspec.structs.replace(plan, **conditions_of(argument)))
 
 
 def plan_holds(plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
-    """Whether rows may still be added as planned: what others have published meanwhile is of no matter then,
-    unless they have changed the columns, or have ingested from where this reads."""
+    """Whether rows may still be added as planned: concurrent changes do not matter, unless they changed the
+    columns, or ingested from the same source."""
     argument = plan.argument
     if argument.get("mode") != "append" or argument.get("onConflict") != "rebase" or argument.get("branch"):
         return False
@@ -181,7 +181,7 @@ def plan_holds(plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
 
 
 def _warnings(argument: IngestArgument, sample: Sample, table: Layout | None) -> list[str]:
-    """What looks as if the files were misunderstood.
+    """Signs that the files were misinterpreted.
 
     Raises :class:`~distop.errors.InvalidArgument` if they are certainly not UTF-8 and no row may be bad.
     """
@@ -264,7 +264,7 @@ def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
         ending, compression = _endings(file.path)
         file_format = _FORMATS.get(ending)
         if file_format is None or (compression and file_format == "parquet"):
-            raise invalid("format", f"the name of {file.path} does not tell its format", "say it with format")
+            raise invalid("format", f"the name of {file.path} does not show its format", "set format")
         formats.setdefault(file_format, file.path)
     if len(formats) > 1:
         examples = " and ".join(f"{path} ({name})" for name, path in formats.items())
@@ -292,7 +292,7 @@ def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
 def _extents(
     found: FoundSource, files: list[OpenFile], file_format: Format, options: CsvOptions, split_bytes: int
 ) -> list[Extent]:
-    """How each file may be cut."""
+    """How each file may be split."""
     whole = [Extent(file.size, (file.size,)) for file in found.files]
     if file_format == "parquet":
         return _parquet_extents(whole, files, split_bytes)
@@ -305,7 +305,7 @@ def _extents(
 
 
 def _parquet_extents(whole: list[Extent], files: list[OpenFile], split_bytes: int) -> list[Extent]:
-    """Only files too large for one split are worth a look at their row groups."""
+    """Read the row groups only of files that are too large for one split."""
     deadline = time.monotonic() + FOOTER_SECONDS
 
     def extent(index: int) -> Extent:

@@ -1,4 +1,4 @@
-"""What an ingest reports beyond what it published: the rows that it could not read, and what looked wrong."""
+"""What an ingest reports apart from what it published: unparsable rows, and suspicions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from distop.spark_jobs.ingest.modes import NOTHING, TOLD
 
 
 class IngestReport(TransactionalStep):
-    """Adds to the facts of an operation how many rows were bad, and in which folder its quarantine files are;
-    of a topic also how many records had no value, and how many offsets were gone; of files what looked as if
-    they were misunderstood.
+    """Adds to the facts of an operation the number of bad rows and the folder of its quarantine files; for a
+    topic also the number of records without a value and of missing offsets; for files signs that they were
+    misinterpreted.
 
-    Changes nothing; facts become visible with everything else in the transaction that finishes the operation.
+    Changes nothing; facts become visible in the transaction that finishes the operation.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -37,7 +37,7 @@ class IngestReport(TransactionalStep):
         if (source := operation.argument.get("kafka")) is not None:
             facts["tombstones"] = total("tombstones")
             facts["offsetsSkipped"] = total("offsetsSkipped") + int(source.get("skipped", 0))
-        # With mode "ignore" nobody can say here whether the files are kept.
+        # With mode "ignore" it is unknown here whether the files are kept.
         if bad and operation.argument.get("mode") != "ignore":
             folder = staging_folder(operation, quarantine_folder(format_of(operation)))
             facts[QUARANTINE] = folder.removeprefix(operation.location).lstrip("/")

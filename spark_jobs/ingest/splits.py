@@ -1,8 +1,8 @@
-"""Cutting a list of files into jobs. Pure: sizes in, cuts out.
+"""Splits a list of files into jobs. Pure: sizes in, cuts out.
 
-All files stand one behind the other on one line, measured in *units*: bytes where a file can be cut at any
-byte, row groups where it can be cut between them, one unit where it is read as a whole. A split is a
-stretch of that line, so N splits need N + 1 numbers, and the recorded plan of an operation stays small.
+All files form one line, measured in *units*: bytes if a file can be split at any byte, row groups if it can
+be split between them, one unit if it is read as a whole. A split is a range of that line, so N splits need N
++ 1 numbers, and the recorded plan of an operation stays small.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from itertools import accumulate
 from distop.errors import ArgumentTooLarge
 
 MAX_SPLITS = 100_000
-"""Into how many jobs one operation may be cut."""
+"""Most jobs of one operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How large one file is, and where it may be cut.
+    """The size of one file, and where it may be split.
 
     Parameters
     ----------
     size:
         Bytes to read, more than 0.
     blocks:
-        Sizes in bytes of the blocks between which it can be cut, summing to about ``size``; ``None`` when it
-        can be cut at any byte; a single block when it is read as a whole.
+        Sizes in bytes of the blocks between which it can be split, summing to about ``size``; ``None`` if it
+        can be split at any byte; a single block if it is read as a whole.
     """
 
     size: int
@@ -41,7 +41,7 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A stretch of one file: units ``start`` to ``end`` (exclusive) of the file at ``file``."""
+    """A range of one file: units ``start`` to ``end`` (exclusive) of the file at ``file``."""
 
     file: int
     start: int
@@ -49,15 +49,15 @@ class Piece:
 
 
 def cut(extents: Iterable[Extent], split_bytes: int, apart: Collection[int] = ()) -> list[int]:
-    """Where the splits begin on the line of units, and where the last one ends.
+    """The starts of the splits on the line of units, and the end of the last one.
 
-    A file larger than ``split_bytes`` gets splits of its own, of nearly equal size; smaller ones are packed
-    together, whole and in order, up to ``split_bytes``. The same input gives the same cuts.
+    A file larger than ``split_bytes`` gets splits of its own, of nearly equal size; smaller ones are packed,
+    whole and in order, up to ``split_bytes``. The same input gives the same cuts.
 
     Parameters
     ----------
     apart:
-        Indices of extents that begin a split of their own, whatever was packed before them.
+        Indices of extents that start a new split, whatever precedes them.
     """
     cuts = [0]
     position = 0
@@ -79,12 +79,12 @@ def cut(extents: Iterable[Extent], split_bytes: int, apart: Collection[int] = ()
 
 
 def jobs_reading(lengths: Mapping[str, int], cuts: Sequence[int]) -> dict[str, list[tuple[int, int]]]:
-    """The splits that read something of each stretch of the line, as ranges.
+    """The splits that read some of each range of the line, as ranges.
 
     Parameters
     ----------
     lengths:
-        Name of a stretch -> its units; they stand one behind the other and are the whole line.
+        Name of a range -> its units; they follow each other and are the whole line.
     """
     ends = accumulate(lengths.values())
     return {
@@ -94,14 +94,14 @@ def jobs_reading(lengths: Mapping[str, int], cuts: Sequence[int]) -> dict[str, l
 
 
 def check_count(total: int, per_split: int, unit: str, *, field: str, less: str) -> None:
-    """Refuse to cut into more than :data:`MAX_SPLITS`, before anybody does.
+    """Refuse more than :data:`MAX_SPLITS` splits in advance.
 
     Parameters
     ----------
     total, per_split:
-        How much there is, and how much of it one job is to read, in ``unit``.
+        The total size, and the size for one job, in ``unit``.
     field, less:
-        What to raise, and what else to do.
+        What to raise, and what to do instead.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def check_count(total: int, per_split: int, unit: str, *, field: str, less: str)
 
 
 def _inner_cuts(extent: Extent, split_bytes: int) -> Iterator[int]:
-    """Where one large file is cut, in its own units, without its beginning and end."""
+    """Where one large file is split, in its own units, without its beginning and end."""
     if extent.blocks is None:
         count = -(-extent.size // split_bytes)
         yield from (extent.size * number // count for number in range(1, count))
@@ -131,7 +131,7 @@ def _inner_cuts(extent: Extent, split_bytes: int) -> Iterator[int]:
 
 
 class Line:
-    """The line of units of all files, to look up what a split consists of.
+    """The line of units of all files, to look up the content of a split.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class Line:
         self._ends = list(accumulate(units))
 
     def pieces(self, cuts: Sequence[int], split: int) -> list[Piece]:
-        """The pieces of files that make up split number ``split``."""
+        """The ranges of files in split number ``split``."""
         start, end = cuts[split], cuts[split + 1]
         pieces = []
         file = bisect_right(self._ends, start)

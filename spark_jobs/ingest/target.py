@@ -1,4 +1,4 @@
-"""What a plan of an ingest says of the table, wherever the rows come from."""
+"""The part of an ingest's plan about the table, wherever the rows come from."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from distop.spark_jobs.rules.staged import rules_of
 from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 
 BRANCH_MODES = frozenset({"append", "overwrite", "overwrite_partitions", "merge"})
-"""Of an ingest into a branch. The others ask whether the table holds data."""
+"""Modes for a branch. The others depend on whether the table holds data."""
 
 
 def check_target(request: PlanRequest, argument: IngestArgument) -> None:
-    """Check what can be checked before anybody has looked at the source.
+    """Check what can be checked before reading the source.
 
     Raises
     ------
     InvalidArgument
-        The table's format does not have the mode; the filter is none.
+        The table's format does not support the mode; the filter is invalid.
     """
     check_mode(request, argument)
     on_conflict(argument)
@@ -46,14 +46,15 @@ def check_target(request: PlanRequest, argument: IngestArgument) -> None:
 
 
 def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
-    """What an ingest begins on: the snapshot and the watermarks of its branch, if it writes to one.
+    """The base of an ingest: the snapshot and the watermarks of its branch, if it writes to one.
 
     Raises
     ------
     InvalidArgument
         Such an ingest cannot write to a branch.
     WatermarkConflict
-        Another operation has ingested a source of the branch into the table: it cannot be published any more.
+        Another operation has ingested a source of the branch into the table: the branch can no longer be
+        published.
     """
     if argument.branch is None:
         return request
@@ -61,7 +62,7 @@ def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
     if request.table.format != "iceberg":
         raise invalid("branch", f"tables of the format {request.table.format} have no branches")
     if argument.mode not in BRANCH_MODES:
-        raise invalid("branch", f"mode {argument.mode} looks at the table itself, and not at a branch")
+        raise invalid("branch", f"mode {argument.mode} depends on the table itself, not on a branch")
     head = request.head
     if head is None:
         return request
@@ -81,21 +82,21 @@ def target_of(
     table: Layout | None,
     beside: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The fields of an :class:`~distop.spark_jobs.ingest.plan.IngestPlan` that do not say what is read.
+    """The fields of an :class:`~distop.spark_jobs.ingest.plan.IngestPlan` that do not describe the source.
 
     Parameters
     ----------
     file_format:
-        How the values of the source's columns are written.
+        The format of the source's column values.
     table:
         The table's layout, if it has one.
     beside:
-        Columns whose values are not written so, but known as they are.
+        Columns whose values are not in that format, but known directly.
 
     Raises
     ------
     InvalidArgument
-        Columns, types, filter and table do not go together.
+        Columns, types, filter and table do not fit together.
     """
     expression = None if argument.filter is None else parse_filter(argument.filter)
     conditions = {field: parse_filter(text, field) for field, text in conditions_of(argument).items()}
@@ -116,8 +117,8 @@ def target_of(
     if argument.transform is not None and table is None:
         raise invalid(
             "transform",
-            f"table {request.table.name!r} has no columns yet, and only Spark knows those of the query",
-            "make the table with a schema, or ingest something into it first",
+            f"table {request.table.name!r} has no columns yet, and only Spark knows the columns of the query",
+            "create the table with a schema, or ingest something into it first",
         )
     add = [columns.schema.find_field(name) for name in columns.added]
     widen = {name: columns.schema.find_field(name).field_type for name in columns.widened}
@@ -143,9 +144,9 @@ def target_of(
 def layout_for_frame(
     request: PlanRequest, argument: DataFrameArgument, given: Schema
 ) -> tuple[Layout, Evolution | None]:
-    """The layout for rows of a DataFrame, and what it has that the table has not.
+    """The layout for rows of a DataFrame, and its differences to the table.
 
-    Raises :class:`~distop.errors.InvalidArgument` if no table of the format can be so.
+    Raises :class:`~distop.errors.InvalidArgument` if the format does not support it.
     """
     table = table_layout(request)
     present = {} if table is None else {column.name: column.field_type for column in table.schema.columns}
@@ -173,21 +174,21 @@ def _layout(
     if evolution and evolution.widened and not output.widens:
         raise invalid(
             "on_wider_types",
-            f"column {next(iter(widen))!r}: types of {output.format} tables stay as they are",
+            f"column {next(iter(widen))!r}: types of {output.format} tables cannot change",
         )
     output.check(layout)
     return layout, evolution
 
 
 def ignored(request: PlanRequest) -> dict[str, Any]:
-    """The plan of an operation that leaves the table as it is; without jobs."""
+    """The plan of an operation that does not change the table; without jobs."""
     layout = table_layout(request)
     recorded = None if layout is None else layout.to_json()
     return {"mode": "ignore", "ignored": True, "output": request.table.format, "layout": recorded}
 
 
 def nothing(request: PlanRequest, layout: Layout | None, branch: str = "") -> dict[str, Any]:
-    """The plan of an operation that has found nothing new; without jobs. The table stays as it is."""
+    """The plan of an operation that has found nothing new; without jobs. It does not change the table."""
     recorded = None if layout is None else layout.to_json()
     return {
         NOTHING: True,

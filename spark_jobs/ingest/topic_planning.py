@@ -1,4 +1,4 @@
-"""Planning an ingest from Kafka: which offsets, cut into which jobs, into which columns."""
+"""Planning an ingest from Kafka: which offsets, split into which jobs, into which columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from distop.commit.layout.model import Layout
 
 LOOK_SECONDS = 6.0
-"""Longest time that looking at a topic may take; a caller's own deadline is 10 s by default."""
+"""Longest examination of a topic; a caller's own deadline is 10 s by default."""
 
 _ONLY_FILES = (
     "paths",
@@ -44,12 +44,12 @@ _ONLY_FILES = (
 def plan_topic(
     request: PlanRequest, argument: IngestArgument, kafka: KafkaArgument, *, in_part: bool
 ) -> Plan:
-    """What an ingest from a topic reads, fixed for good.
+    """What an ingest from a topic reads, fixed at the start.
 
     Parameters
     ----------
     in_part:
-        Whether what succeeds is to be published although other jobs fail.
+        Whether the successful part is published although other jobs fail.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def plan_topic(
         )
         if argument.schema is None and not sample.names:
             raise invalid(
-                "schema", f"the new records of {topic.url} tell no columns", "say which there are with schema"
+                "schema", f"the new records of {topic.url} show no columns", "say which there are with schema"
             )
         target = target_of(
             request, argument, _WRITTEN[kafka.format], sample, table=table, beside=beside_value(kafka)
@@ -112,7 +112,7 @@ def plan_topic(
 
 
 _WRITTEN: dict[str, Format] = {"json": "jsonl", "csv": "csv", "raw": "jsonl"}
-# The format whose rules say which types a value can have; a raw value stands beside them.
+# The format whose rules decide which types a value can have; a raw value is a column of its own.
 
 
 def _checked_options(request: PlanRequest, argument: IngestArgument, kafka: KafkaArgument) -> CsvOptions:
@@ -160,6 +160,6 @@ def _cuts(ranges: Sequence[OffsetRange], records_per_job: int, *, apart: bool) -
         field="kafka.records_per_job",
         less="take less at a time with kafka.max_records_per_partition",
     )
-    # A job that fails holds back the partitions it reads of, and no other.
+    # A failed job withholds only the partitions that it reads.
     alone: Collection[int] = range(len(ranges)) if apart else ()
     return cut([Extent(one.length) for one in ranges], records_per_job, alone)

@@ -15,12 +15,12 @@ from distop.spark_jobs.kafka.records import RecordPlace, RecordReader, Records
 
 
 class TopicSplit:
-    """Reads what one job is to read of a topic.
+    """Reads one job's part of a topic.
 
     Parameters
     ----------
     policy:
-        What becomes of bad records.
+        Handles bad records.
     """
 
     def __init__(self, plan: IngestPlan, source: KafkaSource, policy: BadRowPolicy, job: JobContext) -> None:

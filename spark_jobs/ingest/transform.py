@@ -1,8 +1,8 @@
-"""The DataFrame of an ingest with ``transform``: a query over what the files hold.
+"""The DataFrame of an ingest with ``transform``: a query over the content of the files.
 
-The files are read as any ingest reads them: the same frozen list of files and splits, the same types, the
-same errors. Spark's own readers differ in all of these (what stands for NULL, how a time is written, what a
-row with too few values means). So ``source`` is a DataFrame whose partitions are the splits.
+The files are read as by any ingest: the same frozen list of files and splits, the same types, the same
+errors. Spark's own readers differ in all of these (which texts mean NULL, how a time is written, what a row
+with too few values means). So ``source`` is a DataFrame whose partitions are the splits.
 """
 
 from __future__ import annotations
@@ -31,43 +31,43 @@ from distop.spark_jobs.ingest.rows import Conversion, GoodRows
 from distop.spark_jobs.rules.query import check_query
 
 VIEW = "source"
-"""What the query calls the files' rows."""
+"""The query's name for the files' rows."""
 BATCH_ROWS = 1 << 16
 
 
 def transformed(session: SparkSession | None, operation: OperationArg) -> DataFrame:
-    """What the query makes of the files.
+    """The result of the query on the files.
 
     Raises
     ------
     InvalidArgument
-        It is no query that Spark understands, it is more than a query over the files, or its rows do not
-        fit the table.
+        It is not a valid Spark query, it is more than a query over the files, or its rows do not fit the
+        table.
     NeedsSpark
         There is no Spark here.
     """
     if session is None:
         raise NeedsSpark(f"{operation.id} transforms its rows with Spark SQL")
     plan = IngestPlan.of(operation)
-    # A session of its own: views, settings and functions of other operations have no place in it.
+    # A separate session: views, settings and functions of other operations must not affect it.
     own = session.newSession()
     source_of(own, operation).createOrReplaceTempView(VIEW)
     try:
-        # As a subquery it can be nothing but a query: no statement that changes something.
+        # As a subquery it can only be a query: no statement that changes something.
         sql = f"SELECT * FROM (\n{plan.transform}\n)"
         check_query(own, sql, VIEW)
         frame = own.sql(sql)
         given = arrow_schema(frame.schema)
     except AnalysisException as error:
         raise InvalidArgument(
-            f"Spark does not take the query: {_first_lines(str(error))}", details={"field": "transform"}
+            f"Spark rejects the query: {_first_lines(str(error))}", details={"field": "transform"}
         ) from None
     check_columns(given, plan.table_layout.arrow_schema)
     return frame
 
 
 def source_of(session: SparkSession, operation: OperationArg) -> DataFrame:
-    """What the files of an ingest hold, a partition for each split."""
+    """The rows of an ingest's files, a partition for each split."""
     plan = IngestPlan.of(operation)
     schema = _types_of_source(plan)
     splits = len(plan.cuts) - 1
@@ -76,13 +76,13 @@ def source_of(session: SparkSession, operation: OperationArg) -> DataFrame:
 
 
 def _first_lines(text: str) -> str:
-    """Without the plan that Spark shows behind."""
+    """Without the plan that Spark appends."""
     return " ".join(text.partition("\n\n")[0].partition(";\n")[0].split())[:600]
 
 
 @dataclass(frozen=True)
 class _ReadSplits:
-    """A function over the numbers of splits; gives their rows. Runs in Spark's workers."""
+    """A function over the numbers of splits; yields their rows. Runs in Spark's workers."""
 
     operation: bytes
     allowed: Mapping[str, str] = field(default_factory=lists)
@@ -102,11 +102,11 @@ class _ReadSplits:
 def split_rows(
     operation: OperationArg, split: int, conversion: Conversion | None = None
 ) -> Iterator[pa.Table]:
-    """The rows of one split; as rows of the table, or what ``conversion`` makes of them."""
+    """The rows of one split; as rows of the table, or as ``conversion`` returns them."""
     plan = IngestPlan.of(operation)
 
     def look() -> None:
-        """Spark ends a task itself when nobody wants its rows."""
+        """Spark ends a task itself when its rows are not needed."""
 
     rows = GoodRows(conversion or Conversion.to_table(plan), Fail(), look)
     with closing(FilesSplit(plan, str(split), rows, look).rows()) as blocks:

@@ -30,17 +30,18 @@ def watermark_moves(
     standing:
         All watermarks of the table.
     source:
-        Name of the source, if it is not to be the URL of its folder.
+        Name of the source, instead of the URL of its folder.
     values:
-        Path -> new value, for those where it is not the time of the newest file.
+        Path -> new value, if it is not the time of the newest file.
     reingest:
-        Whether what was ingested before may be ingested again. Its watermark moves on if the files are newer,
+        Whether what was ingested before may be ingested again. Its watermark moves if the files are newer,
         and otherwise stays.
 
     Raises
     ------
     AlreadyIngested
-        A path was ingested before, itself or with a folder around or below it; says which, and how far.
+        A path was ingested before, itself or a folder that contains it or is below it; says which, and how
+        far.
     InvalidArgument
         A given value is not beyond the present one, or none is given where files have no time.
     """
@@ -68,13 +69,13 @@ def _move(
     if given is not None:
         if before is not None and not is_after(given, before):
             raise invalid(
-                "watermark", f"the watermark of {path!r} stands at {before!r}, {given!r} is not beyond it"
+                "watermark", f"the watermark of {path!r} is at {before!r}, {given!r} is not beyond it"
             )
         return WatermarkMove(before=before, after=given, beside="" if reingest else "nothing")
     if before is not None and not reingest:
         raise AlreadyIngested(
-            f"{path!r} was ingested already, up to {before!r}",
-            hint="new_only takes the files in it that are new, reingest takes all of it again; "
+            f"{path!r} was already ingested, up to {before!r}",
+            hint="new_only reads the new files in it, reingest reads all of it again; "
             "or pass a watermark beyond it",
             details={"field": "paths", "partition": path, "watermark": before},
         )
@@ -84,13 +85,13 @@ def _move(
 
 
 def newest(path: str, files: Iterable[SourceFile]) -> str:
-    """When the newest file was modified: ISO 8601, UTC, microseconds."""
+    """The modification time of the newest file: ISO 8601, UTC, microseconds."""
     times: list[datetime] = []
     for file in files:
         if file.modified is None:
             raise invalid(
                 "watermark",
-                f"the file system does not tell when {file.path} was modified",
+                f"the file system does not report when {file.path} was modified",
                 f"give a watermark for {path!r}",
             )
         times.append(file.modified)
@@ -98,9 +99,10 @@ def newest(path: str, files: Iterable[SourceFile]) -> str:
 
 
 def _check_overlap(name: str, found: FoundSource, marks: Marks) -> None:
-    """Refuse paths around or below one that was ingested under another name: their rows would be there twice.
+    """Refuse paths that contain, or are below, one that was ingested under another name: rows would be
+    duplicated.
 
-    Sources that have a name of their own say nothing about where their files are.
+    Named sources say nothing about where their files are.
     """
     marks.look_around(f"{found.url}/{path}" for path in found.partitions)
     for path, files in found.partitions.items():
@@ -113,8 +115,8 @@ def _check_overlap(name: str, found: FoundSource, marks: Marks) -> None:
         if files and (other := next(others, None)) is not None:
             source, partition, value = other
             raise AlreadyIngested(
-                f"{url} was ingested already, as a whole or in part: {source}/{partition} up to {value!r}",
-                hint="new_only takes the files that are new, reingest takes all of it again",
+                f"{url} was already ingested, as a whole or in part: {source}/{partition} up to {value!r}",
+                hint="new_only reads the new files, reingest reads all of it again",
                 details={"field": "paths", "partition": partition, "source": source, "watermark": value},
             )
 
@@ -124,8 +126,8 @@ def has_moved(
     before: Mapping[str, Mapping[str, str]],
     now: Mapping[str, Mapping[str, str]],
 ) -> bool:
-    """Whether a watermark has changed that an ingest with these moves has looked at: its own, or one of a
-    folder around or below what it reads."""
+    """Whether a watermark that an ingest with these moves has read has changed: its own, or one of a folder
+    that contains, or is below, what it reads."""
     return _looked_at(moves, Marks.of(before)) != _looked_at(moves, Marks.of(now))
 
 

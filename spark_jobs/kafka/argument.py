@@ -1,4 +1,4 @@
-"""The argument of an ingest from Kafka, as a caller writes it below ``kafka``."""
+"""The argument of an ingest from Kafka, below ``kafka``."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ class KafkaArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     format: Literal["json", "csv", "raw"] = "json"
     """What a record's value is: one JSON object, one CSV record (``header`` names its columns), or bytes."""
     from_: Literal["watermark", "earliest"] | dict[str, int] = msgspec.field(default="watermark", name="from")
-    """Where to begin: at the watermark (the earliest offset where there is none yet), at the earliest offset,
-    or partition -> offset (partitions that are not named: at the watermark)."""
+    """Where to begin: at the watermark (the earliest offset if there is none yet), at the earliest offset, or
+    partition -> offset (partitions that are not named: at the watermark)."""
     to: Literal["latest"] | dict[str, int] = "latest"
-    """Where to end: before what is not there yet at the start, or partition -> first offset that is not read
+    """Where to end: at the end of the topic at the start, or partition -> first offset that is not read
     (partitions that are not named: latest)."""
     max_records_per_partition: int | None = None
-    """How many offsets of each partition one operation takes at most; the next one goes on behind them."""
+    """Most offsets of each partition that one operation reads; the next one continues after them."""
     records_per_job: int = DEFAULT_RECORDS_PER_JOB
     """About how many offsets one job reads."""
     on_gap: Literal["fail", "skip"] = "fail"
-    """What becomes of an operation that is to read offsets which the topic does not keep any more."""
+    """What to do if offsets to read are no longer in the topic."""
     tombstones: Literal["skip", "keep"] = "skip"
     """Whether a record without a value becomes a row whose columns are NULL, except those of ``metadata``."""
     metadata: dict[Metadata, str] = {}
-    """What goes into the table beside the value: ``key``, ``partition``, ``offset``, ``timestamp`` or
+    """What to write in addition to the value: ``key``, ``partition``, ``offset``, ``timestamp`` or
     ``headers`` -> name of its column."""
     value_column: str = "value"
     """Name of the column of ``raw`` values."""
     timeout_s: float = 30.0
-    """For how long the brokers may say nothing before an attempt gives up."""
+    """How long an attempt waits for the brokers."""
     config: dict[str, str | int | float | bool | dict[str, str]] = {}
-    """Settings of the client. A secret is never given itself, only where it is: ``{"env": NAME}``,
+    """Settings of the client. Secrets are references: ``{"env": NAME}``,
     ``{"file": NAME}``."""
 
 
@@ -66,9 +66,9 @@ def parse_kafka(raw: Any) -> KafkaArgument:
     for field, offsets in (("from", argument.from_), ("to", argument.to)):
         for partition, offset in offsets.items() if isinstance(offsets, dict) else ():
             if not partition.isdecimal():
-                raise wrong(field, f"{partition!r} is no number of a partition")
+                raise wrong(field, f"{partition!r} is not the number of a partition")
             if not 0 <= offset <= MAX_OFFSET:
-                raise wrong(field, f"{offset} is no offset")
+                raise wrong(field, f"{offset} is not an offset")
     if argument.max_records_per_partition is not None and argument.max_records_per_partition < 1:
         raise wrong("max_records_per_partition", "max_records_per_partition must be at least 1")
     if argument.records_per_job < 1:
@@ -86,11 +86,11 @@ def wrong(field: str, message: str, hint: str = "", **details: str) -> InvalidAr
 
 def _check_place(argument: KafkaArgument) -> None:
     if not _TOPIC.fullmatch(argument.topic) or argument.topic in (".", ".."):
-        raise wrong("topic", f"{argument.topic!r} is no name of a topic")
+        raise wrong("topic", f"{argument.topic!r} is not the name of a topic")
     for server in argument.servers.split(","):
         if not re.fullmatch(r"\s*[^\s:/@]+:\d{1,5}\s*|\s*\[[0-9A-Fa-f:.]+\]:\d{1,5}\s*", server):
             raise wrong(
-                "servers", f"{server.strip()!r} is no address", "write host:port, several with commas"
+                "servers", f"{server.strip()!r} is not an address", "write host:port, several with commas"
             )
 
 
@@ -100,4 +100,4 @@ def _check_columns(argument: KafkaArgument) -> None:
         raise wrong("metadata", "the name of a column is empty")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise wrong("metadata", f"two columns are called {twice!r}")
+        raise wrong("metadata", f"two columns have the name {twice!r}")

@@ -1,7 +1,7 @@
-"""A Kafka cluster as an ingest sees it: the partitions of a topic, how far they reach, and a consumer.
+"""Access to a Kafka cluster: the partitions of a topic, their offsets, and a consumer.
 
-Offsets are kept by distop, in the transaction that publishes the rows. So nothing is ever committed to Kafka,
-and no group is joined: partitions are assigned. Every call has a time limit.
+distop stores offsets in the transaction that publishes the rows. So nothing is ever committed to Kafka, and
+no group is joined: partitions are assigned. Every call has a timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OFFSET_READERS = 16
-"""Partitions that are looked at at a time."""
+"""Partitions that are examined concurrently."""
 
 _DENIED = frozenset(
     {
@@ -35,8 +35,8 @@ _DENIED = frozenset(
         "UNSUPPORTED_SASL_MECHANISM",
     }
 )
-# Not those of TLS, which a broker that goes away in the middle of a handshake looks like, too; nor those of a
-# consumer group, which is not needed.
+# Not those of TLS, which a broker that leaves during a handshake also causes; nor those of a consumer group,
+# which is not needed.
 _UNKNOWN = frozenset({"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION"})
 
 
@@ -48,12 +48,12 @@ class Cluster:
     servers:
         ``host:port``, several separated by commas.
     timeout_s:
-        Longest time that looking at a topic may take.
+        Longest examination of a topic.
 
     Raises
     ------
     InvalidArgument
-        A setting is wrong, or a secret is not there.
+        A setting is invalid, or a secret is missing.
     ExtraMissing
         The package ``confluent-kafka`` is not installed.
     """
@@ -88,7 +88,7 @@ class Cluster:
         self.consumer.close()
 
     def topic(self, name: str) -> Topic:
-        """The topic's partitions, and what they hold.
+        """The topic's partitions, and their offsets.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Cluster:
         return Topic(metadata.cluster_id or "", name, dict(zip(partitions, reaches, strict=True)))
 
     def reach(self, name: str, partition: int, deadline: float | None = None) -> Reach:
-        """What one partition holds now. Raises as :meth:`topic` does."""
+        """The offsets of one partition. Raises as :meth:`topic` does."""
         from confluent_kafka import TopicPartition
 
         left = self.timeout_s if deadline is None else deadline - self._clock()
@@ -125,7 +125,7 @@ class Cluster:
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
-        """Makes errors of the client ours."""
+        """Converts errors of the client."""
         from confluent_kafka import KafkaException
 
         try:
@@ -134,8 +134,8 @@ class Cluster:
             raise self.error_of(error.args[0], what) from None
 
     def error_of(self, error: KafkaError, what: str) -> DistopError:
-        """The error that an error of the client means."""
-        # What has happened to connections is reported to a callback, which is called from here only.
+        """The error of distop for an error of the client."""
+        # Connection errors are reported to a callback, which is called only from here.
         self.consumer.poll(0)
         denied = _DENIED.intersection([error.name(), *self._reasons])
         if denied:
@@ -150,7 +150,7 @@ class Cluster:
         return self.unavailable(what, error.str())
 
     def unavailable(self, what: str, reason: str = "") -> KafkaUnavailable:
-        """Brokers that do not answer, or not with what is needed."""
+        """Brokers that do not answer, or lack something that is needed."""
         self.consumer.poll(0)
         reasons = dict.fromkeys([*([reason] if reason else []), *list(self._reasons.values())[-2:]])
         said = "; ".join(reasons) or f"no answer within {self.timeout_s:g} s"
@@ -164,6 +164,6 @@ class Cluster:
 def kafka_library() -> Any:
     """The client library.
 
-    Raises :class:`~distop.errors.ExtraMissing` where it is not installed.
+    Raises :class:`~distop.errors.ExtraMissing` if it is not installed.
     """
     return library("confluent_kafka", "kafka", "reading from Kafka")

@@ -1,9 +1,9 @@
-"""Settings of the Kafka client: which a caller may give, where secrets come from, which are ours.
+"""Settings of the Kafka client: which ones callers may set, sources of secrets, and our own.
 
-What a caller gives is kept in etcd, where operators read it, and acts in processes that have rights of their
-own. So settings are taken from a list, which has none that runs a program or loads a library. A secret is
-referred to, and only what was put there for this purpose can be: otherwise everyone who may start an
-operation could have any variable of the coordinator sent to a server of his own.
+A caller's settings are stored in etcd, where operators can read them, and used by processes with rights of
+their own. So only listed settings are accepted, and none that runs a program or loads a library. Secrets are
+references, and only to values that were put there for this purpose: otherwise every caller that may start an
+operation could have any variable of the coordinator sent to its own server.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from distop.proto.secret import Secret
 from distop.spark_jobs.kafka.argument import wrong
 
 SECRET_VARIABLES = "DISTOP_KAFKA_"
-"""Names of environment variables that may be referred to begin with this."""
+"""Prefix of the environment variables that settings may refer to."""
 SECRET_FOLDER = "DISTOP_KAFKA_SECRETS"
-"""The environment variable that names the folder of files that may be referred to."""
+"""The environment variable with the folder of the files that settings may refer to."""
 MAX_SECRET_BYTES = 64 << 10
 
 SECRETS = frozenset({"sasl.password", "sasl.oauthbearer.client.secret", "ssl.key.password"})
@@ -56,16 +56,16 @@ SETTINGS = SECRETS | {
     "ssl.endpoint.identification.algorithm",
     "ssl.key.location",
 }
-"""What may be given in ``config``."""
+"""Settings allowed in ``config``."""
 
 FILES = frozenset({"sasl.kerberos.keytab", "ssl.ca.location", "ssl.certificate.location", "ssl.key.location"})
-"""Of them those that name files."""
+"""Those that name files."""
 
 Config = Mapping[str, Any]
 
 
 def check_config(config: Config) -> None:
-    """Refuse settings that are not to be given, and secrets that stand there themselves.
+    """Refuse settings that are not allowed, and literal secrets.
 
     Raises
     ------
@@ -74,17 +74,19 @@ def check_config(config: Config) -> None:
     for name, value in config.items():
         if name not in SETTINGS:
             raise wrong(
-                "config", f"{name!r} is no setting that may be given", f"known: {', '.join(sorted(SETTINGS))}"
+                "config", f"{name!r} is not an allowed setting", f"known: {', '.join(sorted(SETTINGS))}"
             )
         is_reference = isinstance(value, dict)
         if name in SECRETS and not is_reference:
             raise wrong(
                 "config",
-                f"{name} is a secret, and arguments are kept where operators read them",
+                f"{name} is a secret, but arguments are stored where operators can read them",
                 f'refer to it: {{"env": "{SECRET_VARIABLES}PASSWORD"}} or {{"file": "password"}}',
             )
         if is_reference and name not in SECRETS:
-            raise wrong("config", f"{name} is no secret: the client shows its value in errors and in its log")
+            raise wrong(
+                "config", f"{name} is not a secret: the client shows its value in errors and in its log"
+            )
         if is_reference:
             _check_reference(name, value)
 
@@ -95,7 +97,7 @@ def _check_reference(name: str, reference: Mapping[str, str]) -> None:
             if not variable.startswith(SECRET_VARIABLES):
                 raise wrong(
                     "config",
-                    f"{name}: the variable {variable!r} may not be referred to",
+                    f"{name}: the variable {variable!r} may not be used",
                     f"only those whose names begin with {SECRET_VARIABLES}",
                 )
         case {"file": file, **others} if not others:
@@ -103,20 +105,20 @@ def _check_reference(name: str, reference: Mapping[str, str]) -> None:
                 raise wrong(
                     "config",
                     f"{name}: {file!r} is not the name of a file alone",
-                    f"files lie in the folder that {SECRET_FOLDER} names",
+                    f"files must be in the folder that {SECRET_FOLDER} names",
                 )
         case _:
             raise wrong("config", f'{name}: a reference is {{"env": NAME}} or {{"file": NAME}}')
 
 
 def resolved(config: Config) -> dict[str, str | Secret]:
-    """The settings as the client takes them once they are revealed, with the secrets of this process's
+    """The settings for the client after revealing secrets, with those of this process's
     environment.
 
     Raises
     ------
     InvalidArgument
-        One is not there.
+        One does not exist.
     """
     check_config(config)
     return {name: _resolved(name, value) for name, value in config.items()}
@@ -138,7 +140,7 @@ def _resolved(name: str, value: Any) -> str | Secret:
         return Secret(found)
     folder = os.environ.get(SECRET_FOLDER, "")
     if not folder:
-        raise wrong("config", f"{name}: {SECRET_FOLDER} does not say where secrets are")
+        raise wrong("config", f"{name}: {SECRET_FOLDER} is not set")
     try:
         with (Path(folder) / str(value["file"])).open("rb") as file:
             return Secret(file.read(MAX_SECRET_BYTES).decode().rstrip("\r\n"))
@@ -154,35 +156,36 @@ def consumer_settings(servers: str, config: Config) -> dict[str, Any]:
     InvalidArgument
     """
     bounds = {
-        # What waits in this process to be read, whatever is written to the topic; a single larger record
-        # still comes through.
+        # Limit of the data that waits here, whatever is written to the topic; a single larger record still
+        # passes.
         "queued.max.messages.kbytes": 16 << 10,
         "fetch.max.bytes": 8 << 20,
         "fetch.message.max.bytes": 4 << 20,
-        # The client insists on a name; nothing is kept under it.
+        # The client requires a name; nothing is stored under it.
         "group.id": "distop",
         "client.id": "distop",
         "socket.nagle.disable": True,
-        # What is to be read is there already. A longer request only holds up that for the next partition.
+        # The records to read exist already. A longer request would only delay the next partition's.
         "fetch.wait.max.ms": 50,
-        # What it would say of brokers that are away, ten times a second, is reported to a callback as well.
+        # Its log messages about missing brokers, ten times a second, are also reported to a callback.
         "log_level": 2,
     }
     ours = {
         "bootstrap.servers": servers,
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
-        # An offset that is not there is an error, never silently another one.
+        # A missing offset is an error, never silently another one.
         "auto.offset.reset": "error",
-        # Markers of transactions and compacted records have offsets, too: only the end tells of them.
+        # Markers of transactions and compacted records have offsets, too: only the end of the partition shows
+        # them.
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
         "allow.auto.create.topics": False,
-        # There is no group that would have to be left by a consumer that is slow.
+        # A slow consumer does not leave a group, since there is none.
         "max.poll.interval.ms": 86_400_000,
     }
     given = resolved(config)
-    # The client tells them who it is, with the secrets that it was given.
+    # The client would send them its settings, with the secrets that it was given.
     for server in servers.split(","):
         check_source(f"kafka://{server.strip()}")
     if tokens := given.get("sasl.oauthbearer.token.endpoint.url"):
@@ -193,13 +196,13 @@ def consumer_settings(servers: str, config: Config) -> dict[str, Any]:
 
 
 def _check_file(name: str, path: str) -> None:
-    """Whoever names a key uses it: one of this host's own is not for callers, nor what is no file at all."""
+    """A caller that names a key uses it: keys of this host are not for callers, nor other kinds of paths."""
     if path == "probe":
-        return  # librdkafka's word for the CAs of the system
+        return  # librdkafka's name for the CAs of the system
     if not os.path.isabs(path):
-        raise wrong("config", f"{name}: {path!r} is no absolute path")
+        raise wrong("config", f"{name}: {path!r} is not an absolute path")
     folder = os.environ.get(SECRET_FOLDER, "")
     if not folder or not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         check_source(path)
     if os.path.exists(path) and not os.path.isfile(path):
-        raise wrong("config", f"{name}: {path!r} is no file")
+        raise wrong("config", f"{name}: {path!r} is not a file")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 SKIP_HINT = (
-    "what is missing is gone for good: set kafka.on_gap to skip to leave it out and go on behind it; for the "
+    "missing records are lost: set kafka.on_gap to skip to continue after them; for the "
     "future, ingest more often than the topic's retention removes"
 )
 
@@ -16,7 +16,7 @@ SKIP_HINT = (
 class Reach:
     """The offsets that a partition of a topic holds: ``low`` to ``high`` (exclusive).
 
-    ``high`` is the last stable offset: behind it stand records of transactions that are still open.
+    ``high`` is the last stable offset: records of open transactions come after it.
     """
 
     low: int
@@ -25,7 +25,7 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it is now.
+    """The present state of a topic.
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ class Topic:
 
     @property
     def url(self) -> str:
-        """Names the topic among those of all clusters."""
+        """Identifies the topic among those of all clusters."""
         return f"kafka://{self.cluster}/{self.name}" if self.cluster else f"kafka:{self.name}"
 
 
 class OffsetRange(msgspec.Struct, array_like=True, frozen=True):
-    """``[partition, start, end]``: the offsets from ``start`` on that lie before ``end``."""
+    """``[partition, start, end]``: the offsets from ``start`` to (without) ``end``."""
 
     partition: int
     start: int
@@ -52,7 +52,7 @@ class OffsetRange(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def length(self) -> int:
-        """How many offsets there are; of a compacted topic, not all of them are records."""
+        """The number of offsets; of a compacted topic, not all of them are records."""
         return self.end - self.start
 
 

@@ -1,7 +1,7 @@
 """Which offsets of a topic an ingest reads, and how its watermarks move. Pure.
 
 The watermark of a partition is the first offset that was not ingested. So an operation reads from the
-watermark on, and what it reads ends where the next one begins: no gap, no overlap.
+watermark, and ends where the next one begins: no gap, no overlap.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from distop.spark_jobs.kafka.offsets import SKIP_HINT, OffsetRange, Reach, Topic
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """What is to be read.
+    """What to read.
 
     Parameters
     ----------
     ranges:
-        One for each partition that has something new, in order.
+        One for each partition with something new, in order.
     moves:
         Partition -> how its watermark moves.
     skipped:
-        How many offsets are left out since the topic does not keep them any more.
+        How many offsets are skipped since the topic no longer has them.
     """
 
     ranges: list[OffsetRange]
@@ -37,7 +37,7 @@ class Ranges:
 def new_ranges(
     argument: KafkaArgument, topic: Topic, watermarks: Mapping[str, str], *, reingest: bool = False
 ) -> Ranges:
-    """What an argument means, on a topic as it is now.
+    """The ranges of an argument, for the present state of a topic.
 
     Parameters
     ----------
@@ -49,9 +49,9 @@ def new_ranges(
     Raises
     ------
     AlreadyIngested
-        Offsets before a watermark are asked for.
+        Offsets before a watermark are requested.
     OffsetsLost
-        The topic does not keep what would be next, or is not the topic that the watermarks speak of.
+        The topic no longer has the next offsets, or is not the topic of the watermarks.
     InvalidArgument
         A partition or an offset that the topic does not have.
     """
@@ -61,9 +61,7 @@ def new_ranges(
                 raise wrong(field, f"the topic {topic.name!r} has no partition {name}")
     for name in watermarks:
         if not name.isdecimal() or int(name) not in topic.reach:
-            raise _another_topic(
-                f"has no partition {name}, whose watermark stands at {watermarks[name]}", topic
-            )
+            raise _another_topic(f"has no partition {name}, whose watermark is at {watermarks[name]}", topic)
     found, moves, skipped = [], {}, 0
     for partition, reach in sorted(topic.reach.items()):
         one = _Partition(argument, topic, partition, reach, watermarks.get(str(partition)), reingest)
@@ -72,7 +70,7 @@ def new_ranges(
         skipped += lost
         if end > start:
             found.append(OffsetRange(partition, start, end))
-        # A partition without records is noted as well: what it loses later will be noticed.
+        # A partition without records is recorded as well, to notice later losses.
         if (move := one.move(end)) is not None:
             moves[str(partition)] = move
     return Ranges(found, moves, skipped)
@@ -92,30 +90,30 @@ class _Partition:
         return None if self.watermark is None else int(self.watermark)
 
     def start(self) -> tuple[int, int]:
-        """Where to begin, and how many offsets before that are left out."""
+        """Where to begin, and how many offsets before that are skipped."""
         wanted, standing = self._wanted(), self._standing
         if standing is not None and not self.reingest:
             if wanted < standing:
                 raise AlreadyIngested(
-                    f"{self._name} was ingested already, up to offset {standing}: {wanted} lies before it",
-                    hint='leave out "from" to go on there, or pass reingest: true to ingest it again',
+                    f"{self._name} was already ingested, up to offset {standing}: {wanted} is before it",
+                    hint='omit "from" to continue there, or pass reingest: true to ingest it again',
                     details=self._details(field="kafka.from", watermark=str(standing)),
                 )
             if wanted > standing and self.argument.on_gap == "fail":
                 raise wrong(
                     "from",
-                    f"{self._name} was ingested up to offset {standing}: {wanted} leaves out what follows",
-                    'leave out "from", or set on_gap to skip if that is meant',
+                    f"{self._name} was ingested up to offset {standing}: {wanted} leaves a gap",
+                    'omit "from", or set on_gap to skip if that is intended',
                     **self._details(watermark=str(standing)),
                 )
         if wanted > self.reach.high:
             raise _another_topic(
-                f"ends at offset {self.reach.high} in partition {self.number}, and {wanted} comes next",
+                f"ends at offset {self.reach.high} in partition {self.number}, but {wanted} comes next",
                 self.topic,
             )
         if wanted < self.reach.low and self.argument.on_gap == "fail":
             raise OffsetsLost(
-                f"{self._name} does not keep {offsets_text(wanted, self.reach.low)} any more, "
+                f"{self._name} no longer has {offsets_text(wanted, self.reach.low)}, "
                 f"it begins at {self.reach.low}",
                 hint=SKIP_HINT,
                 details=self._details(missingFrom=str(wanted), missingTo=str(self.reach.low)),
@@ -132,28 +130,26 @@ class _Partition:
         return min(self.reach.low, self._standing) if given == "earliest" else self._standing
 
     def end(self, start: int) -> int:
-        """The first offset that is not to be read."""
+        """The first offset that is not read."""
         end = self.reach.high
         given = self.argument.to
         if isinstance(given, dict) and str(self.number) in given:
             end = given[str(self.number)]
             if end > self.reach.high:
-                raise wrong(
-                    "to", f"{self._name} ends at offset {self.reach.high}, and {end} lies behind that"
-                )
+                raise wrong("to", f"{self._name} ends at offset {self.reach.high}, and {end} is after that")
             if end < start:
                 standing = self._standing
                 if standing is None or end > standing:
-                    raise wrong("to", f"{self._name}: to={end} lies before {start}, where it begins")
+                    raise wrong("to", f"{self._name}: to={end} is before the start {start}")
                 raise AlreadyIngested(
-                    f"{self._name} was ingested already, up to offset {standing}",
+                    f"{self._name} was already ingested, up to offset {standing}",
                     details=self._details(field="kafka.to", watermark=str(standing)),
                 )
         limit = self.argument.max_records_per_partition
         return end if limit is None else min(end, start + limit)
 
     def move(self, end: int) -> WatermarkMove | None:
-        """How the watermark moves; ``None`` if it stays."""
+        """The move of the watermark; ``None`` if it stays."""
         standing = self._standing
         if standing is not None and end <= standing:
             return None
@@ -169,7 +165,7 @@ class _Partition:
 
 def _another_topic(what: str, topic: Topic) -> OffsetsLost:
     return OffsetsLost(
-        f"the topic {topic.name!r} {what}: it was made anew, or has lost records",
-        hint="the new one is a source of its own: give it another name with source",
+        f"the topic {topic.name!r} {what}: it was created again, or has lost records",
+        hint="the new topic is another source: give it another name with source",
         details={"source": topic.url},
     )

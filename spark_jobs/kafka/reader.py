@@ -1,8 +1,8 @@
-"""Reading exactly the records at offsets ``start`` to ``end`` of a partition.
+"""Reads exactly the records at offsets ``start`` to ``end`` of a partition.
 
-A range has been read when the position has reached its end, however many records that were: a compacted
-topic lacks some, and markers of transactions have offsets and are no records. What tells the position is a
-record, or the end of the partition. Both come in the order of the log.
+A range has been read when the position has reached its end, however many records there were: a compacted
+topic lacks some, and markers of transactions have offsets but are not records. A record, or the end of the
+partition, gives the position. Both come in the order of the log.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 BLOCK_RECORDS = 50_000
-"""Records are handed on in blocks of about this number, or of 8 MiB."""
+"""Records are returned in blocks of about this number, or of 8 MiB."""
 FETCH_RECORDS = 500
-"""How many records are taken from the client at a time; those that wait there are bounded in bytes."""
+"""Records taken from the client at a time; those that wait there are bounded in bytes."""
 LOOK_EVERY_S = 0.5
-"""How often a job that waits for records looks whether it is still wanted."""
+"""How often a waiting job checks whether it is still needed."""
 
 
 class RangeReader:
@@ -36,9 +36,9 @@ class RangeReader:
     Parameters
     ----------
     skip_gaps:
-        Whether offsets that the topic does not keep any more are left out; otherwise they are an error.
+        Whether offsets that are no longer in the topic are skipped; otherwise they are an error.
     look:
-        Called between records; raises if they are not wanted any more.
+        Called between records; raises if they are no longer needed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RangeReader:
         self._look = look
         self._clock = clock
         self.skipped = 0
-        """How many offsets were left out, since they are not there any more."""
+        """How many offsets were skipped, since they no longer exist."""
 
     def blocks(self, wanted: OffsetRange) -> Iterator[list[Message]]:
         """The records of a range, in order, in blocks of bounded size.
@@ -64,9 +64,9 @@ class RangeReader:
         Raises
         ------
         OffsetsLost
-            Some are not in the topic any more.
+            Some are no longer in the topic.
         KafkaUnavailable
-            Nothing came for the cluster's ``timeout_s``, and the end is not reached.
+            Nothing arrived for the cluster's ``timeout_s``, and the end is not reached.
         """
         block: list[Message] = []
         size = 0
@@ -86,7 +86,7 @@ class RangeReader:
         consumer = self._cluster.consumer
         position = wanted.start
         self._assign(wanted.partition, position)
-        # Only waiting counts: what is done with the records between may take as long as it likes.
+        # Only waiting counts: processing the records in between may take any time.
         silent_s = 0.0
         reason = ""
         while position < wanted.end:
@@ -136,12 +136,12 @@ class RangeReader:
         return [] if first is None else [first, *consumer.consume(FETCH_RECORDS, timeout=0)]
 
     def _behind_gap(self, wanted: OffsetRange, position: int) -> int:
-        """The first offset that is still there, where ``position`` is not."""
+        """The first existing offset, if ``position`` does not exist."""
         reach = self._cluster.reach(self._topic, wanted.partition)
         if position > reach.high:
             raise OffsetsLost(
                 f"{self._name(wanted)} ends at offset {reach.high}, and reached {wanted.end} before: "
-                "it was made anew, or has lost records",
+                "it was created again, or has lost records",
                 hint="see what happened to the topic; start again with a source of another name",
                 details={"topic": self._topic, "partition": str(wanted.partition)},
             )
@@ -151,7 +151,7 @@ class RangeReader:
         lost = offsets_text(position, there)
         if not self._skip_gaps:
             raise OffsetsLost(
-                f"{self._name(wanted)} does not keep {lost} any more, it begins at {reach.low}",
+                f"{self._name(wanted)} no longer has {lost}, it begins at {reach.low}",
                 hint=SKIP_HINT,
                 details={
                     "topic": self._topic,
@@ -177,4 +177,4 @@ _HOPELESS = frozenset(
         "MSG_SIZE_TOO_LARGE",
     }
 )
-"""Errors that no waiting removes."""
+"""Errors that are permanent."""

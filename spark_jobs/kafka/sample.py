@@ -1,4 +1,4 @@
-"""What the columns of a topic are, guessed from some of its records where nothing else tells."""
+"""Infers the columns of a topic from a sample of its records, if they are not known otherwise."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ from distop.spark_jobs.kafka.records import NATURAL_TYPES, RAW_TYPE, csv_line, j
 SAMPLE_SECONDS = 3.0
 SAMPLE_RANGES = 8
 SAMPLE_RECORDS = 200
-"""So many records of each of so many ranges tell the columns, where nothing else does."""
+"""Sample size: records of each range, and number of ranges."""
 
 
 def beside_value(kafka: KafkaArgument) -> list[str]:
-    """Columns whose values are not within a text."""
+    """Columns whose values are not part of a text."""
     return [*([kafka.value_column] if kafka.format == "raw" else ()), *kafka.metadata.values()]
 
 
 def types_beside_value(kafka: KafkaArgument) -> dict[str, pa.DataType]:
-    """The types of these columns, as the topic has them."""
+    """The types of these columns in the topic."""
     types = {column: NATURAL_TYPES[what] for what, column in kafka.metadata.items()}
     return types | ({kafka.value_column: RAW_TYPE} if kafka.format == "raw" else {})
 
 
 class KafkaSample:
-    """What is known of a topic's columns. Records are only looked at where nothing else tells.
+    """The columns of a topic. Records are read only if the columns are not known otherwise.
 
     Parameters
     ----------
     table:
         The schema of the table, if it has one.
     declared:
-        Whether somebody has said which columns there are.
+        Whether the caller has declared the columns.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class KafkaSample:
 
     @cached_property
     def names(self) -> list[str]:
-        """Columns of the values; for JSON those of the table, whatever keys happen to be there this time.
+        """Columns of the values; for JSON those of the table, whatever keys the sample has.
 
-        If they were declared, a key beyond them makes its record a bad one, and not the operation.
+        If they were declared, an unknown key makes its record a bad one, and does not fail the operation.
         """
         beside = beside_value(self._kafka)
         if self._kafka.format == "raw":
@@ -83,7 +83,7 @@ class KafkaSample:
 
     @cached_property
     def all_names(self) -> list[str]:
-        """The same, and for JSON the keys that are in the sample."""
+        """The same, and for JSON the keys in the sample."""
         if self._kafka.format != "json" or self._declared:
             return self.names
         beside = beside_value(self._kafka)
@@ -115,7 +115,7 @@ class KafkaSample:
             try:
                 lines.append(line_of(value))
             except Unconvertible:
-                # What becomes of bad records is decided when they are read.
+                # Bad records are handled when they are read.
                 continue
         return lines
 
@@ -127,7 +127,7 @@ class KafkaSample:
             if time.monotonic() > deadline:
                 raise KafkaUnavailable(
                     f"topic {self._kafka.topic!r}: no sample of its records within {SAMPLE_SECONDS:.0f} s",
-                    hint="try again, or say with schema which columns there are",
+                    hint="try again, or declare the columns with schema",
                 )
 
         reader = RangeReader(self._cluster, self._kafka.topic, skip_gaps=True, look=look)

@@ -1,1 +1,1 @@
-"""Landing folders: batches that are dropped into a folder are published in their order."""
+"""Landing folders: batches that are dropped into a folder are published in order."""

@@ -1,25 +1,25 @@
-"""Landing folders: batches that somebody drops into a folder are published, in their order.
+"""Landing folders: batches that are dropped into a folder are published, in order.
 
-Below the folder of a table, every folder that holds a ``_SUCCESS`` file is a batch, named by its path. What
-is published is remembered in etcd, what is there to publish stands in the folder: this process has no state
-of its own, may die at any time, and may run twice.
+Below the folder of a table, every folder with a ``_SUCCESS`` file is a batch, named by its path. etcd
+remembers what is published, and the folder contains what to publish: this process has no state of its own,
+may be killed at any time, and may run twice.
 
 Control files:
 
 ``_SUCCESS``
     In a folder with data: it is a batch, complete from now on.
 ``_POINTER``
-    In place of data: where they are, one URL a line.
+    In place of data: its URLs, one per line.
 ``_config/ORDERME``
-    Batches below are applied strictly in order; others at once, as they come.
+    Batches below are applied strictly in order; others at once, as they arrive.
 ``_config/*.json``
-    Parts of the argument of the operation. They are merged from the outermost folder inwards, objects into
-    each other; the nearest one wins.
+    Parts of the operation's argument. They are merged from the outermost folder inwards, including nested
+    objects; the nearest one takes precedence.
 ``_HISTORYDONE``
     In the table's folder: opens its gate, once.
 ``_BACKFILL``
-    In the table's folder: approves the batch it names, or the one that waits for approval. It is taken away,
-    whether there was something to approve or not.
+    In the table's folder: approves the batch it names, or the one that waits for approval. It is removed even
+    if there was nothing to approve.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Report:
-    """What one look at a folder came to."""
+    """The result of one look at a folder."""
 
     published: list[str] = field(default_factory=list)
     """Batches that were queued, or had been before."""
     passed_over: list[str] = field(default_factory=list)
-    """Batches of which the table does not know any more whether it has applied them. They are left alone."""
+    """Batches that the table no longer remembers: it may have applied them. They are ignored."""
     problems: dict[str, str] = field(default_factory=dict)
-    """Path -> what is wrong there; an empty path: with the whole. The rest goes on."""
+    """Path -> the problem there; an empty path: of the folder. The rest continues."""
     controls: list[str] = field(default_factory=list)
-    """Control files that were obeyed."""
+    """Control files that were executed."""
 
 
 class Problems:
-    """Tells of what is wrong when it is found, not again at each look."""
+    """Reports a problem when it is found, not again at each look."""
 
     def __init__(self) -> None:
         self._told: dict[str, str] = {}
@@ -90,7 +90,7 @@ class Landing:
     url:
         The folder of the table, on any file system that fsspec knows.
     type:
-        The operation type that applies batches. Its argument is what the configuration says, and ``paths``.
+        The operation type that applies batches. Its argument is the configuration, plus ``paths``.
     """
 
     def __init__(
@@ -109,19 +109,19 @@ class Landing:
         parts = urlsplit(url)
         self._url_prefix = f"{parts.scheme}://" if parts.scheme else ""
         self._done: set[str] = set()
-        """Batches published by this process: their folders are not looked into again."""
+        """Batches published by this process: their folders are not examined again."""
         self._problems = Problems()
 
     def poll(self, outer: Scope | None = None) -> Report:
         """Look once, publish what is new, obey control files.
 
-        What is wrong with one batch or file is reported and keeps nothing else, and so is what is wrong with
-        the table. Raises :class:`~distop.errors.Unavailable` when the service does not answer.
+        Problems with one batch or file, or with the table, are reported and affect nothing else. Raises
+        :class:`~distop.errors.Unavailable` when the service does not answer.
 
         Parameters
         ----------
         outer:
-            What configuration above the folder says.
+            The configuration of folders above.
         """
         self._fs.invalidate_cache()
         report = Report()
@@ -150,7 +150,7 @@ class Landing:
         return report
 
     def _attempt(self, report: Report, path: str, does: Callable[[], None]) -> None:
-        """What goes wrong with one batch or control file is reported, and keeps no other."""
+        """Problems of one batch or control file are reported, and affect no other."""
         try:
             does()
         except Unavailable:
@@ -158,7 +158,7 @@ class Landing:
         except DistopError as error:
             report.problems[path] = f"{error.code}: {error.message}"
         except OSError as error:
-            report.problems[path] = f"cannot be read, or taken away: {error}"
+            report.problems[path] = f"cannot be read or removed: {error}"
 
     # -- batches ---------------------------------------------------------------------------------------
 
@@ -176,20 +176,20 @@ class Landing:
         log.info("batch_published", extra=fields)
 
     def _tell_failed(self, ordering: Ordering, report: Report) -> None:
-        """Batches without an order that have failed: their folders are looked into again, since another
-        configuration may be what they need."""
+        """Failed unordered batches: their folders are examined again, since another configuration may fix
+        them."""
         for block in ordering.failed:
             self._done.discard(block.batch)
             report.problems[block.batch] = (
                 f"{block.error.code}: {block.error.message}; remove the cause, then: "
-                f"distop backlog retry {self._table} {block.batch}; or leave it out with skip"
+                f"distop backlog retry {self._table} {block.batch}; or skip it"
             )
 
     # -- control files ---------------------------------------------------------------------------------
 
     def _open_gate(self, version: str, ordering: Ordering, report: Report) -> None:
-        """Open the gate, once for each ``_HISTORYDONE`` that somebody writes: a gate that was closed again
-        since stays closed, whoever looks."""
+        """Open the gate, once for each written ``_HISTORYDONE``: a gate that was closed again since stays
+        closed, whichever process looks."""
         signal = sha256(f"{self._url_prefix}{self._root}\n{version}".encode()).hexdigest()[:32]
         if signal in ordering.signals:
             return
@@ -199,14 +199,14 @@ class Landing:
         report.controls.append(HISTORY_DONE)
 
     def _approve(self, report: Report) -> None:
-        """Approve the batch that ``_BACKFILL`` names, or the one that waits; then take the file away.
+        """Approve the batch that ``_BACKFILL`` names, or the one that waits; then remove the file.
 
-        It is an answer to what waits now. Left there it would approve a batch that nobody has seen yet, so it
-        is taken away also if there was nothing to approve.
+        It answers for the present batch. If it stayed it would approve a batch that was never checked, so
+        it is removed even if there was nothing to approve.
 
-        What is approved is fixed in the file before it is: an approval that is repeated after a crash names
-        the same batch. What waits is read before the file: by whom it was approved since, he has written its
-        name there, or taken the file away.
+        The approved batch is written to the file before the approval: a repetition after a crash names the
+        same batch. The waiting batch is read before the file: a process that approved it since has written
+        its name there, or removed the file.
         """
         path = f"{self._root}/{BACKFILL}"
         awaiting = self._client.ordering(self._table).awaiting
@@ -225,12 +225,12 @@ class Landing:
         else:
             waits = f"batch {awaiting!r} waits for approval" if awaiting else "nothing waits for approval"
             not_it = f", not {named!r}" if named else ""
-            report.problems[BACKFILL] = f"{waits}{not_it}: it approved nothing, and was taken away"
-        with suppress(FileNotFoundError):  # another process may look at the same folder
+            report.problems[BACKFILL] = f"{waits}{not_it}: it approved nothing, and was removed"
+        with suppress(FileNotFoundError):  # another process may feed from the same folder
             self._fs.rm_file(path)
 
     def _write(self, path: str, text: str) -> None:
-        """Replace a small file as a whole."""
+        """Replace a small file atomically."""
         with fsspec.open(f"{self._url_prefix}{path}.tmp", "wb") as file:
             file.write(text.encode())
         reached("landing.approve.middle")
@@ -238,5 +238,5 @@ class Landing:
 
 
 def _version(entry: Any) -> str:
-    """Another one for each time that a file is written."""
+    """Changes with each write of a file."""
     return f"{entity_tag(entry)} {modified(entry)}"

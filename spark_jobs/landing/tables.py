@@ -1,4 +1,4 @@
-"""Many tables fed from one folder: each folder in it is the landing folder of the table of its name."""
+"""Feeds many tables from one folder: each folder in it is the landing folder of the table of its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distop.spark_jobs.landing.walk import (
 
 
 class Landings:
-    """Feeds every table that has a folder. See ``folder.Landing`` for the parameters."""
+    """Feeds every table with a folder. See ``folder.Landing`` for the parameters."""
 
     def __init__(
         self,
@@ -32,12 +32,12 @@ class Landings:
         self._problems = Problems()
 
     def poll(self) -> dict[str, Report]:
-        """Look once into the folder of each table; table -> what that came to. An empty name: what is wrong
-        with the folder itself.
+        """Look once into the folder of each table; return a report by table. An empty name: problems of the
+        folder itself.
 
-        Its configuration is that of all tables; what is nearer wins. What is wrong with one table is
-        reported, and keeps no other. Raises :class:`~distop.errors.Unavailable` when the service does not
-        answer.
+        Its configuration applies to all tables; a nearer one takes precedence. Problems of one table are
+        reported, and do not affect others. Raises :class:`~distop.errors.Unavailable` when the service does
+        not answer.
         """
         fs, root = self._open(self._url)
         fs.invalidate_cache()
@@ -48,7 +48,7 @@ class Landings:
         self._problems.tell("", walk.problems)
         reports = {"": Report(problems=walk.problems)} if walk.problems else {}
         if scope is None:
-            return reports  # nothing is published under a configuration that cannot be read
+            return reports  # nothing is published with an unreadable configuration
         for table in walk.folders():
             reports[table] = self._feed(table).poll(scope)
         return reports

@@ -1,4 +1,4 @@
-"""What lies in a landing folder: complete batches, their configuration, and what is wrong there."""
+"""The content of a landing folder: complete batches, their configuration, and problems."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ MAX_DEPTH = 32
 MAX_CONFIG_BYTES = 100_000
 MAX_POINTERS = 1_000
 MAX_SEARCHED = 200
-"""Folders without batches in which one look searches for control files that are misplaced."""
+"""Folders without batches that one look searches for misplaced control files."""
 
 Entries = Mapping[str, Mapping[str, Any]]
-"""What a folder holds, by name, as the file system describes it."""
+"""The entries of a folder, by name, as the file system describes them."""
 
 
 class FileSystem(Protocol):
-    """The part of fsspec's ``AbstractFileSystem`` that is used."""
+    """The used part of fsspec's ``AbstractFileSystem``."""
 
     def ls(self, path: str, detail: bool = ...) -> list[dict[str, Any]]: ...
     def cat_file(self, path: str, start: int = ..., end: int = ...) -> bytes: ...
@@ -41,7 +41,7 @@ open_file_system: OpenFileSystem = fsspec.core.url_to_fs
 
 @dataclass(frozen=True)
 class Found:
-    """A batch that lies there, complete."""
+    """A complete batch in the folder."""
 
     name: str
     ordered: bool
@@ -50,23 +50,23 @@ class Found:
 
 @dataclass(frozen=True)
 class Scope:
-    """What configuration says of the batches in a folder and below it."""
+    """The configuration for the batches in a folder and below it."""
 
     ordered: bool = False
     argument: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Walk:
-    """One look at what lies below a folder.
+    """One look at the content of a folder.
 
     Parameters
     ----------
     root:
         The folder, as its file system names it.
     url_prefix:
-        What makes a URL of such a name: ``s3://``, say.
+        Prefix that makes a URL of such a name, such as ``s3://``.
     known:
-        Names of batches whose folders need not be looked into.
+        Names of batches whose folders need not be examined.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Walk:
         self._fs, self._root, self._url_prefix, self._known = fs, root, url_prefix, known
         self._to_search = MAX_SEARCHED
         self.problems: dict[str, str] = {}
-        """Path below the root -> what is wrong there. What it does not concern goes on."""
+        """Path below the root -> the problem there. Everything else continues."""
         self.entries: Entries = self._entries(root) or {}
-        """What lies in the root itself."""
+        """The entries of the root itself."""
 
     def scope(self, outer: Scope) -> Scope | None:
-        """What holds in the root; ``None`` if its configuration cannot be read."""
+        """The configuration of the root; ``None`` if it cannot be read."""
         return self._scope(self._root, self.entries, outer)
 
     def folders(self) -> list[str]:
@@ -88,9 +88,9 @@ class Walk:
         return sorted(child for child, entry in self.entries.items() if _is_visible_folder(child, entry))
 
     def batches(self, outer: Scope) -> Iterator[Found]:
-        """The complete batches below the root, but for the known ones."""
+        """The complete batches below the root, except the known ones."""
         if SUCCESS in self.entries:
-            self.problems[SUCCESS] = "misplaced: the table's folder itself is no batch"
+            self.problems[SUCCESS] = "misplaced: the table's folder itself is not a batch"
         yield from self._below(self._root, self.entries, outer, 0)
 
     def misplaced(self, names: tuple[str, ...], where: str) -> None:
@@ -100,22 +100,22 @@ class Walk:
                 self.problems[name] = f"misplaced: {name} belongs into {where}"
 
     def search_hidden(self, folder: str, entries: Entries) -> None:
-        """Report what would be a batch if the name of a folder above it did not hide it."""
+        """Report a folder that would be a batch if the name of a folder above did not hide it."""
         for child, entry in sorted(entries.items()):
             if not (_is_folder(entry) and child.startswith(("_", "."))) or child == CONFIG:
                 continue
             for path in self._search(f"{folder}/{child}", (SUCCESS,)):
                 self.problems[path] = (
-                    "no batch: folders whose names begin with '_' or '.' are passed over, with all in them"
+                    "not a batch: folders whose names begin with '_' or '.' are skipped with their content"
                 )
-                break  # one says it of all
+                break  # one report is enough
 
     # -- folders ---------------------------------------------------------------------------------------
 
     def _below(self, folder: str, entries: Entries, outer: Scope, depth: int) -> Iterator[Found]:
         scope = self._scope(folder, entries, outer)
         if scope is None:
-            return  # nothing is published under a configuration that cannot be read
+            return  # nothing is published with an unreadable configuration
         self.search_hidden(folder, entries)
         for child, entry in sorted(entries.items()):
             if _is_visible_folder(child, entry):
@@ -145,11 +145,11 @@ class Walk:
             if _is_folder(entry) and child != CONFIG:
                 within = (SUCCESS, HISTORY_DONE, BACKFILL, ORDER_ME, CONFIG)
                 for path in self._search(f"{folder}/{child}", within):
-                    self.problems[path] = f"misplaced: it is inside batch {name!r}, and counts for nothing"
+                    self.problems[path] = f"misplaced: it is inside batch {name!r}, and is ignored"
         yield batch
 
     def _search(self, folder: str, names: tuple[str, ...]) -> Iterator[str]:
-        """Where control files of these names are, in a folder that holds no batches."""
+        """Positions of these control files in a folder without batches."""
         folders = [folder]
         while folders and self._to_search:
             self._to_search -= 1
@@ -159,7 +159,7 @@ class Walk:
             folders += [f"{here}/{child}" for child, entry in sorted(entries.items()) if _is_folder(entry)]
 
     def _entries(self, folder: str) -> Entries | None:
-        """What a folder holds; ``None``, and a problem, if it cannot be read."""
+        """The entries of a folder; ``None``, and a problem, if it cannot be read."""
         try:
             listed = self._fs.ls(folder, detail=True)
         except FileNotFoundError:
@@ -177,7 +177,7 @@ class Walk:
     # -- files -----------------------------------------------------------------------------------------
 
     def _scope(self, folder: str, entries: Entries, outer: Scope) -> Scope | None:
-        """What holds in this folder: what its configuration adds to the outer one's."""
+        """The configuration of this folder, merged into the outer one's."""
         ordered, argument = outer.ordered, dict(outer.argument)
         if CONFIG in entries:
             files = self._entries(f"{folder}/{CONFIG}")
@@ -191,18 +191,18 @@ class Walk:
                     try:
                         argument = _merged(argument, self._json(path))
                     except (OSError, ValueError, InvalidArgument) as error:
-                        self.problems[self._name(path)] = f"no JSON object: {error}"
+                        self.problems[self._name(path)] = f"not a JSON object: {error}"
                         return None
                 elif file in (HISTORY_DONE, BACKFILL):
                     problem = f"misplaced: {file} belongs into the table's folder"
                     self.problems[self._name(path)] = problem
                 elif not file.startswith("."):
-                    self.problems[self._name(path)] = f"nothing is known of {file}"
+                    self.problems[self._name(path)] = f"{file} is unknown"
         if ORDER_ME in entries:
             path = self._name(f"{folder}/{ORDER_ME}")
             self.problems[path] = f"misplaced: {ORDER_ME} belongs into a folder {CONFIG}"
             if not ordered:
-                # Somebody wants an order here: what is applied without one cannot be taken back.
+                # An order is requested here: applying batches without it could not be undone.
                 self.problems[path] += "; nothing below is published before it is moved there, or removed"
                 return None
         return Scope(ordered, argument)
@@ -210,7 +210,7 @@ class Walk:
     def _json(self, path: str) -> dict[str, Any]:
         value = json.loads(self._small(path))
         if not isinstance(value, dict):
-            raise InvalidArgument("it is something else")
+            raise InvalidArgument("it is another JSON value")
         return value
 
     def _small(self, path: str) -> bytes:
@@ -224,7 +224,7 @@ class Walk:
         if POINTER in entries:
             data = sorted(child for child in entries if not child.startswith(("_", ".")))
             if data:
-                self.problems[name] = f"it holds {data[0]!r} beside {POINTER}: one of them has to go"
+                self.problems[name] = f"it holds {data[0]!r} and {POINTER}: remove one of them"
                 return None
             try:
                 text = self._small(f"{folder}/{POINTER}").decode()
@@ -235,7 +235,7 @@ class Walk:
             if not 1 <= len(paths) <= MAX_POINTERS:
                 self.problems[name] = f"{POINTER} names {len(paths)} places"
                 return None
-        # Without any data it is published all the same: the operation fails, and says which batch it was.
+        # A batch without data is published, too: the operation fails, and names the batch.
         return Found(name, scope.ordered, {**scope.argument, "paths": paths})
 
 
@@ -248,7 +248,7 @@ def _is_visible_folder(name: str, entry: Mapping[str, Any]) -> bool:
 
 
 def _merged(outer: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
-    """Objects are merged into each other, of everything else the inner one counts."""
+    """Objects are merged; for other values the inner one takes precedence."""
     merged = dict(outer)
     for name, value in inner.items():
         before = merged.get(name)

@@ -1,1 +1,1 @@
-"""Looking after a table: snapshots, branches, orphans, and ``validate``."""
+"""Maintenance of a table: snapshots, branches, orphans, and ``validate``."""

@@ -17,24 +17,24 @@ from distop.spark_jobs.rules.model import RuleSet
 
 
 class PublishArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which branch."""
+    """The branch."""
 
     branch: str
     on_conflict: Literal["refuse", "rebase"] = "refuse"
-    """What happens if others have written to the table since the branch began: it is refused, or the rows
-    that were appended to the branch are appended to the table."""
+    """What to do if others have written to the table since the branch began: refuse, or append the rows that
+    were appended to the branch to the table."""
     snapshot: str | int | None = None
-    """Publish it only if it is at this snapshot, the one that was validated."""
+    """Publish it only if it is at this snapshot, the validated one."""
 
 
 class DropArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which branch."""
+    """The branch."""
 
     branch: str
 
 
 class PublishBranch(DistributedOperation):
-    """Makes what a branch holds what the table holds, watermarks included, and forgets the branch."""
+    """Publishes a branch: its content becomes the table's, watermarks included, and the branch is removed."""
 
     type = "publish_branch"
 
@@ -59,7 +59,7 @@ class PublishBranch(DistributedOperation):
 
 
 class DropBranch(DistributedOperation):
-    """Forgets a branch. Its files go when its snapshots are expired."""
+    """Removes a branch. Its files are removed when its snapshots are expired."""
 
     type = "drop_branch"
 
@@ -78,7 +78,7 @@ class DropBranch(DistributedOperation):
 
 
 def branch_snapshot(request: PlanRequest, branch: str) -> str:
-    """The id of the snapshot that a branch is at; ``PreconditionFailed`` if there is no such branch."""
+    """The id of a branch's snapshot; ``PreconditionFailed`` if there is no such branch."""
     from pyiceberg.table.refs import SnapshotRefType
 
     from distop.commit.files.storage import storage_of
@@ -103,20 +103,18 @@ def publication(
     on_conflict: str,
     rules: RuleSet,
 ) -> dict[str, Any]:
-    """The argument of the step by which a validation publishes what it has looked at.
+    """The argument of the step with which a validation publishes what it has checked.
 
-    Raises :class:`~distop.errors.InvalidArgument` unless that has a meaning.
+    Raises :class:`~distop.errors.InvalidArgument` if that is impossible.
     """
     if branch is None:
-        raise invalid("publish", "what is published is a branch: say which")
+        raise invalid("publish", "only a branch can be published: name it")
     if request.partitions is not None:
-        raise invalid("publish", "what is published must be looked at as a whole")
+        raise invalid("publish", "to publish it, the whole branch must be checked")
     if rules.report_only:
-        raise invalid("publish", "what is published must keep the rules, with report_only it need not")
+        raise invalid("publish", "a published branch must keep the rules; report_only allows violations")
     if on_conflict == "rebase" and rules.has_unique:
-        raise invalid(
-            "on_conflict", "rows that others have written meanwhile may be like those of the branch", "refuse"
-        )
+        raise invalid("on_conflict", "concurrently written rows may duplicate those of the branch", "refuse")
     return {
         "branch": branch,
         "snapshotId": branch_snapshot(request, branch),

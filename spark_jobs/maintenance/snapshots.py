@@ -1,6 +1,6 @@
-"""``rollback``, ``expire_snapshots`` and ``remove_orphans``: looking after an Iceberg table.
+"""``rollback``, ``expire_snapshots`` and ``remove_orphans``: maintenance of an Iceberg table.
 
-The first two are commits without jobs. The third has one job, which looks at the table's folders.
+The first two are commits without jobs. The third has one job, which lists the table's folders.
 """
 
 from __future__ import annotations
@@ -23,42 +23,43 @@ A = TypeVar("A", bound=msgspec.Struct)
 
 DEFAULT_OLDER_THAN = "3d"
 MIN_ORPHAN_AGE_S = 86400.0
-"""Files younger than this are never taken for orphans: another program may be about to commit them."""
+"""Younger files are never orphans: another program may be about to commit them."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class RollbackArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where to go back to: one of the two."""
+    """The target: one of the two."""
 
     snapshot: str | int | None = None
-    """Id of a snapshot; from JSON as a string, since numbers lose their last digits there."""
+    """Id of a snapshot; in JSON a string, since numbers lose their last digits there."""
     as_of: str | None = None
     """The snapshot that was present at this time, such as ``2024-05-01T08:00:00Z``."""
     watermarks: Literal["restore", "keep"] = "restore"
-    """``restore``: what the undone snapshots had brought in can be ingested again. ``keep``: they stay."""
+    """``restore``: what the undone snapshots had ingested can be ingested again. ``keep``: watermarks
+    stay."""
 
 
 class ExpireArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which snapshots go."""
+    """Which snapshots to expire."""
 
     older_than: str = DEFAULT_OLDER_THAN
     """Age, such as ``12h`` or ``30d``, or a time, such as ``2024-05-01T08:00:00Z``."""
     keep_last: int = 1
-    """So many of the newest of each branch stay, however old they are."""
+    """This many of the newest of each branch stay, however old they are."""
 
 
 class OrphansArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which files go."""
+    """Which files to remove."""
 
     older_than: str = DEFAULT_OLDER_THAN
-    """Age or time, as for ``expire_snapshots``; a day at least. At least as long as the slowest program other
-    than distop takes from writing a data file to committing it."""
+    """Age or time, as for ``expire_snapshots``; at least a day, and at least as long as the slowest program
+    other than distop takes from writing a data file to committing it."""
     dry_run: bool = True
-    """Only say what would be removed."""
+    """Only report what would be removed."""
 
 
 class Rollback(DistributedOperation):
-    """Makes an earlier snapshot the present one; its watermarks come back with it."""
+    """Makes an earlier snapshot the present one, and restores its watermarks."""
 
     type = "rollback"
 
@@ -70,9 +71,9 @@ class Rollback(DistributedOperation):
 
         argument = parsed(request, self.type, RollbackArgument)
         if (argument.snapshot is None) == (argument.as_of is None):
-            raise invalid("snapshot", "say where to go back to: snapshot or as_of, one of the two")
+            raise invalid("snapshot", "name the target: snapshot or as_of, one of the two")
         if request.head is None:
-            raise PreconditionFailed(f"nothing was published to table {request.table.name!r} yet")
+            raise PreconditionFailed(f"nothing has been published to table {request.table.name!r}")
         metadata = load_metadata(request.head.metadata_location, storage=storage_of(request.table))
         as_of = None if argument.as_of is None else int(time_of("as_of", argument.as_of) * 1000)
         target = target_of(metadata, snapshot_id=snapshot_id(argument.snapshot), as_of_ms=as_of)
@@ -97,7 +98,7 @@ class Rollback(DistributedOperation):
 
 
 class ExpireSnapshots(DistributedOperation):
-    """Makes a table forget old snapshots, and removes the files that only they refer to."""
+    """Expires old snapshots of a table, and removes the files that only they refer to."""
 
     type = "expire_snapshots"
     effect = Effect.CLEANS
@@ -113,7 +114,7 @@ class ExpireSnapshots(DistributedOperation):
         return Plan(argument={**layout_of_head(request), **recorded})
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """One: metadata without them. Files go once that is certain."""
+        """One: metadata without them. Their files are removed once that is certain."""
         argument = {name: operation.argument[name] for name in ("olderThanMs", "keepLast")}
         return [StepRecord(step="iceberg.expire", argument=argument)]
 
@@ -122,7 +123,7 @@ class ExpireSnapshots(DistributedOperation):
 
 
 class RemoveOrphans(DistributedOperation):
-    """Finds files below the table's location that nothing refers to, and removes them if asked to."""
+    """Finds files below the table's location that nothing refers to, and removes them if requested."""
 
     type = "remove_orphans"
     effect = Effect.CLEANS
@@ -150,7 +151,7 @@ class RemoveOrphans(DistributedOperation):
         return Plan(argument={**layout_of_head(request), **recorded}, partition_count=1)
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """One, which settles what is an orphan. Files go once that is certain."""
+        """One, which decides what is an orphan. The files are removed once that is certain."""
         return [StepRecord(step="iceberg.remove_orphans", argument={"dryRun": operation.argument["dryRun"]})]
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
@@ -182,7 +183,7 @@ def parsed(request: PlanRequest, what: str, kind: type[A], *, partitions: bool =
     Parameters
     ----------
     partitions:
-        Whether some of its partitions may be asked for.
+        Whether some of its partitions may be selected.
     """
     if request.table.format != "iceberg":
         raise PreconditionFailed(
@@ -195,7 +196,7 @@ def parsed(request: PlanRequest, what: str, kind: type[A], *, partitions: bool =
 
 
 def layout_of_head(request: PlanRequest) -> dict[str, Any]:
-    """How the table's files are reached, as other operations record it."""
+    """How to reach the table's files, in the form of other operations."""
     if request.head is None:
         return {}
     from distop.commit.files.storage import storage_of
@@ -207,15 +208,15 @@ def layout_of_head(request: PlanRequest) -> dict[str, Any]:
 
 
 def snapshot_id(given: str | int | None) -> int | None:
-    """The id of a snapshot as callers write it."""
+    """The id of a snapshot in callers' form."""
     try:
         return None if given is None else int(given)
     except ValueError:
-        raise invalid("snapshot", f"{given!r} is no snapshot id") from None
+        raise invalid("snapshot", f"{given!r} is not a snapshot id") from None
 
 
 def _older_than(text: str) -> float:
-    """Seconds since the Unix epoch: of a time, or of an age counted from now."""
+    """Seconds since the Unix epoch: of a time, or of an age before now."""
     number, unit = text[:-1], text[-1:]
     if unit in _SECONDS and number.replace(".", "", 1).isdigit():
         return time.time() - float(number) * _SECONDS[unit]
@@ -223,7 +224,7 @@ def _older_than(text: str) -> float:
 
 
 def time_of(field: str, text: str) -> float:
-    """Seconds since the Unix epoch of a time as callers write it; UTC if it does not say."""
+    """Seconds since the Unix epoch of a time in callers' form; UTC by default."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:

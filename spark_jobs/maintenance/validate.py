@@ -1,4 +1,4 @@
-"""``validate``: reads the rows of a snapshot, and says which rules they break."""
+"""``validate``: reads the rows of a snapshot, and reports which rules they break."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ if TYPE_CHECKING:
     from distop.spark_jobs.tables.snapshot import TableSnapshot
 
 GROUP_BYTES = 1 << 30
-"""A partition of more bytes is read by several jobs, unless rules of uniqueness look at all of it."""
+"""A larger partition, in bytes, is read by several jobs, unless a uniqueness rule needs all of it."""
 MAX_PLAN_BYTES = 1_000_000
 
 
 class ValidateArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Which rows, and which rules."""
+    """Which rows to check, and with which rules."""
 
     rules: RawRules
     """See :class:`~distop.spark_jobs.rules.model.RuleArgument`; text is a ``check``."""
     branch: str | None = None
-    """Look at what this branch (or tag) holds. Without ``branch``, ``snapshot`` or ``as_of``: what the table
-    holds at the start."""
+    """Check this branch (or tag). Without ``branch``, ``snapshot`` or ``as_of``: the table's present snapshot
+    at the start."""
     snapshot: str | int | None = None
-    """Id of a snapshot; from JSON as a string, since numbers lose their last digits there."""
+    """Id of a snapshot; in JSON a string, since numbers lose their last digits there."""
     as_of: str | None = None
     """The snapshot that was present at this time, such as ``2024-05-01T08:00:00Z``."""
     publish: bool = False
-    """Publish the branch, if it keeps all rules: exactly the snapshot that was looked at."""
+    """Publish the branch if no rule is broken: exactly the checked snapshot."""
     on_conflict: Literal["refuse", "rebase"] = "refuse"
-    """Of ``publish``: what happens if others have written to the table since the branch began."""
+    """With ``publish``: what to do if others have written to the table since the branch began."""
     report_only: bool = False
-    """Succeed all the same, and only say which rules are broken."""
+    """Succeed also if rules are broken, and report them."""
     samples: int = 5
-    """Rows shown of each rule and job."""
+    """Sample rows for each rule and job."""
     show: list[str] | None = None
-    """Columns of these rows, besides those that the rule looks at. Default: those that identify a row or its
-    partition, if the table says which."""
+    """Columns of these rows, in addition to those of the rule. Default: those that identify a row or its
+    partition, if the table defines them."""
     group_bytes: int = GROUP_BYTES
-    """About how many bytes one job reads at most. Rules of uniqueness look at a partition as a whole."""
+    """About how many bytes one job reads at most. Uniqueness rules need a whole partition."""
 
 
 class Validate(DistributedOperation):
-    """Checks rules on the rows of one snapshot, a job for each partition. Writes nothing into the table."""
+    """Checks rules on the rows of one snapshot, a job for each partition. Does not change the table."""
 
     type = "validate"
     effect = Effect.READS
@@ -65,9 +65,9 @@ class Validate(DistributedOperation):
         Raises
         ------
         InvalidArgument
-            A rule makes no sense, does not parse, or speaks of columns that do not exist.
+            A rule is invalid, does not parse, or names unknown columns.
         PreconditionFailed
-            There is no such snapshot, or the table is no Iceberg table.
+            There is no such snapshot, or the table is not an Iceberg table.
         """
         from distop.spark_jobs.maintenance.branches import publication
         from distop.spark_jobs.maintenance.snapshots import parsed
@@ -80,7 +80,7 @@ class Validate(DistributedOperation):
         if argument.group_bytes < 1:
             raise invalid("group_bytes", "group_bytes must be at least 1")
         if request.options.max_failed_partitions:
-            raise invalid("max_failed_partitions", "a job that failed has not looked at its rows")
+            raise invalid("max_failed_partitions", "a failed job has not checked its rows")
         snapshot = _snapshot(request, argument)
         metadata = snapshot.metadata
         sources = [term.source_id for spec in metadata.partition_specs for term in spec.fields]
@@ -104,18 +104,19 @@ class Validate(DistributedOperation):
         size = len(msgspec.json.encode([frozen, names]))
         if size > MAX_PLAN_BYTES:
             raise ArgumentTooLarge(
-                f"the plan of {len(names):,} jobs takes {size:,} bytes, at most {MAX_PLAN_BYTES:,} are kept",
+                f"the plan of {len(names):,} jobs takes {size:,} bytes, the limit is {MAX_PLAN_BYTES:,}",
                 hint="name some of the partitions",
                 details={"field": "partitions"},
             )
         return Plan(argument=frozen, partitions=names)
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
-        """Of a snapshot nothing changes; only what is to be published must be what stands."""
+        """A snapshot never changes; only if it is to be published must it be the present one of its
+        branch."""
         return request.head is not None and "publish" not in plan.argument
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """The verdict on what all jobs have found; then the branch is published, if that was asked for."""
+        """The check of all findings; then the publication of the branch, if requested."""
         steps = [StepRecord(step="rules.gate")]
         if "publish" in operation.argument:
             publish = operation.argument["publish"]
@@ -132,7 +133,7 @@ class Validate(DistributedOperation):
         Raises
         ------
         JobFailed
-            A data file is missing, or a rule cannot be worked out for some row.
+            A data file is missing, or a rule cannot be evaluated for some row.
         """
         from distop.spark_jobs.rules.checks import RowChecks
         from distop.spark_jobs.rules.findings import table_io, write_findings
@@ -164,7 +165,7 @@ def _snapshot(request: PlanRequest, argument: ValidateArgument) -> TableSnapshot
     from distop.spark_jobs.tables.snapshot import open_snapshot
 
     if request.head is None:
-        raise PreconditionFailed(f"nothing was published to table {request.table.name!r} yet")
+        raise PreconditionFailed(f"nothing has been published to table {request.table.name!r}")
     return open_snapshot(
         request.head.metadata_location,
         storage_of(request.table),

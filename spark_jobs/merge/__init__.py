@@ -1,1 +1,1 @@
-"""The rows of a table and the rows of a batch, brought together by keys: ingest's mode ``merge``."""
+"""Merging rows of a batch with rows of a table, by keys: ingest's mode ``merge``."""

@@ -1,4 +1,4 @@
-"""The rows of a batch, the last one of each key, and which rows of a table they are about. Pure."""
+"""The rows of a batch, the last one of each key, and the table's rows that they affect. Pure."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pyiceberg.expressions import (
 from distop.errors import JobFailed
 
 MAX_BYTES = 1 << 30
-"""Of a batch, in memory: each job that runs at a time has one."""
+"""Most bytes of a batch in memory: each running job has one."""
 
 BLOCK_ROWS = 1 << 16
 """Rows that are written at a time."""
 
 DELETE, UPDATE, INSERT = "\0delete", "\0update", "\0insert"
-"""Columns behind those of the table: what a row does to those of its key, or to a table without one."""
+"""Columns after those of the table: the effect of a row on those with its key, or on a table without one."""
 
 _OURS, _THEIRS = "\0ours", "\0theirs"
 
@@ -41,19 +41,19 @@ class Batch:
     tables:
         All rows in their order, with the columns ``DELETE``, ``UPDATE`` and ``INSERT``.
     keys:
-        Names of columns; equal in all of them means the same key.
+        Key columns; equal in all of them means the same key.
 
     Raises
     ------
     JobFailed
-        A row has no key, or there are too many of them.
+        A row has no key, or there are too many rows.
     """
 
     def __init__(self, tables: Iterable[pa.Table], schema: pa.Schema, keys: Sequence[str]) -> None:
         self._names = list(keys)
         kept, size = [], 0
         self.read = 0
-        """Rows before the last one of each key was chosen."""
+        """Number of rows before the last one of each key was chosen."""
         for table in tables:
             self.read += table.num_rows
             size += table.nbytes
@@ -68,7 +68,7 @@ class Batch:
             if missing := rows[name].null_count:
                 raise JobFailed(
                     f"{missing:,} rows have no value in column {name!r}, which is a key",
-                    hint='leave them out: "filter": "... is not null"',
+                    hint='exclude them: "filter": "... is not null"',
                 )
         last = _numbered(rows.select(self._names), _OURS)
         last = last.group_by(self._names, use_threads=False).aggregate([(_OURS, "max")])
@@ -83,20 +83,20 @@ class Batch:
         self._rows = rows.drop_columns([DELETE, UPDATE, INSERT])
 
     def changes(self, keys: pa.Table) -> tuple[Places, Places]:
-        """Which rows of a table go, of those with these keys, in order; and which of the batch come in their
-        place, some maybe several times."""
+        """Which rows of a table, with these keys, are deleted, in order; and which of the batch replace them,
+        some perhaps several times."""
         theirs, ours = self._pairs(keys)
         go = self._changes[ours]
         theirs, ours = theirs[go], ours[go]
         return theirs, ours[~self._deletes[ours]]
 
     def rows(self, places: Places) -> Iterator[pa.Table]:
-        """Some of the rows, as the table takes them, so many at a time."""
+        """Some of the rows, in the table's schema, this many at a time."""
         for first in range(0, len(places), BLOCK_ROWS):
             yield self._rows.take(places[first : first + BLOCK_ROWS])
 
     def bounds(self) -> BooleanExpression:
-        """What is true of each row of a table that has a key of these."""
+        """The possible effects on each row of a table with one of these keys."""
         expression: BooleanExpression = AlwaysTrue()
         for name in self._names if len(self._keys) else ():
             found = pc.min_max(self._keys[name]).as_py()
@@ -108,7 +108,7 @@ class Batch:
         return expression
 
     def without(self, held: Iterable[pa.Table]) -> Places:
-        """Which rows go into a table that holds these keys and no others."""
+        """Which rows are added to a table with exactly these keys."""
         new = self._new.copy()
         for keys in held:
             _, ours = self._pairs(keys)
@@ -121,7 +121,7 @@ class Batch:
         return int(self._rows.num_rows)
 
     def _pairs(self, keys: pa.Table) -> tuple[Places, Places]:
-        """Equal keys: place in the table's rows, and in these; in the order of the table's."""
+        """Equal keys: position in the table's rows, and in these; in the order of the table's."""
         cast = keys.select(self._names).cast(self.keys)
         found = _numbered(cast, _THEIRS).join(self._keys, keys=self._names, join_type="inner")
         theirs, ours = found[_THEIRS].to_numpy(), found[_OURS].to_numpy()

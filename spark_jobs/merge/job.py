@@ -1,8 +1,8 @@
-"""The jobs of a merge: those that look into files of the table, and the one that looks for new keys.
+"""The jobs of a merge: those that examine files of the table, and the one that looks for new keys.
 
-A job reads the whole batch, and the keys of its files first: most hold none of the batch's, and stay as they
-are, unread if their statistics say so. The others are written anew. What is new in the batch only one job can
-tell, which sees the keys of all files that may hold some.
+A job reads the whole batch, and first the keys of its files: most contain none of the batch's, and stay as
+they are, unread if their statistics prove it. The others are rewritten. Only one job can find the new keys in
+the batch: it reads the keys of all files that may contain some.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Merging:
     Parameters
     ----------
     check:
-        Looks at rows of the batch before they are written; raises if they may not be.
+        Checks rows of the batch before they are written; raises if they are not allowed.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class Merging:
             self._may_hold = possible(self._rows.schema, batch.bounds())
 
     def run(self, job: int) -> dict[str, Any]:
-        """Do it; its part of the result.
+        """Run it; return its part of the result.
 
-        Raises :class:`~distop.errors.JobFailed` if a file of the table is missing, or is not as the table
-        says.
+        Raises :class:`~distop.errors.JobFailed` if a file of the table is missing, or differs from the
+        table's metadata.
         """
         return self._change(self._jobs[job]) if job < len(self._jobs) else self._insert()
 
@@ -75,7 +75,8 @@ class Merging:
                     self._writer.write(self._rows.as_written(batch))
             if self._writer.rows != read - removed + added:
                 raise JobFailed(
-                    f"of {keys.num_rows} rows of {task.file.file_path} {len(go)} were to go, and others did",
+                    f"of {keys.num_rows} rows of {task.file.file_path} {len(go)} match, "
+                    "but another number was removed",
                     hint="distop doctor --deep; nothing was changed",
                 )
             added += self._write(come)
@@ -101,7 +102,7 @@ class Merging:
 
 
 def _remaining(batches: Iterator[pa.RecordBatch], go: Places) -> Iterator[pa.RecordBatch]:
-    """The rows that stay; ``go`` are the places of the others, in order."""
+    """The remaining rows; ``go`` are the positions of the others, in order."""
     first = 0
     for batch in batches:
         begin, end = np.searchsorted(go, [first, first + batch.num_rows])

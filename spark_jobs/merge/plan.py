@@ -1,5 +1,5 @@
-"""The part of the plan of a merge that is about the table: which rows are looked at, and what may become of
-them."""
+"""The part of a merge's plan about the table: which rows are examined, and their possible
+changes."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ _KEYS = (
     TimestampType,
     TimestamptzType,
 )
-"""Of columns whose values are certainly equal or not."""
+"""Types whose values are exactly comparable."""
 
 
 class MergePlan(SnapshotPlan, kw_only=True):
-    """See the module. The conditions are predicates on the rows of the batch; a NULL is no *yes*."""
+    """See the module. The conditions are predicates on the rows of the batch; NULL counts as false."""
 
     keys: list[str]
-    """Columns that tell which row of the table a row of the batch is about."""
+    """The key columns, which match rows of the batch with rows of the table."""
     delete_where: str = ""
-    """Rows for which this is true take those of the table away; empty: none."""
+    """Rows for which this is true delete those of the table; empty: none."""
     update_where: str = ""
     """Rows for which this is true replace those of the table; empty: all others."""
     insert_where: str = ""
-    """Rows for which this is true go into a table that has none with their key; empty: all others."""
+    """Rows for which this is true are added if the table has none with their key; empty: all others."""
 
 
 def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
-    """The plan with the snapshot that the table has, and the number of its jobs: those that read the table's
-    files, and one that looks for keys that the table does not have.
+    """The plan with the table's snapshot, and the number of its jobs: those that read the table's files, and
+    one that looks for keys that the table does not have.
 
     Raises :class:`~distop.errors.PreconditionFailed` if a file of the table cannot be read here.
     """
@@ -75,7 +75,7 @@ def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
 
 
 def check_keys(keys: list[str], schema: Schema) -> None:
-    """Raises :class:`~distop.errors.InvalidArgument` unless rows of a table can be told apart by them."""
+    """Raises :class:`~distop.errors.InvalidArgument` unless these can be the keys of a table."""
     known = {column.name: column.field_type for column in schema.columns}
     for key in keys:
         if key not in known:
@@ -83,6 +83,6 @@ def check_keys(keys: list[str], schema: Schema) -> None:
         if not isinstance(known[key], _KEYS):
             raise invalid(
                 "keys",
-                f"column {key!r} is {known[key]}, by which rows cannot be told apart",
-                "keys are integers, decimals, texts, booleans, dates or timestamps",
+                f"column {key!r} is {known[key]}, which cannot be a key",
+                "keys must be integers, decimals, texts, booleans, dates or timestamps",
             )

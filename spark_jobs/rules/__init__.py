@@ -1,1 +1,2 @@
-"""SQL of callers: rules that rows must keep, findings, the gate before publishing; what a query may be."""
+"""SQL of callers: rules that rows must keep, findings, the gate before publishing; restrictions of
+queries."""

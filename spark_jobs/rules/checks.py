@@ -1,7 +1,7 @@
 """Checking rows against rules, block by block, in bounded memory.
 
-Conditions on single rows are counted as the rows pass by. For rules of uniqueness the values in question are
-kept on disk until all rows have been seen, and sorted out then.
+Conditions on single rows are counted as the rows are read. For rules of uniqueness the values are stored on
+disk until all rows have been read, and compared then.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from distop.spark_jobs.rules.engine import ROWS, SqlEngine, quoted
 from distop.spark_jobs.rules.model import Rule, RuleSet
 
 MAX_VALUE_CHARACTERS = 200
-"""Of a value that a sample row shows."""
+"""Characters of a value in a sample row."""
 BLOCK_BYTES = 32 << 20
-"""Rows that are looked at together; they are there several times meanwhile."""
+"""Rows that are checked together; they are in memory several times meanwhile."""
 TIMES = "times"
-"""What a sample of a rule of uniqueness says besides the values: how often they are there."""
+"""Field of a uniqueness rule's sample, in addition to the values: how often they occur."""
 _EXACT = 1 << 53
-"""Integers beyond are text in JSON: other readers would lose their last digits."""
+"""Larger integers are text in JSON: other readers would lose their last digits."""
 
 
 class Violation(msgspec.Struct, frozen=True):
     """How often one rule was broken."""
 
     rule: int
-    """Its place in the rule set."""
+    """Its position in the rule set."""
     count: int
-    """Rows that break it. Of uniqueness: rows that repeat the values of another one."""
+    """Rows that break it. For uniqueness: rows that repeat the values of another one."""
     samples: list[dict[str, Any]] = []
 
 
@@ -48,7 +48,7 @@ class RowChecks:
     scratch:
         Makes a folder on local disk, for rules of uniqueness.
     look:
-        Called now and then while rows are checked; what it raises ends it.
+        Called now and then during the check; its errors end it.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class RowChecks:
         self._engine.close()
 
     def check(self, rows: pa.Table, source: str = "") -> None:
-        """Look at some rows.
+        """Check some rows.
 
         Parameters
         ----------
         source:
-            Where they are from: samples name it.
+            Their source, named in samples.
 
         Raises
         ------
         JobFailed
-            A condition cannot be worked out for one of them.
+            A condition fails for one of them.
         """
         if rows.nbytes > BLOCK_BYTES and rows.num_rows > 1:
             half = rows.num_rows // 2
@@ -99,7 +99,7 @@ class RowChecks:
                 self._keep()
 
     def finish(self) -> list[Violation]:
-        """What was found; only rules that are broken."""
+        """The findings; only broken rules."""
         if self._begun:
             for at, rule in self._unique:
                 self._sort_out(at, rule)
@@ -125,17 +125,17 @@ class RowChecks:
         return found
 
     def _named(self, error: NotEvaluable) -> JobFailed:
-        """The failure, with the rule that cannot be worked out."""
+        """The failure, with the rule that fails."""
         for _, rule in self._by_row:
             try:
                 self._engine.run(f"SELECT {_count_of(rule)} FROM {ROWS}")
             except NotEvaluable as found:
                 return JobFailed(
-                    f"rule {rule.name!r} cannot be worked out for some row: {found}",
+                    f"rule {rule.name!r} cannot be evaluated for some row: {found}",
                     hint="guard it, for example with TRY_CAST",
                     details={"rule": rule.name},
                 )
-        return JobFailed(f"the rules cannot be worked out: {error}")
+        return JobFailed(f"the rules cannot be evaluated: {error}")
 
     def _examples(self, rule: Rule, wanted: int, source: str) -> list[dict[str, Any]]:
         names = list(dict.fromkeys([*self._rules.shown, *rule.columns]))
@@ -167,7 +167,7 @@ class RowChecks:
             )
         except NotEvaluable as error:
             raise JobFailed(
-                f"rule {rule.name!r} cannot be worked out: {error}", details={"rule": rule.name}
+                f"rule {rule.name!r} cannot be evaluated: {error}", details={"rule": rule.name}
             ) from error
         self._counts[at] = int(repeated or 0)
         self._samples[at] = [_sample([*rule.columns, TIMES], row) for row in found]
@@ -182,7 +182,7 @@ def _sample(names: list[str], row: tuple[Any, ...]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON, cut to what people look at."""
+    """A value as JSON, shortened for people."""
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int) and abs(value) < _EXACT:

@@ -1,8 +1,8 @@
-"""A connection of DuckDB in a process of its own, whose memory has a limit that holds, and that can be ended.
+"""A DuckDB connection in a separate process with a hard memory limit, which can be killed.
 
-DuckDB counts what it sorts and groups, not the values that functions make: one expression can take any amount
-of memory and time. So expressions of callers run in a process that may not have more, and that is killed when
-nobody wants the answer any more. Such processes are used again: to start one takes half a second.
+DuckDB limits the memory of sorting and grouping, not of the values that functions make: one expression can
+take any amount of memory and time. So callers' expressions run in a limited process, which is killed when the
+answer is no longer needed. Such processes are reused: starting one takes half a second.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 ADDRESS_SPACE = 1 << 30
-"""Bytes that such a process may have besides its libraries."""
+"""Bytes that such a process may have in addition to its libraries."""
 QUERY_S = 3600.0
-"""Longest that one answer may take."""
+"""Longest query."""
 MAX_IDLE = 2
-"""Processes that are kept for later."""
+"""Idle processes that are kept."""
 
 _LOOK_S = 0.2
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
-"""Of the environment: no secrets."""
+"""Environment variables that it gets: no secrets."""
 _PROGRAM = "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a.pop(); \
 from distop.spark_jobs.rules.confined import main; main(*a)"
 
 
 class NotEvaluable(Exception):
-    """Some row has a value that an expression cannot be worked out for. Its text says why."""
+    """An expression fails for the value of some row. The text is the reason."""
 
 
 class SqlError(Exception):
-    """What was asked for makes no sense. Its text says why."""
+    """The query is invalid. The text is the reason."""
 
 
 class _Process:
@@ -50,13 +50,13 @@ class _Process:
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env={name: os.environ[name] for name in _KEPT if name in os.environ},
-                start_new_session=True,  # Ctrl-C is for whoever started this to deal with
+                start_new_session=True,  # the parent process handles Ctrl-C
             )
         self.link = Connection(ours.detach())
 
     def ask(self, message: tuple[Any, ...], look: Callable[[], None]) -> Any:
-        """The answer. Raises what ``look`` raises; ``EOFError`` if the process has died, ``TimeoutError`` if
-        there is none for too long."""
+        """The answer. Raises the errors of ``look``; ``EOFError`` if the process has died, ``TimeoutError``
+        if it takes too long."""
         self.link.send(message)
         end = time.monotonic() + QUERY_S
         while not self.link.poll(_LOOK_S):
@@ -83,9 +83,9 @@ class Confined:
     at:
         Its file, or ``:memory:``.
     settings:
-        Statements that it begins with.
+        Statements to run first.
     look:
-        Called while an answer is waited for; what it raises ends the process.
+        Called during a query; its errors end the process.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class Confined:
         Raises
         ------
         NotEvaluable
-            For these rows there is none, or it takes too much memory.
+            The query fails for these rows, or takes too much memory.
         SqlError
-            There never is.
+            The query is invalid.
         """
         found: list[tuple[Any, ...]] = self._ask("run", sql, list(parameters))
         return found
@@ -120,13 +120,13 @@ class Confined:
         self._ask(*self._rows)
 
     def unregister(self) -> None:
-        """Not any more."""
+        """Hide it again."""
         self._rows = None
         if self._process is not None:
             self._ask("unregister")
 
     def close(self) -> None:
-        """Give the process back."""
+        """Return the process."""
         if self._process is None:
             return
         with suppress(Exception):
@@ -156,7 +156,7 @@ class Confined:
             ) from error
         except (NotEvaluable, SqlError):
             raise
-        except BaseException:  # nobody waits for the answer any more
+        except BaseException:  # the answer is no longer needed
             self._end()
             raise
 
@@ -190,7 +190,7 @@ class Confined:
 
 
 def main(file: int, parent: int) -> None:
-    """Answer what comes through this file until its other end is closed."""
+    """Answer requests on this file until its other end is closed."""
     import duckdb
     import pyarrow as pa
 
@@ -236,7 +236,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _limit() -> None:
-    """Have no more memory than what was loaded takes, and :data:`ADDRESS_SPACE`."""
+    """Limit memory to what is loaded by now, plus :data:`ADDRESS_SPACE`."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 

@@ -1,8 +1,9 @@
-"""SQL over rows at hand: a connection of DuckDB that sees these rows and nothing else.
+"""SQL over given rows: a DuckDB connection that sees these rows and nothing else.
 
-Expressions come from users, so the connection is closed to everything but the rows: no files, no network, no
-extensions, no variables of a process, no setting that could be changed back. It is in a process of its own,
-see :mod:`.confined`. What an expression may be is decided from its parse tree, before it is bound to columns.
+Expressions come from users, so the connection has access only to the rows: no files, no network, no
+extensions, no environment variables, no setting that could be changed back. It runs in a separate process,
+see :mod:`.confined`. Whether an expression is allowed is decided from its parse tree, before it is bound to
+columns.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from distop.errors import require
 from distop.spark_jobs.rules.confined import Confined, NotEvaluable, SqlError
 
 MEMORY = "256MB"
-"""What one connection may hold; beyond that it writes to its folder, or fails."""
+"""Memory limit of one connection; beyond that it writes to its folder, or fails."""
 MAX_EXPRESSION_CHARACTERS = 4096
 ROWS = "rows"
-"""The name that the rows have."""
+"""The table name of the rows."""
 
 _REFUSED = {
     "SUBQUERY": "a query within it",
@@ -34,17 +35,17 @@ _REFUSED = {
 
 
 class BadExpression(ValueError):
-    """An expression that cannot be taken. Its text says why, in words for the user."""
+    """An expression that is not allowed. The text is the reason, for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
-    """One that was parsed.
+    """A parsed expression.
 
     Parameters
     ----------
     names:
-        What it refers to by name, the first part of each.
+        The names that it refers to, the first part of each.
     """
 
     sql: str
@@ -52,7 +53,7 @@ class Expression:
 
 
 def quoted(name: str) -> str:
-    """A column's name as SQL has it."""
+    """A column's name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -62,9 +63,9 @@ class SqlEngine:
     Parameters
     ----------
     folder:
-        Where it keeps what does not fit into memory; an empty one of its own. Without: nowhere.
+        An empty folder for data that does not fit into memory. Default: none.
     look:
-        Called now and then while an answer is waited for; what it raises ends the query.
+        Called now and then during a query; its errors end the query.
     """
 
     def __init__(self, folder: Path | None = None, look: Callable[[], None] = lambda: None) -> None:
@@ -99,9 +100,9 @@ class SqlEngine:
         Raises
         ------
         NotEvaluable
-            It depends on the rows whether it can be answered, and for these it cannot.
+            The query fails for these rows.
         SqlError
-            It cannot be answered for any.
+            The query is invalid.
         """
         return self._connection.run(sql, parameters)
 
@@ -128,23 +129,23 @@ class SqlEngine:
         except RecursionError:
             raise BadExpression("it is nested too deep") from None
         if tree.get("error"):
-            raise BadExpression(f"it is no SQL expression: {tree.get('error_message', '')}")
+            raise BadExpression(f"it is not an SQL expression: {tree.get('error_message', '')}")
         expression = _only_expression(tree)
         names: set[str] = set()
         for node in _nodes(expression):
             if (what := _REFUSED.get(str(node.get("class")))) is not None:
-                raise BadExpression(f"it may speak of the columns of a row only, and has {what}")
+                raise BadExpression(f"it may use only the columns of a row, but has {what}")
             if node.get("class") == "COLUMN_REF":
                 names.add(str(node["column_names"][0]))
             elif node.get("class") == "FUNCTION":
                 self._check_function(str(node.get("function_name")))
-        # A comment at its end must not reach beyond it.
+        # A comment at its end must not extend beyond it.
         return Expression(f"({text}\n)", frozenset(names))
 
     def _check_function(self, name: str) -> None:
         found = self.run("SELECT stability FROM duckdb_functions() WHERE function_name = ?", name.lower())
         if any(stability == "VOLATILE" for (stability,) in found):
-            raise BadExpression(f"{name}() gives another answer each time it is asked")
+            raise BadExpression(f"{name}() is not deterministic")
 
     def check_condition(self, expression: Expression, rows: Any) -> None:
         """Whether an expression is a condition on these rows; raises :class:`BadExpression`."""
@@ -155,11 +156,11 @@ class SqlEngine:
             except (SqlError, NotEvaluable) as error:
                 raise BadExpression(str(error)) from None
         if kind != "BOOLEAN":
-            raise BadExpression(f"it is no condition, its values are {kind}")
+            raise BadExpression(f"it is not a condition, its values are {kind}")
 
 
 def _only_expression(tree: dict[str, Any]) -> Any:
-    """The expression of ``SELECT (expression)``, if that is all there is."""
+    """The expression of ``SELECT (expression)``, if there is nothing else."""
     statements = tree.get("statements") or [{}]
     node = statements[0].get("node") or {}
     chosen = node.get("select_list") or []

@@ -1,7 +1,7 @@
-"""What jobs found when they checked rules, and how it is reported.
+"""Findings of jobs that checked rules, and their report.
 
-A job's record in etcd has room for some counts. The rows themselves stand in a report of the job, beside the
-data; what all jobs have found is put together when the operation ends.
+A job's record in etcd has room for some counts. The rows themselves are in a report of the job, stored with
+the data; all findings are combined when the operation ends.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from distop.spark_jobs.rules.checks import Violation
 from distop.spark_jobs.rules.model import RuleSet
 
 VIOLATED = "violated"
-"""Field of a job's result: ``[[place of the rule, rows that break it], ...]``; ``"report"`` if that is too
-long, and stands in the report alone. Without it: nothing was found."""
+"""Field of a job's result: ``[[position of the rule, rows that break it], ...]``; ``"report"`` if that is too
+long, and only the report has it. Without it: no findings."""
 IN_REPORT = "report"
 MAX_COUNTS_BYTES = 120
 SUFFIX = ".findings.json"
 FOLDER = "_validation"
-"""Where reports of operations are kept, below the table's location; readers of plain folders pass it over."""
+"""Folder of operations' reports, below the table's location; readers of plain folders skip it."""
 
 READERS = 8
-"""Reports of jobs read at a time."""
+"""Reports of jobs read concurrently."""
 MAX_SAMPLED_JOBS = 100
-"""Jobs whose rows the report of an operation shows; those of others are counted."""
+"""Jobs whose rows the report of an operation shows; those of others are only counted."""
 MAX_PARTITIONS = 10_000
-"""Partitions that a report names of each rule."""
+"""Partitions that a report names for each rule."""
 
 TOLD_RULES, TOLD_PARTITIONS, TOLD_CHARACTERS = 20, 3, 300
-"""What the history shows: so many rules, and of each so many partitions and so much of one row."""
+"""Limits of the history: rules, partitions of each, and size of one row."""
 
 JOB = "job "
-"""What stands in place of a partition where jobs do not go by partitions: the job."""
+"""The key of the job, in place of a partition, if jobs have no partitions."""
 
 _PIECE = re.compile(r"~\d+$")
 
 
 @dataclass
 class Broken:
-    """What all jobs have found of one rule."""
+    """The findings of all jobs for one rule."""
 
     rule: str
     rows: int = 0
@@ -86,7 +86,7 @@ class Broken:
 
 
 def write_findings(job: JobContext, io: FileIO, findings: list[Violation]) -> dict[str, Any]:
-    """Write the report of a job, if there is anything to report; what its result says of it."""
+    """Write the report of a job, if it has findings; return the part of its result."""
     if not findings:
         return {}
     path = job.staging_path(SUFFIX, folder=PRIVATE)
@@ -110,14 +110,14 @@ def _read_findings(io: FileIO, operation: OperationArg, partition: str, attempt:
     except FileNotFoundError as error:
         raise CorruptRecord(f"the findings {path} of a finished job are missing") from error
     except msgspec.MsgspecError as error:
-        raise CorruptRecord(f"{path} holds no findings: {error}") from error
+        raise CorruptRecord(f"{path} is not a report of findings: {error}") from error
 
 
 # -- of an operation ---------------------------------------------------------------------------------
 
 
 def gather(operation: OperationArg, rules: RuleSet, jobs: Mapping[str, JobRecord]) -> list[Broken]:
-    """What the jobs that count have found; rules that hold are left out.
+    """The findings of the jobs that count; rules that hold are omitted.
 
     Raises :class:`~distop.errors.CorruptRecord` if the report of one is missing.
     """
@@ -146,18 +146,18 @@ def gather(operation: OperationArg, rules: RuleSet, jobs: Mapping[str, JobRecord
 
 def _add(broken: list[Broken], rule: int, count: int, partition: str) -> None:
     if not 0 <= rule < len(broken):
-        raise CorruptRecord(f"what was found in {partition} speaks of rule {rule} of {len(broken)}")
+        raise CorruptRecord(f"the findings of {partition} name rule {rule} of {len(broken)}")
     broken[rule].rows += count
     broken[rule].partitions[partition] = broken[rule].partitions.get(partition, 0) + count
 
 
 def _partition(operation: OperationArg, job: str) -> str:
-    """The partition that a job has looked at. A large one may be read by several."""
+    """The partition that a job has checked. Several jobs may read a large one."""
     return JOB + job if operation.partitions is None else _PIECE.sub("", job)
 
 
 def write_report(operation: OperationArg, broken: Iterable[Broken]) -> str:
-    """Write what was found in full; where. The same however often it is written."""
+    """Write the complete report; return its path. Idempotent."""
     path = f"{operation.location}/{FOLDER}/{operation.type}-{operation.instance}-{operation.uuid}.json"
     report = {
         "operation": str(operation.id),
@@ -178,5 +178,5 @@ def write_report(operation: OperationArg, broken: Iterable[Broken]) -> str:
 
 
 def table_io(operation: OperationArg) -> FileIO:
-    """Access to the files of an operation's table."""
+    """File access for an operation's table."""
     return file_io(operation.location, operation.storage)

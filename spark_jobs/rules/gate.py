@@ -1,4 +1,4 @@
-"""Whether the rows that an operation has read, or is about to publish, keep the rules it was given."""
+"""Whether the rows that an operation has read, or is about to publish, keep its rules."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from distop.spark_jobs.rules.findings import TOLD_RULES, Broken, gather, write_r
 from distop.spark_jobs.rules.model import RuleSet
 
 NAMED_IN_ERROR = 10
-"""Rules that the error names."""
+"""Most rules that the error names."""
 
 
 class Gate(TransactionalStep):
     """Refuses to finish an operation whose rows break rules; otherwise only adds facts.
 
-    It stands before the steps that publish, and is worked out from the results of all jobs, which are fixed
-    by then: so what is published has passed, however often and by however many leaders the operation is
+    It precedes the steps that publish, and is computed from the results of all jobs, which are final by then:
+    so what is published has passed, however often and by however many leaders the operation is
     completed.
     """
 
@@ -41,10 +41,10 @@ class Gate(TransactionalStep):
         try:
             rules = convert(arg.argument[RULES], RuleSet)
         except (KeyError, msgspec.ValidationError) as error:
-            raise CorruptRecord(f"the argument of {arg.id} holds no rules: {error}") from error
+            raise CorruptRecord(f"the argument of {arg.id} has no valid rules: {error}") from error
         if is_ignored(context):
             return Contribution()
-        # What is withheld is not published: what is wrong with it matters to nobody.
+        # Withheld output is not published: its problems do not matter.
         withheld = selection(arg, jobs).withheld
         counted = {name: job for name, job in jobs.items() if job.state == "success" and name not in withheld}
         broken = gather(arg, rules, counted)

@@ -1,4 +1,4 @@
-"""Rules that rows must keep: as callers write them, and as they are recorded."""
+"""Rules that rows must keep: in callers' form and in recorded form."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import Literal, TypeAlias
 import msgspec
 
 MAX_SAMPLES = 100
-"""Rows that may be kept for each rule and job."""
+"""Most sample rows for each rule and job."""
 
 
 class RuleArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """One rule as a caller writes it: ``not_null``, ``check``, ``type`` with ``column``, or ``unique``."""
+    """One rule in a caller's form: ``not_null``, ``check``, ``type`` with ``column``, or ``unique``."""
 
     not_null: str | list[str] | None = None
-    """Columns that must have a value, a rule each."""
+    """Columns that must not be NULL, a rule each."""
     check: str | None = None
-    """An SQL condition on the columns of a row. As in SQL, a row for which it is unknown (NULL) keeps it."""
+    """An SQL condition on the columns of a row. As in SQL, an unknown result (NULL) does not break it."""
     column: str | None = None
     type: str | None = None
     """The type that all values of ``column`` must fit."""
     unique: str | list[str] | None = None
-    """Columns whose values, taken together, no two rows of a partition share. As in SQL, rows with a NULL
-    among them are like no other."""
+    """Columns whose combined values must be unique within a partition. As in SQL, rows with a NULL among them
+    are never duplicates."""
     name: str | None = None
-    """What reports call it."""
+    """Its name in reports."""
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,9 +32,9 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
 
     name: str
     violated: str = ""
-    """SQL condition that holds for rows which break it; empty of ``unique``."""
+    """SQL condition that is true for rows that break it; empty for ``unique``."""
     columns: list[str] = []
-    """Those it looks at."""
+    """The columns that it uses."""
     kind: Literal["row", "unique"] = "row"
 
 
@@ -43,9 +43,9 @@ class RuleSet(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
     rules: list[Rule]
     shown: list[str] = []
-    """Columns of sample rows, besides those that a rule looks at."""
+    """Columns of sample rows, in addition to those of a rule."""
     samples: int = 5
-    """Rows kept for each rule and job."""
+    """Sample rows for each rule and job."""
     report_only: bool = False
 
     @property
@@ -67,9 +67,9 @@ class ChecksArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     rules: RawRules
     report_only: bool = False
-    """Publish all the same, and only say which rules are broken."""
+    """Publish anyway, and only report which rules are broken."""
     samples: int = 5
-    """Rows kept of each rule and job."""
+    """Sample rows for each rule and job."""
     show: list[str] | None = None
-    """Columns of these rows, besides those that the rule looks at. Default: those that identify a row or its
-    partition, if the table says which."""
+    """Columns of these rows, in addition to those of the rule. Default: those that identify a row or its
+    partition, if the table defines them."""

@@ -1,4 +1,4 @@
-"""Checking rules against the columns of a table, when an operation starts."""
+"""Checks rules against the columns of a table, when an operation starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from distop.spark_jobs.rules.types import NoSuchRule, misfit
 MAX_RULES = 64
 MAX_NAME_CHARACTERS = 120
 MAX_SHOWN = 32
-"""Columns that sample rows show."""
+"""Most columns shown of sample rows."""
 
 HINT = 'write for example [{"not_null": "id"}, {"check": "fare > 0"}, {"column": "n", "type": "smallint"}]'
 
@@ -27,7 +27,7 @@ def parse_rules(raw: RawRules, schema: Schema, field: str = "rules") -> list[Rul
     Raises
     ------
     InvalidArgument
-        One of them makes no sense, does not parse, or speaks of columns that do not exist.
+        One of them is invalid, does not parse, or names unknown columns.
     """
     given = raw if isinstance(raw, list) else [raw]
     if not given:
@@ -46,14 +46,14 @@ def parse_rules(raw: RawRules, schema: Schema, field: str = "rules") -> list[Rul
     names = [rule.name for rule in rules]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise _invalid(field, f"two rules are called {twice!r}", "give each a name of its own")
+        raise _invalid(field, f"two rules have the name {twice!r}", "give each a name of its own")
     return rules
 
 
 def shown_columns(
     names: Sequence[str] | None, schema: Schema, sources: Iterable[int] = (), *, field: str = "show"
 ) -> list[str]:
-    """Columns to be shown of sample rows: those asked for, else what identifies a row and its partition.
+    """Columns to show of sample rows: the requested ones, else those that identify a row and its partition.
 
     Parameters
     ----------
@@ -73,11 +73,11 @@ def shown_columns(
 
 
 class _NoRule(ValueError):
-    """Its text says what is wrong with a rule."""
+    """A rule is invalid; the text is the reason."""
 
 
 class _Columns:
-    """The columns of a table, as rules speak of them."""
+    """The columns of a table, for rules."""
 
     def __init__(self, engine: SqlEngine, schema: Schema) -> None:
         self._engine = engine
@@ -116,7 +116,7 @@ class _Columns:
                 f"there is no column {min(expression.names)!r}" if expression.names else "it names no column"
             )
             raise _NoRule(f"{missing}; the columns are {', '.join(self._types)}")
-        # Of these alone, as jobs will: what else it names does not exist.
+        # Bind only these, as jobs will: other names do not exist.
         self._engine.check_condition(expression, self._arrow.empty_table().select(columns))
         return Rule(
             name=_name(name, f"check({' '.join(text.split())})"),
@@ -131,7 +131,7 @@ class _Columns:
     def _unique(self, columns: list[str], name: str | None) -> Rule:
         for column in columns:
             if self._known(column).is_primitive is False:
-                raise _NoRule(f"column {column!r} is nested: values of it are not compared")
+                raise _NoRule(f"column {column!r} is nested: its values cannot be compared")
         if len({column.casefold() for column in columns}) != len(columns):
             raise _NoRule("a column is named twice")
         return Rule(name=_name(name, f"unique({', '.join(columns)})"), columns=columns, kind="unique")
@@ -142,13 +142,13 @@ class _Columns:
         return self._types[column]
 
     def _referred(self, expression: Expression) -> list[str]:
-        """Columns that an expression speaks of; SQL does not tell upper from lower case."""
+        """Columns in an expression; SQL does not distinguish upper and lower case."""
         names = {name.casefold() for name in expression.names}
-        # What is no column is refused when the expression is bound: it may be the parameter of a lambda.
+        # A name that is not a column is refused when the expression is bound: it may be a lambda parameter.
         found = [column for column in self._types if column.casefold() in names]
         folded = [column.casefold() for column in found]
         if len(set(folded)) != len(folded):
-            raise _NoRule(f"columns {', '.join(found)} differ in case only, and SQL does not tell them apart")
+            raise _NoRule(f"columns {', '.join(found)} differ only in case, which SQL ignores")
         return found
 
 

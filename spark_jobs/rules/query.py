@@ -1,8 +1,8 @@
-"""What a query of a caller may be: a SELECT over one view, with functions that work on values (checklist S1).
+"""Restricts callers' queries: a SELECT over one view, with functions that work on values (checklist S1).
 
 Spark SQL can run programs (``TRANSFORM ... USING``), call Java (``reflect``), read any file
-(``text.`/path```) and the environment (``${env:NAME}``). So the parser of Spark reads the query, and every
-part of what it has read must be on a list: of kinds of plans, of groups of functions, of names of relations.
+(``text.`/path```) and the environment (``${env:NAME}``). So Spark's parser reads the query, and every part of
+the result must be on a list: of kinds of plans, of groups of functions, of names of relations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from distop.operations.arguments import invalid
 
 MAX_PARTS = 20_000
-"""Of a query, as it was parsed."""
+"""Most parts of a parsed query."""
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 
@@ -36,19 +36,19 @@ _UNRESOLVED = _words("""
     UnresolvedRelation UnresolvedStar UnresolvedStarExceptOrReplace UnresolvedSubqueryColumnAliases
     UnresolvedTVFAliases UnresolvedTableValuedFunction
 """)
-"""Of the package ``analysis``: names that are looked up later."""
+"""Of the package ``analysis``: names that are resolved later."""
 
 _GROUPS = _words("""
     agg_funcs array_funcs bitwise_funcs collection_funcs conditional_funcs conversion_funcs csv_funcs
     datetime_funcs generator_funcs hash_funcs json_funcs lambda_funcs map_funcs math_funcs predicate_funcs
     sketch_funcs st_funcs string_funcs struct_funcs url_funcs variant_funcs vector_funcs window_funcs
 """)
-"""Groups of functions, as Spark's documentation has them, that work on their arguments alone."""
+"""Groups of functions, from Spark's documentation, that work only on their arguments."""
 _SINGLE = _words("""
     aes_decrypt aes_encrypt assert_true bitmap_bit_position bitmap_bucket_number bitmap_count hmac
     monotonically_increasing_id raise_error spark_partition_id try_aes_decrypt typeof uuid
 """)
-"""Of other groups: ``misc_funcs`` has those that call Java, too; those of XML and Protobuf open files."""
+"""Of other groups: ``misc_funcs`` also has those that call Java; those of XML and Protobuf open files."""
 _TABLES = _words("""
     explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range stack
     variant_explode variant_explode_outer
@@ -59,19 +59,19 @@ _HINT = "a query sees the rows of the files, as source, and nothing else"
 
 
 def check_query(session: SparkSession, sql: str, view: str) -> None:
-    """Refuse what is more than a query over a view.
+    """Refuse a query that is more than a query over a view.
 
     Parameters
     ----------
     session:
-        The one that will run it; is set to take the text as it stands, and no name of a table for a path.
+        The session that will run it; is set to read the text literally, and no name of a table as a path.
 
     Raises
     ------
     InvalidArgument
         ``details["field"]`` is ``transform``.
     pyspark.errors.ParseException
-        It is no SQL.
+        It is not SQL.
     """
     session.conf.set("spark.sql.variable.substitute", "false")
     session.conf.set("spark.sql.runSQLOnFiles", "false")
@@ -79,7 +79,7 @@ def check_query(session: SparkSession, sql: str, view: str) -> None:
 
 
 class _Check:
-    """Walks over what Spark's parser made of one query."""
+    """Walks over the result of Spark's parser for one query."""
 
     def __init__(self, session: SparkSession, view: str) -> None:
         self._session, self._view = session, view
@@ -90,7 +90,7 @@ class _Check:
             for name in (f"{_CATALYST}trees.TreeNode", "scala.collection.Iterable", "scala.Product")
         )
         self._named = {view}
-        """What the query itself gives a name, as Spark compares names."""
+        """The names that the query itself defines, in the form that Spark compares."""
         self._read = set[str]()
 
     def over(self, plan: JavaObject) -> None:
@@ -110,7 +110,7 @@ class _Check:
             elif self._product.isInstance(part):
                 waiting.extend(_items(part.productIterator()))
         for name in sorted(self._read):
-            # A name of the query means nothing outside of the part that has it, and there may mean a table.
+            # A name in the query is undefined outside of its part, and may mean a table there.
             if name not in self._named or (name != self._view and self._session.catalog.tableExists(name)):
                 raise _refused(f"it reads {name!r}")
 
@@ -118,7 +118,7 @@ class _Check:
         package, _, kind = part.getClass().getName().removeprefix(_CATALYST).rpartition(".")
         kind = kind.removesuffix("$")
         if package in ("expressions", "expressions.aggregate"):
-            return  # operators; what is written as a function has no class of its own yet
+            return  # operators; a function call has no class of its own yet
         known = {"plans.logical": _PLANS, "analysis": _UNRESOLVED}.get(package, frozenset())
         if kind not in known:
             raise _refused(f"it has a part that no query over rows needs ({kind})")

@@ -1,7 +1,7 @@
 """Rules on rows before they are published: write, check, publish.
 
-Each job checks the rows that it stages, as it writes them. What all have found decides when the operation
-ends, before anything is published: a broken rule leaves the table and the watermarks as they are, and the
+Each job checks the rows that it stages, while it writes them. All findings together decide at the end of the
+operation, before anything is published: a broken rule leaves the table and the watermarks unchanged, and the
 staged files are swept.
 """
 
@@ -34,7 +34,7 @@ OPTION = "checks"
 def rules_of(
     table_options: Mapping[str, Any], argument: ChecksArgument | None, layout: Layout
 ) -> RuleSet | None:
-    """The rules for an operation: those of its table, which nobody gets around, and its own.
+    """The rules for an operation: those of its table, which always apply, and its own.
 
     Raises :class:`~distop.errors.InvalidArgument` if they do not fit the table's columns.
     """
@@ -49,7 +49,7 @@ def rules_of(
         if rule.kind == "unique":
             raise invalid(
                 field,
-                f"rule {rule.name!r} compares rows of several jobs, and none sees all of them",
+                f"rule {rule.name!r} compares rows of several jobs, and no job sees all of them",
                 "ingest into a branch, and validate that before it is published: see docs/validation.md",
             )
     samples = max(one.samples for one in given)
@@ -66,7 +66,7 @@ def rules_of(
 
 
 def check_option(table: TableRecord, schema: Schema | None) -> None:
-    """Refuse rules of a table that make no sense, or do not fit its columns where those are known.
+    """Refuse rules of a table that are invalid, or do not fit its columns if those are known.
 
     Raises :class:`~distop.errors.InvalidArgument`.
     """
@@ -76,14 +76,14 @@ def check_option(table: TableRecord, schema: Schema | None) -> None:
 
 
 def refuse_unchecked(table: str, options: Mapping[str, Any]) -> None:
-    """Refuse a way of writing that checks no rules, if the table has some that must be kept.
+    """Refuse a kind of write that checks no rules, if the table has some.
 
     Raises :class:`~distop.errors.PreconditionFailed`.
     """
     rules = _of_table(options)
     if rules is not None and not rules.report_only:
         raise PreconditionFailed(
-            f"rows of table {table!r} must keep rules, which are not checked on this way into it",
+            f"rows of table {table!r} must keep rules, which this kind of write does not check",
             hint="ingest them: files with ingest, a DataFrame with ingest_dataframe",
         )
 
@@ -125,12 +125,12 @@ class JobChecks:
             self._checks.__exit__(kind, error, trace)
 
     def check(self, rows: pa.Table, source: str = "") -> None:
-        """Look at rows as they are staged. Raises as :meth:`RowChecks.check`."""
+        """Check rows as they are staged. Raises as :meth:`RowChecks.check`."""
         if self._checks is not None:
             self._checks.check(rows, source)
 
     def finish(self) -> dict[str, Any]:
-        """What the job's result says of it; rows that break rules are written beside the data."""
+        """The findings in the job's result; rows that break rules are written to a file."""
         if self._checks is None:
             return {}
         from distop.spark_jobs.rules.findings import table_io, write_findings

@@ -1,7 +1,7 @@
 """Whether values fit a narrower type, as SQL conditions. Pure.
 
-The rule is that of ingest: a value fits if it is the same value in the other type. Nothing is rounded or cut
-off to make it fit.
+The rule is that of ingest: a value fits if it is the same value in the other type. Nothing is rounded or
+truncated to make it fit.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ KNOWN = ", ".join(
 
 
 class NoSuchRule(ValueError):
-    """Nothing can be said of such a pair of types. Its text says why."""
+    """This pair of types is not supported. The text is the reason."""
 
 
 def misfit(column: str, source: IcebergType, target: str) -> str:
-    """A condition that holds for values that do not fit; never for NULL.
+    """A condition that is true for values that do not fit; never for NULL.
 
     Parameters
     ----------
     column:
-        As SQL has it.
+        As an SQL identifier.
     source:
-        The type the column has.
+        The type of the column.
     target:
         Such as ``smallint``, ``decimal(9,2)``, ``string(3)`` or ``date``.
     """
@@ -114,7 +114,7 @@ def _length(column: str, source: IcebergType, target: str) -> str | None:
 
 
 def _text(column: str, source: IcebergType, target: str) -> str | None:
-    """Of text, whether it reads as a value; more strictly than a cast, which rounds and trims."""
+    """For text, whether it can be read as a value; more strictly than a cast, which rounds and trims."""
     number = r"[+-]?[0-9]+"
     if target in INTEGERS:
         return _unreadable(column, number, _SQL_INTEGERS[INTEGERS[target]])

@@ -11,7 +11,7 @@ __all__ = ["open_snapshot"]
 
 
 def __getattr__(name: str) -> Any:
-    # Only when it is asked for: arguments with filters are checked without loading what reads tables.
+    # On demand: arguments with filters are checked without loading what reads tables.
     if name == "open_snapshot":
         from distop.spark_jobs.tables.snapshot import open_snapshot
 

@@ -1,9 +1,9 @@
-"""Sorting more rows than memory holds: sorted runs on the host's own disk, merged a batch at a time.
+"""Sorts more rows than fit into memory: sorted runs on the host's own disk, merged a batch at a time.
 
-Runs are merged on whole columns: what was read of all runs is sorted at once, and of that goes out what comes
-before the last row of each run, since whatever a run still holds comes behind the last row read of it.
+Runs are merged on whole columns: the rows read of all runs are sorted at once, and those before the last row
+read of each run are returned, since the rest of a run comes after the last row read of it.
 
-DuckDB 2.0 does not replace it: 2 GB of rows of 20 KB end there as out of memory, even with a limit of 1 GB.
+DuckDB 2.0 does not replace it: it runs out of memory with 2 GB of rows of 20 KB, even with a limit of 1 GB.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Key:
     Parameters
     ----------
     descending, nulls_first:
-        NaN is the largest number, and NULL is where ``nulls_first`` says, whatever the direction.
+        NaN is the largest number, and ``nulls_first`` places NULL, in both directions.
     """
 
     def __init__(self, column: str, *, descending: bool = False, nulls_first: bool = True) -> None:
@@ -41,7 +41,7 @@ class Key:
         self.nulls_first = nulls_first
 
     def arrays(self, rows: pa.Table) -> list[tuple[Any, str]]:
-        """Columns that Arrow can sort by in its own way, with the direction of each."""
+        """Columns that Arrow can sort in its own way, with the direction of each."""
         values = rows.column(self.column)
         direction = "descending" if self.descending else "ascending"
         parts = []
@@ -50,13 +50,13 @@ class Key:
                 (pc.is_null(values).cast(pa.int8()), "descending" if self.nulls_first else "ascending")
             )
         if pa.types.is_floating(values.type):
-            # Arrow has NaN at the end in both directions.
+            # Arrow puts NaN at the end in both directions.
             parts.append((pc.is_nan(values).fill_null(False).cast(pa.int8()), direction))
         return [*parts, (values, direction)]
 
 
 def positions(rows: pa.Table, keys: Sequence[Key]) -> Any:
-    """Where the rows stand that come first, second, ...; equal ones in any order."""
+    """The positions of the rows that come first, second, ...; equal ones in any order."""
     arrays = [part for key in keys for part in key.arrays(rows)]
     names = [str(number) for number in range(len(arrays))]
     sorting = pa.table([array for array, _ in arrays], names=names)
@@ -79,7 +79,7 @@ def sort_rows(
     Parameters
     ----------
     batches:
-        Of one schema.
+        Batches of one schema.
     scratch:
         A folder for the runs. Rows that do not fit into ``run_bytes`` are written there, once or more often.
     """
@@ -136,7 +136,7 @@ def _write(path: Path, rows: Iterable[pa.RecordBatch]) -> None:
 
 
 def _merged(runs: Sequence[Path], keys: Sequence[Key], batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """The rows of sorted runs in order; the runs are gone then."""
+    """The rows of sorted runs in order; deletes the runs."""
     files = [pa.OSFile(str(path), "rb") for path in runs]
     try:
         readers = dict(enumerate(pa.ipc.open_stream(file) for file in files))

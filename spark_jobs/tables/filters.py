@@ -2,7 +2,7 @@
 
 The grammar is pyiceberg's: comparisons, ``in``, ``between``, ``like 'prefix%'``, ``is null``, ``is nan``,
 joined by ``and``, ``or``, ``not``; names with other characters than letters, digits and ``_`` in double
-quotes. As in SQL, a row for which the answer is unknown because of a NULL is left out.
+quotes. As in SQL, a row with an unknown result because of a NULL is excluded.
 """
 
 from __future__ import annotations
@@ -24,20 +24,18 @@ if TYPE_CHECKING:
 
 
 def parse_filter(text: str, field: str = "filter") -> BooleanExpression:
-    """Raises :class:`~distop.errors.InvalidArgument` naming the place that cannot be understood, and the
-    ``field`` of the argument that it stands in."""
+    """Raises :class:`~distop.errors.InvalidArgument` with the position of the syntax error, and the ``field``
+    of the argument."""
     try:
         return parse(text)
     except ParseException as error:
-        raise invalid(
-            field, f"the filter {text!r} cannot be understood from {text[error.loc :]!r} on"
-        ) from None
+        raise invalid(field, f"the filter {text!r} cannot be parsed from {text[error.loc :]!r} on") from None
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-        raise invalid(field, f"the filter {text!r} cannot be understood: {error}") from None
+        raise invalid(field, f"the filter {text!r} cannot be parsed: {error}") from None
 
 
 def filter_columns(expression: BooleanExpression) -> set[str]:
-    """The names of the columns a filter speaks of."""
+    """The names of the columns in a filter."""
     match expression:
         case And() | Or():
             return filter_columns(expression.left) | filter_columns(expression.right)
@@ -54,7 +52,7 @@ def arrow_filter(expression: BooleanExpression, schema: Schema, field: str = "fi
     Raises
     ------
     InvalidArgument
-        A column does not exist, or is compared with something of another kind. Names the ``field``.
+        A column does not exist, or is compared with a value of another kind. Names the ``field``.
     """
     try:
         return expression_to_pyarrow(bind(schema, certain(expression, schema), case_sensitive=True))

@@ -1,8 +1,8 @@
-"""The data files of one snapshot in groups: what the jobs of an operation go by that reads a table.
+"""The data files of one snapshot in groups: one for each job of an operation that reads a table.
 
-A snapshot never changes. So it is enough to record its own description and that of the table's columns and
-partitioning when the operation starts: every job works out the same groups from the snapshot's manifests,
-whatever becomes of the table meanwhile.
+A snapshot never changes. So it is enough to record its description and that of the table's columns and
+partitioning when the operation starts: every job computes the same groups from the snapshot's manifests,
+whatever happens to the table meanwhile.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from distop.operations.plans import Shared
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 
 MAX_NAME_CHARACTERS = 200
-"""Of a group's name, which becomes part of a key."""
+"""Longest name of a group, which becomes part of a key."""
 WHOLE = "all"
 """The group of a table without partitions."""
 
@@ -41,33 +41,35 @@ class SnapshotGroups:
 
     @classmethod
     def of(cls, snapshot: TableSnapshot, group_bytes: int) -> SnapshotGroups:
-        """Plan them.
+        """Plan the groups.
 
         Parameters
         ----------
         group_bytes:
-            A partition of more bytes is cut into several groups of whole files; 0: never.
+            A larger partition, in bytes, is split into several groups of whole files; 0: never.
         """
         return cls(snapshot, grouped(snapshot, snapshot.plan_files(), group_bytes))
 
     @classmethod
     def of_operation(cls, operation: OperationArg) -> SnapshotGroups:
-        """Those that an operation has recorded. Jobs of one operation in one process share them.
+        """The groups of an operation. Jobs of one operation in one process share them.
 
-        Raises :class:`~distop.errors.CorruptRecord` if there is no such thing in its argument.
+        Raises :class:`~distop.errors.CorruptRecord` if its argument has none.
         """
         return _shared(operation)
 
     def group(self, name: str) -> list[PlannedFile]:
-        """The files of a group; raises :class:`~distop.errors.JobFailed` if there is none of this name."""
+        """The files of a group; raises :class:`~distop.errors.JobFailed` for an unknown name."""
         if name not in self.groups:
-            raise JobFailed(f"the snapshot has no group of files {name!r}: another version has planned this")
+            raise JobFailed(
+                f"the snapshot has no group of files {name!r}: another version has made this plan"
+            )
         return self.groups[name]
 
     def rows(
         self, files: Iterable[PlannedFile], columns: Sequence[str]
     ) -> Iterator[tuple[PlannedFile, pa.Table]]:
-        """The rows of some files in blocks, each with the file it is from.
+        """The rows of some files in blocks, each with its file.
 
         Raises :class:`~distop.errors.JobFailed` if a file is missing.
         """
@@ -77,7 +79,7 @@ class SnapshotGroups:
                     yield file, pa.Table.from_batches([batch])
             except FileNotFoundError as error:
                 raise JobFailed(
-                    f"{file.path} is missing, and the snapshot names it",
+                    f"{file.path} is missing, but the snapshot names it",
                     hint="was the snapshot expired, or the file removed by another program?",
                     details={"file": file.path},
                 ) from error
@@ -100,7 +102,7 @@ _shared = Shared(_recorded)
 def recorded(snapshot: TableSnapshot, group_bytes: int = 0) -> dict[str, Any]:
     """The part of an operation's argument that :meth:`SnapshotGroups.of_operation` reads."""
     assert snapshot.snapshot is not None
-    # No reader of it looks for snapshots there.
+    # Its readers need no snapshots of the metadata.
     metadata = snapshot.metadata.model_copy(update={"current_snapshot_id": None})
     return {
         TABLE: msgspec.json.decode(metadata.model_dump_json()),
@@ -112,7 +114,7 @@ def recorded(snapshot: TableSnapshot, group_bytes: int = 0) -> dict[str, Any]:
 def grouped(
     snapshot: TableSnapshot, files: Sequence[PlannedFile], group_bytes: int
 ) -> dict[str, list[PlannedFile]]:
-    """Files by the partition they are in, sorted by name; large partitions in several groups."""
+    """Files by their partition, sorted by name; large partitions in several groups."""
     metadata = snapshot.metadata
     specs = metadata.specs()
     several = len({file.spec_id for file in files}) > 1
@@ -120,7 +122,7 @@ def grouped(
     for file in files:
         spec = specs[file.spec_id]
         name = spec.partition_to_path(file.partition, metadata.schema()) if spec.fields else WHOLE
-        # Specs that a table has had may write different partitions in the same way.
+        # Different specs of a table may write different partitions in the same way.
         partitions.setdefault(_short(f"spec-{spec.spec_id}/{name}" if several else name), []).append(file)
     groups: dict[str, list[PlannedFile]] = {}
     for name in sorted(partitions):

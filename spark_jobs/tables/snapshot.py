@@ -1,4 +1,4 @@
-"""Reading a table: which data files a snapshot consists of, and their rows.
+"""Reads a table: the data files of a snapshot, and their rows.
 
 All readers of a table plan the same way::
 
@@ -7,8 +7,8 @@ All readers of a table plan the same way::
         for batch in snapshot.batches([file], columns=["day", "miles"]):
             ...
 
-Planning needs the table's metadata and manifests alone. A filter leaves out the files whose partition or
-statistics say that no row of theirs can match it; what is left may hold rows that do not match.
+Planning needs only the table's metadata and manifests. A filter excludes the files whose partition or
+statistics prove that no row matches; the rest may contain rows that do not match.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlannedFile:
-    """A data file of a snapshot. Can be pickled."""
+    """A data file of a snapshot. Picklable."""
 
     path: str
-    """URL, as the manifest has it."""
+    """URL, as in the manifest."""
     size: int
     """Bytes."""
     rows: int
-    """As written; rows that delete files remove are counted."""
+    """As written, including rows that delete files remove."""
     data_file: DataFile = field(compare=False, repr=False)
-    """All that the manifest says of it: statistics, split offsets."""
+    """Everything else in the manifest: statistics, split offsets."""
     delete_files: tuple[DataFile, ...] = field(default=(), compare=False, repr=False)
-    """Files that name rows of it which are gone; programs other than distop write such."""
+    """Its delete files; programs other than distop write such."""
     row_groups: tuple[int, ...] | None = field(default=None, compare=False)
-    """Those that may hold a row that is asked for, where an index could tell; ``None``: all."""
+    """Row groups that may contain a requested row, according to an index; ``None``: all."""
 
     @property
     def spec_id(self) -> int:
@@ -64,7 +64,7 @@ class PlannedFile:
 
     @property
     def partition(self) -> Record:
-        """Its partition's values, as that spec has them."""
+        """Its partition's values, by that spec."""
         return self.data_file.partition
 
     @classmethod
@@ -81,15 +81,15 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """A snapshot of a table, to be planned and read. Can be pickled."""
+    """A snapshot of a table, for planning and reading. Picklable."""
 
     metadata: TableMetadata
-    """Of the table. Its current schema is the one that the snapshot is read with."""
+    """Metadata of the table. Its current schema is used to read the snapshot."""
     snapshot: Snapshot | None
-    """``None`` of a table that nothing was published to: it has no files."""
+    """``None`` for a table without any publication: it has no files."""
     storage: StorageOptions = field(default_factory=dict)
     indexes: tuple[PublishedIndex, ...] = ()
-    """Of the table, of whatever age: planning leaves out files by them."""
+    """Indexes of the table, of any age: planning excludes files by them."""
 
     @property
     def id(self) -> int | None:
@@ -122,14 +122,14 @@ class TableSnapshot:
         where:
             A filter as :func:`distop.spark_jobs.tables.filters.parse_filter` reads it; ``None``: all rows.
         use_indexes:
-            Whether the table's indexes are asked, if the filter names values of their columns.
+            Whether to use the table's indexes, if the filter names values of their columns.
 
         Raises
         ------
         InvalidArgument
-            The filter cannot be understood, or names a column that is not there.
+            The filter cannot be parsed, or names an unknown column.
         PreconditionFailed
-            The table has equality deletes, which cannot be read here.
+            The table has equality deletes, which distop cannot read.
         """
         if self.snapshot is None:
             return []
@@ -145,12 +145,12 @@ class TableSnapshot:
                 ) from error
             raise PreconditionFailed(
                 f"the table at {self.metadata.location} has equality deletes, which cannot be read here",
-                hint="rewrite them with the program that has written them",
+                hint="rewrite them with the program that wrote them",
             ) from error
         return self._narrowed(files, expression) if self.indexes and use_indexes else files
 
     def _narrowed(self, files: list[PlannedFile], expression: BooleanExpression) -> list[PlannedFile]:
-        """Those of some files that an index does not rule out."""
+        """The files that an index does not rule out."""
         from distop.commit.index.lookup import left_of
 
         root, paths = self.metadata.location.rstrip("/"), [file.path for file in files]
@@ -179,7 +179,7 @@ class TableSnapshot:
         return sorted(map(PlannedFile.of, tasks), key=lambda file: file.path)
 
     def expression(self, where: str | BooleanExpression | None) -> BooleanExpression:
-        """A filter as pyiceberg has it; raises as :meth:`plan_files`."""
+        """A filter in pyiceberg's form; raises as :meth:`plan_files`."""
         expression = parse_filter(where) if isinstance(where, str) else where
         if expression is None:
             return AlwaysTrue()
@@ -187,9 +187,9 @@ class TableSnapshot:
         return certain(expression, self.schema)
 
     def projection(self, columns: Sequence[str] | None, field: str = "columns") -> Schema:
-        """The schema of some columns, in this order; of all, if there are none to choose.
+        """The schema of some columns, in this order; of all by default.
 
-        Raises :class:`~distop.errors.InvalidArgument` that names ``field`` if one is not there.
+        Raises :class:`~distop.errors.InvalidArgument` with ``field`` for an unknown column.
         """
         if columns is None:
             return self.schema
@@ -211,10 +211,10 @@ class TableSnapshot:
         columns: Sequence[str] | None = None,
         where: str | BooleanExpression | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """The rows of some files as this snapshot's schema has them, file by file.
+        """The rows of some files in this snapshot's schema, file by file.
 
-        Columns are found by field id, so renamed and added ones are right in files of any age; rows that
-        delete files remove are left out. Memory is bounded by some batches.
+        Columns are found by field id, so renamed and added ones are right in files of any age; rows in delete
+        files are excluded. Memory is bounded by some batches.
 
         Parameters
         ----------
@@ -240,7 +240,7 @@ def open_snapshot(
     branch: str | None = None,
     indexes: Iterable[PublishedIndex] = (),
 ) -> TableSnapshot:
-    """A snapshot of the table whose metadata file this is: the present one, or the one that is named.
+    """A snapshot of the table with this metadata file: the present one, or the named one.
 
     Parameters
     ----------
@@ -249,8 +249,8 @@ def open_snapshot(
     branch:
         The snapshot that a branch or a tag names.
     indexes:
-        The table's indexes: as the client tells of them (:meth:`~distop.client.Client.indexes`), or etcd has
-        them (:func:`distop.metastore.tables.indexes.read_indexes`).
+        The table's indexes: from the client (:meth:`~distop.client.Client.indexes`), or from etcd
+        (:func:`distop.metastore.tables.indexes.read_indexes`).
 
     Raises
     ------
@@ -272,7 +272,7 @@ def _opened(
 ) -> TableSnapshot:
     if sum(given is not None for given in (snapshot_id, as_of_ms, branch)) > 1:
         raise InvalidArgument(
-            "a snapshot is named twice: by id, by time or by branch, one of them",
+            "name the snapshot once: by id, by time or by branch",
             details={"field": "snapshot"},
         )
     if as_of_ms is not None:
@@ -294,7 +294,7 @@ def _opened(
 
 
 def _within(file: PlannedFile, groups: frozenset[int] | None) -> PlannedFile:
-    # Rows that delete files name are counted from the beginning of the file.
+    # Delete files count rows from the beginning of the file.
     if groups is None or file.delete_files:
         return file
     return replace(file, row_groups=tuple(sorted(groups)))
@@ -303,7 +303,7 @@ def _within(file: PlannedFile, groups: frozenset[int] | None) -> PlannedFile:
 def snapshot_of(
     metadata: TableMetadata, snapshot: Snapshot, storage: StorageOptions | None = None
 ) -> TableSnapshot:
-    """A snapshot of metadata at hand, with the table's present schema."""
+    """A snapshot of given metadata, with the table's present schema."""
     return TableSnapshot(_slim(metadata), snapshot, dict(storage or {}))
 
 
@@ -315,6 +315,6 @@ def _at(metadata: TableMetadata, snapshot: Snapshot, storage: StorageOptions) ->
 
 
 def _slim(metadata: TableMetadata, **update: Any) -> TableMetadata:
-    """What reading needs: tasks are sent it, and the snapshots of the past are many."""
+    """The metadata needed for reading: it is sent to tasks, and past snapshots are many."""
     past: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
     return metadata.model_copy(update={**past, **update})

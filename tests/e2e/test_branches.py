@@ -140,7 +140,7 @@ async def test_what_was_appended_to_a_branch_is_put_on_what_others_have_written(
         (await service.ingest(source(service, name, 100 + 10 * number), branch="audit")).raise_for_outcome()
     last = (await service.ingest(source(service, "d", 200))).raise_for_outcome()
     publish = {"branch": "audit", "publish": True, "on_conflict": "rebase"}
-    with pytest.raises(InvalidArgument, match="others have written"):
+    with pytest.raises(InvalidArgument, match="concurrently written rows"):
         await service.client.start("t", "validate", {"rules": RULES, **publish})
     facts = await succeeds(service, "validate", rules="id >= 0", **publish)
     assert (facts["rebased"], facts["publishedSnapshots"], facts["rows"]) == (True, 2, 20)

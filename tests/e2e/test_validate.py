@@ -110,7 +110,7 @@ async def test_reporting_only_part_of_a_table_and_its_past(service: Whole) -> No
 
 async def test_what_makes_no_sense_is_refused_at_the_start(service: Whole) -> None:
     """U3, O4: a rule that does not parse, unknown columns, a look at anything but the row; no key is left."""
-    with pytest.raises(PreconditionFailed, match="nothing was published"):
+    with pytest.raises(PreconditionFailed, match="nothing has been published"):
         await service.client.start("t", "validate", {"rules": KEPT})
     await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 0, 3))
     await service.at_rest()

@@ -50,7 +50,7 @@ def test_one_rule_for_columns_and_values(service: Service, spark: Any, tmp_path:
     numbers = spark.range(0, 4, 1, 2)
     for columns, says in (
         (["id", "1 AS more"], "no column 'more'"),
-        (["id", "'k' AS Kind"], "the table's is called 'kind'"),
+        (["id", "'k' AS Kind"], "the table has 'kind'"),
         (["'k' AS kind"], "requires a column 'id'"),
         (["id", "true AS n"], "'n': bool"),
         (["id + 0.5D AS id"], "column 'id'"),

@@ -36,7 +36,7 @@ def test_snapshots_columns_and_filters(service: Service, spark: Any) -> None:
         ({"snapshotId": "7"}, "no snapshot 7"),
         ({"filter": "nothing = 1"}, "no column 'nothing'"),
         ({"columns": "nothing"}, "no column 'nothing'"),
-        ({"asOf": "yesterday"}, "is no time"),
+        ({"asOf": "yesterday"}, "is not a time"),
     ):
         with pytest.raises(Exception, match=says):
             reading(service, spark, table, **options).count()

@@ -23,7 +23,7 @@ def test_save_modes(service: Service, spark: Any) -> None:
     writing(service, table, numbers(spark, 10))
     writing(service, table, numbers(spark, 10))
     assert service.ids(table) == sorted([*range(10)] * 2)
-    with pytest.raises(Exception, match="holds data already"):
+    with pytest.raises(Exception, match="already holds data"):
         writing(service, table, numbers(spark, 1), mode="error_if_exists")
     writing(service, table, numbers(spark, 1), mode="ignore")
     assert len(service.ids(table)) == 20
@@ -56,7 +56,7 @@ def test_a_table_is_made_if_that_is_asked_for(service: Service, spark: Any) -> N
     [
         (["kind"], "requires a column 'id'"),
         (["id", "kind", "1 AS more"], "no column 'more'"),
-        (["id", "kind AS Kind"], "the table's is called 'kind'"),
+        (["id", "kind AS Kind"], "the table has 'kind'"),
         (["CAST(id AS decimal(9,2)) AS id", "kind"], "'id': decimal.* cannot become int64"),
         (["id", "CURRENT_TIMESTAMP() AS kind"], "'kind': timestamp.* cannot become"),
     ],

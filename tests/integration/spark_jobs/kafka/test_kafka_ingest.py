@@ -90,7 +90,7 @@ def test_of_two_over_the_same_offsets_one_wins(ingesting: Ingesting, topic: Kafk
         ingesting.move_watermarks(first, jobs)
     assert ids(ingesting) == list(range(30))
     explicit = topic.argument(**{"from": {"0": 0, "1": 0, "2": 0}, "to": {"0": 10}})
-    with pytest.raises(AlreadyIngested, match=r"partition 0 of kafka://.* up to offset 10: 0 lies before it"):
+    with pytest.raises(AlreadyIngested, match=r"partition 0 of kafka://.* up to offset 10: 0 is before it"):
         ingesting.start(kafka=explicit)
     ingesting.ingest(kafka=explicit, reingest=True)
     assert len(ingesting.rows("id")) == 60
@@ -107,7 +107,7 @@ def test_ranges_may_be_given_and_bounded(ingesting: Ingesting, topic: KafkaTopic
     with pytest.raises(InvalidArgument, match="ends at offset 100") as refused:
         ingesting.start(kafka=topic.argument(to={"0": 101}))
     assert refused.value.details["field"] == "kafka.to"
-    with pytest.raises(InvalidArgument, match="70 leaves out what follows"):
+    with pytest.raises(InvalidArgument, match="70 leaves a gap"):
         ingesting.start(kafka=topic.argument(**{"from": {"0": 70}}))
     with pytest.raises(InvalidArgument, match="has no partition 3"):
         ingesting.start(kafka=topic.argument(to={"3": 1}))
@@ -117,7 +117,7 @@ def test_a_gap_at_the_start_is_refused_or_skipped_on_purpose(ingesting: Ingestin
     topic.ids(0, 30)
     ingesting.ingest(kafka=topic.argument())
     topic.forget(1)
-    with pytest.raises(OffsetsLost, match=r"partition 1 of .* does not keep offsets 10 to ") as lost:
+    with pytest.raises(OffsetsLost, match=r"partition 1 of .* no longer has offsets 10 to ") as lost:
         ingesting.start(kafka=topic.argument())
     assert "on_gap to skip" in lost.value.hint
     gone = int(lost.value.details["missingTo"]) - 10
@@ -154,7 +154,7 @@ def test_what_is_lost_while_the_operation_runs_is_noticed(
     arg = ingesting.start(kafka=topic.argument(on_gap=on_gap), schema={"id": "long"})
     topic.forget(0)
     if on_gap == "fail":
-        with pytest.raises(OffsetsLost, match="does not keep offsets 0 to 19 any more") as lost:
+        with pytest.raises(OffsetsLost, match="no longer has offsets 0 to 19") as lost:
             ingesting.run(arg)
         assert not lost.value.retryable
         assert staged_files(ingesting) == []
@@ -214,9 +214,9 @@ def test_a_bad_record_fails_the_job_and_says_where_it_stands(ingesting: Ingestin
         (b"", "the value is empty"),
         (b"\xff\xfe", "not UTF-8"),
         (b'{"id": 1}{"id": 2}', ""),
-        (b'{"id": 1}\n{"id": 2}', "no JSON object"),
-        (b'{"id": "a\nb"}', "no JSON object"),
-        (b"[1]", "no JSON object"),
+        (b'{"id": 1}\n{"id": 2}', "not a JSON object"),
+        (b'{"id": "a\nb"}', "not a JSON object"),
+        (b"[1]", "not a JSON object"),
         (b'{"id": 1, "more": 2}', "unexpected field"),
         (b'{"id": 1.5}', "1.5"),
     ],
@@ -334,7 +334,7 @@ def test_a_value_beyond_what_fits_into_memory_is_a_bad_row(
     topic.produce([{"id": 1}, {"id": 2, "text": "x" * 20_000}, {"id": 3}], 0)
     jobs = ingesting.ingest(kafka=topic.argument(), schema={"id": "long"}, on_bad_rows="quarantine")
     (entry,) = quarantined(ingesting, jobs)
-    assert entry["reason"] == "the value has 20021 bytes, and at most 10000 are read"
+    assert entry["reason"] == "the value has 20021 bytes, but at most 10000 are read"
     assert len(entry["raw"]) < 200
     assert ids(ingesting) == [1, 3]
 

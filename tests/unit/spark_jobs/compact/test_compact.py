@@ -234,7 +234,7 @@ def test_rows_are_counted_before_anything_counts(tmp_path: Path) -> None:
         run.commit()
     path = local(table.data_files()[0])
     pq.write_table(pq.read_table(path).slice(1), path)
-    with pytest.raises(JobFailed, match="hold 19 rows, the table says 20"):
+    with pytest.raises(JobFailed, match="hold 19 rows, but the table says 20"):
         Run.of(table, Compact(), min_files=2)
     assert left_over(table) == {name for name in left_over(table) if name.startswith("kind=")}
 

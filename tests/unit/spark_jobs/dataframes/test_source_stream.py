@@ -76,5 +76,5 @@ def test_a_past_that_was_rolled_back_or_has_expired_is_said(tmp_path: Path) -> N
     appended(table, 0, 1)
     known = history(table)
     for start in (Offset(snapshot=7), Offset(snapshot=7, files=0)):
-        with pytest.raises(PreconditionFailed, match="rolled back, or has expired"):
+        with pytest.raises(PreconditionFailed, match="rolled back, or snapshots have expired"):
             known.advance(start, table.record().snapshot_id, None)

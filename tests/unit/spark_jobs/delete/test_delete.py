@@ -367,7 +367,7 @@ def test_files_are_cut_into_jobs_and_found_again(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(deleting_files, "MAX_JOBS", 100)
     run = deleting(table, "kind != 'k1'", jobs=False)
     monkeypatch.setattr(deleting_files, "MAX_FILES_PER_JOB", 3)
-    with pytest.raises(JobFailed, match="others than when it was planned"):
+    with pytest.raises(JobFailed, match="are not those of its plan"):
         run.run_jobs()
 
 

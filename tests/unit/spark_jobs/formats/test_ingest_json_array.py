@@ -78,9 +78,9 @@ def test_bad_elements_are_named_by_their_number(ingesting: Ingesting) -> None:
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('[{"a": 1}', "not closed, behind 0 elements"),
-        ('[{"a": 1}, {"a": "', "not closed, behind 1 elements"),
-        ('[{"a": 1}] {"a": 2}', "something else behind it"),
+        ('[{"a": 1}', "not closed after 0 elements"),
+        ('[{"a": 1}, {"a": "', "not closed after 1 elements"),
+        ('[{"a": 1}] {"a": 2}', "followed by something else"),
     ],
 )
 def test_a_damaged_array_fails_and_its_file_is_named(ingesting: Ingesting, text: str, reason: str) -> None:

@@ -143,7 +143,7 @@ def test_damaged_files_are_named(ingesting: Ingesting) -> None:
     path = write(ingesting, pa.table({"a": range(10_000)}), row_group_size=10_000)
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole[:-20])
-    with pytest.raises(SourceUnreadable, match=r"a\.parquet is no Parquet file"):
+    with pytest.raises(SourceUnreadable, match=r"a\.parquet is not a Parquet file"):
         ingesting.start(paths=path)
     middle = len(whole) // 2
     Path(path).write_bytes(whole[: middle - 4000] + b"\xff" * 8000 + whole[middle + 4000 :])

@@ -119,7 +119,7 @@ def test_other_file_systems_are_read_the_same_way() -> None:
         ("/nowhere/**", InvalidArgument, "sub|below"),
         ("nosuch://a/b", SourceUnreadable, "nosuch"),
         ("zip://a.csv::/x.zip", InvalidArgument, "chain"),
-        ("/", InvalidArgument, "names no file"),
+        ("/", InvalidArgument, "does not name a file or folder"),
         ("/dev/null", SourceUnreadable, "neither a file nor a folder"),
     ],
 )

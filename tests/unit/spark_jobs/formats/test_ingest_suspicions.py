@@ -43,7 +43,7 @@ def test_one_column_with_another_delimiter_in_it(ingesting: Ingesting, sign: str
 
 def test_a_header_without_rows(ingesting: Ingesting) -> None:
     (only,) = warned(ingesting, "id,day\n")
-    assert only.startswith("no row was seen, so every column became text")
+    assert only.startswith("the sample has no row, so every column became text")
 
 
 def test_a_header_that_is_a_row(ingesting: Ingesting) -> None:
@@ -52,7 +52,7 @@ def test_a_header_that_is_a_row(ingesting: Ingesting) -> None:
 
 
 def test_a_header_with_a_name_twice_is_refused_with_what_to_do(ingesting: Ingesting) -> None:
-    with pytest.raises(Exception, match="if that is no header, give the columns' names"):
+    with pytest.raises(Exception, match="if that is not a header, give the columns' names"):
         ingesting.start(paths=write(ingesting, "5,5,x\n5,6,y\n"))
 
 
@@ -65,7 +65,7 @@ def test_a_word_for_a_missing_value_makes_a_column_text(ingesting: Ingesting) ->
     """`NA` is the code of Namibia as well, so nothing is assumed."""
     (only,) = warned(ingesting, "country,n\nNA,1\nDE,NA\n")
     assert only == (
-        "column 'n' became text because of 'NA': if that stands for a missing value, name it in null_values"
+        "column 'n' became text because of 'NA': if that means a missing value, name it in null_values"
     )
     assert ingesting.rows("country", "n") == [("DE", "NA"), ("NA", "1")]
 

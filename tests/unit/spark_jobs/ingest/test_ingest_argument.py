@@ -66,7 +66,7 @@ def test_one_name_where_a_list_belongs_is_told_how_to_write_it() -> None:
     with pytest.raises(InvalidArgument) as refused:
         parse_argument({"paths": ["/a"], "columns": "id"})
     assert refused.value.details["field"] == "columns"
-    assert 'a list is meant: ["id"]' in refused.value.hint
+    assert 'a list is expected: ["id"]' in refused.value.hint
     with pytest.raises(InvalidArgument) as refused:
         parse_argument({"paths": ["/a"], "columns": 7})
     assert refused.value.hint == ""

@@ -94,7 +94,7 @@ def test_of_a_folder_that_was_ingested_as_a_whole_younger_files_are_new(
 def test_a_folder_with_a_watermark_that_is_no_time_is_refused(ingesting: Ingesting, source: Path) -> None:
     put(source / "2024" / "a.csv", 1)
     ingesting.ingest(paths=str(source / "2024"), watermark={"2024": "17"})
-    with pytest.raises(AlreadyIngested, match="does not tell its new files"):
+    with pytest.raises(AlreadyIngested, match="does not show its new files"):
         ingesting.start(paths=str(source), new_only=True)
 
 

@@ -118,9 +118,9 @@ def test_the_format_is_told_by_the_names(ingesting: Ingesting) -> None:
     ) as caught:
         ingesting.start(paths=folder)
     assert caught.value.details["field"] == "format"
-    with pytest.raises(InvalidArgument, match=r"name of notes\.txt does not tell"):
+    with pytest.raises(InvalidArgument, match=r"name of notes\.txt does not show"):
         ingesting.start(paths=write(ingesting, "notes.txt"))
-    with pytest.raises(InvalidArgument, match=r"name of a\.parquet\.gz does not tell"):
+    with pytest.raises(InvalidArgument, match=r"name of a\.parquet\.gz does not show"):
         ingesting.start(paths=write(ingesting, "a.parquet.gz"))
     with pytest.raises(InvalidArgument, match="option of csv"):
         ingesting.start(paths=f"{folder}/b.json", delimiter=";")

@@ -42,7 +42,7 @@ def test_what_was_ingested_is_not_ingested_again_unasked() -> None:
     """P16."""
     standing = {"file:///data/flights": {"2013-01": AT_NOON}}
     with pytest.raises(
-        AlreadyIngested, match="'2013-01' was ingested already, up to '2013-01-01T12"
+        AlreadyIngested, match="'2013-01' was already ingested, up to '2013-01-01T12"
     ) as caught:
         watermark_moves(found("2013-01", "2013-02"), standing)
     assert caught.value.code == "ALREADY_INGESTED"
@@ -95,7 +95,7 @@ def test_neighbours_do_not_count_as_overlapping() -> None:
 
 
 def test_where_files_have_no_time_a_value_must_be_given() -> None:
-    with pytest.raises(InvalidArgument, match="does not tell when") as caught:
+    with pytest.raises(InvalidArgument, match="does not report when") as caught:
         watermark_moves(found("p", at=None), {})
     assert caught.value.details["field"] == "watermark"
     assert watermark_moves(found("p", at=None), {}, values={"p": "1"})

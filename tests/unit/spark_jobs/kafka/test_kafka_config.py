@@ -17,24 +17,24 @@ from distop.spark_jobs.kafka.config import consumer_settings, resolved
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({"sasl.password": "hunter2"}, "is a secret, and arguments are kept where operators read them"),
-        ({"sasl.password": {"env": "DISTOP_ETCD_PASSWORD"}}, "may not be referred to"),
-        ({"client.id": {"env": "DISTOP_KAFKA_PASSWORD"}}, "is no secret"),
-        ({"security.protocol": {"env": "DISTOP_KAFKA_PASSWORD"}}, "is no secret"),
-        ({"ssl.ca.location": {"file": "password"}}, "is no secret"),
+        ({"sasl.password": "hunter2"}, "is a secret, but arguments are stored where operators can read them"),
+        ({"sasl.password": {"env": "DISTOP_ETCD_PASSWORD"}}, "may not be used"),
+        ({"client.id": {"env": "DISTOP_KAFKA_PASSWORD"}}, "is not a secret"),
+        ({"security.protocol": {"env": "DISTOP_KAFKA_PASSWORD"}}, "is not a secret"),
+        ({"ssl.ca.location": {"file": "password"}}, "is not a secret"),
         ({"sasl.password": {"file": "../etc/passwd"}}, "not the name of a file alone"),
         ({"sasl.password": {"file": ".."}}, "not the name of a file alone"),
         ({"sasl.password": {"env": "DISTOP_KAFKA_A", "file": "a"}}, "a reference is"),
         ({"sasl.password": {"vault": "a"}}, "a reference is"),
-        ({"sasl.kerberos.kinit.cmd": "rm -rf /"}, "no setting that may be given"),
-        ({"plugin.library.paths": "/tmp/x.so"}, "no setting that may be given"),
-        ({"ssl.engine.location": "/tmp/x.so"}, "no setting that may be given"),
-        ({"enable.auto.commit": True}, "no setting that may be given"),
-        ({"isolation.level": "read_uncommitted"}, "no setting that may be given"),
-        ({"auto.offset.reset": "latest"}, "no setting that may be given"),
-        ({"bootstrap.servers": "elsewhere:1"}, "no setting that may be given"),
-        ({"ssl.key.location": "server.key"}, "no absolute path"),
-        ({"ssl.ca.location": "/dev/zero"}, "is no file"),
+        ({"sasl.kerberos.kinit.cmd": "rm -rf /"}, "is not an allowed setting"),
+        ({"plugin.library.paths": "/tmp/x.so"}, "is not an allowed setting"),
+        ({"ssl.engine.location": "/tmp/x.so"}, "is not an allowed setting"),
+        ({"enable.auto.commit": True}, "is not an allowed setting"),
+        ({"isolation.level": "read_uncommitted"}, "is not an allowed setting"),
+        ({"auto.offset.reset": "latest"}, "is not an allowed setting"),
+        ({"bootstrap.servers": "elsewhere:1"}, "is not an allowed setting"),
+        ({"ssl.key.location": "server.key"}, "is not an absolute path"),
+        ({"ssl.ca.location": "/dev/zero"}, "is not a file"),
     ],
 )
 def test_what_runs_programs_or_changes_what_is_read_is_refused(
@@ -69,7 +69,7 @@ def test_secrets_are_found_where_they_are_referred_to(
     with pytest.raises(InvalidArgument, match="missing cannot be read"):
         resolved({"sasl.password": {"file": "missing"}})
     monkeypatch.delenv("DISTOP_KAFKA_SECRETS")
-    with pytest.raises(InvalidArgument, match="does not say where secrets are"):
+    with pytest.raises(InvalidArgument, match="is not set"):
         resolved(config)
 
 
