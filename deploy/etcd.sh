@@ -18,13 +18,13 @@ apt_download() { apt-get -qq "$@" download etcd-server etcd-client; }
 package() {
   local deb own=(-o "Dir::State::lists=$work/lists" -o "Dir::Cache=$work/cache" -o APT::Sandbox::User=root)
   cd "$work/debs"
-  # Where apt has no package lists, or old ones, it gets lists of our own, which need no root.
+  # If apt has no package lists, or old ones, use separate lists, which need no root.
   apt_download 2>/dev/null || { apt-get -qq "${own[@]}" update && apt_download "${own[@]}"; }
   for deb in *.deb; do dpkg -x "$deb" "$work/root"; done
   cp "$work"/root/usr/bin/etcd* "$folder/"
 }
 
-# By a module that requires theirs: `go install` refuses modules that replace others, as etcd's do.
+# Built through a module that requires theirs: `go install` refuses modules with replacements, such as etcd's.
 build() {
   local modules=(go.etcd.io/etcd/{server,etcdctl,etcdutl}/v3)
   cd "$work/module"

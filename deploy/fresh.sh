@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What the README promises, on a machine that has nothing: a bare Debian (or Ubuntu) of this one's release is made with
+# Tests the README's promises on a bare machine: a bare Debian (or Ubuntu) of this one's release is made with
 # debootstrap, and `make demo` and `make test` run in it, from a clean clone of HEAD. apt and pip are configured there
 # as they are here. Root only; `make fresh` runs it. KEEP=1 leaves the folder.
 set -euo pipefail

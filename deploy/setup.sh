@@ -75,7 +75,7 @@ make_venv() {
   version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     apt_install "Python $version cannot make virtual environments" "python$version-venv" python3-venv ||
-      fail "Python $version cannot make virtual environments, and I may not install what it lacks." \
+      fail "Python $version cannot make virtual environments, and the missing package could not be installed." \
         "Run as root: apt-get install python$version-venv    (or python3-venv); then make setup again."
   fi
   say "making $VENV with Python $version"
@@ -95,7 +95,7 @@ check_java() {
   java=$(spark_java)
   if [ "$(java_major "$java")" -ge 17 ]; then return; fi
   if [ -n "${JAVA_HOME:-}" ]; then
-    fail "JAVA_HOME names $JAVA_HOME, which holds no Java 17 or later; Spark 4 needs one. Correct it or unset it."
+    fail "JAVA_HOME names $JAVA_HOME, which has no Java 17 or later; Spark 4 needs one. Correct it or unset it."
   fi
   for other in /usr/lib/jvm/*/bin/java; do
     if [ -x "$other" ] && [ "$(java_major "$other")" -ge 17 ]; then
@@ -103,7 +103,7 @@ check_java() {
     fi
   done
   apt_install "Spark 4 needs Java 17 or later" openjdk-17-jre-headless openjdk-21-jre-headless default-jre-headless ||
-    fail "Spark 4 needs Java 17 or later, none was found, and I may not install it." \
+    fail "Spark 4 needs Java 17 or later, but none was found, and it could not be installed." \
       "Run as root: apt-get install openjdk-17-jre-headless    (or openjdk-21-jre-headless); then make setup again."
   [ "$(java_major java)" -ge 17 ] ||
     fail "Java was installed, but the java on PATH is older: export JAVA_HOME=/usr/lib/jvm/<the new one>"
@@ -112,7 +112,7 @@ check_java() {
 # ---- distop ----
 
 install_all() {
-  say "installing distop and what it needs into $VENV (1.2 GB on disk, much of it Spark)"
+  say "installing distop and its dependencies into $VENV (1.2 GB on disk, much of it Spark)"
   # The one that comes with Python may be years old, and takes twice the time.
   pip_install -c constraints.txt pip
   install_pinned
@@ -121,11 +121,11 @@ install_all() {
   compile $VENV/lib src/distop/*
 }
 
-# All that is pinned, by two pips at once: one alone uses one processor, for most of the time that set-up takes.
-# What they may leave undone, where a pin is not for this Python say, the pip after them does, or tells.
+# Install the pinned packages with two pips at once: one alone uses one processor, for most of the set-up time.
+# If they fail, for example because a pin is not for this Python, the pip after them does it, or reports it.
 install_pinned() {
   local half
-  trap 'kill $(jobs -p) 2>/dev/null || true' EXIT # Ctrl-C does not reach what runs in the background
+  trap 'kill $(jobs -p) 2>/dev/null || true' EXIT # Ctrl-C does not reach background processes
   for half in 0 1; do
     sed '/^# .* extra /,$d' constraints.txt | awk "/==/ && NR % 2 == $half" >$VENV/pinned.$half
     "${PIP[@]}" --no-deps -r $VENV/pinned.$half 2>/dev/null & # no function: its shell would be killed, not pip
@@ -138,8 +138,8 @@ install_pinned() {
 PIP=("$VENV/bin/python" -m pip install -qq --disable-pip-version-check --no-compile)
 pip_install() { "${PIP[@]}" "$@"; }
 
-# pip would compile one file after the other, and a hundred megabytes that nothing here imports. It is done at
-# all because the first thing that happens is many processes that start together.
+# pip would compile one file after the other, and 100 MB that nothing here imports. It is done
+# at all because many processes start together first.
 compile() {
   $VENV/bin/python -m compileall -qq -j 0 -x '/(tests|hive_metastore|moto|mypy|pip)/' "$@" || true
 }
@@ -177,7 +177,7 @@ provide_etcd() {
   done
   rm -rf $VENV/etcd.new $VENV/etcd
   mkdir $VENV/etcd
-  say "no other etcd could be had (see $log): good for trying things out, not for data you keep." \
+  say "no other etcd is available (see $log): this one is for trying things out, not for data you keep." \
     "Put etcd 3.4, or 3.5.3 or newer, on PATH; or remove $VENV/etcd and run make setup again."
 }
 

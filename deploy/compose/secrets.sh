@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What deploy/compose.yaml keeps secret, made with openssl into deploy/compose/secrets: a CA, certificates of etcd and the
-# coordinators, passwords, tokens, the configuration of the S3 server. Keeps what is there.
+# The secrets of deploy/compose.yaml, made with openssl into deploy/compose/secrets: a CA, certificates of etcd and the
+# coordinators, passwords, tokens, the configuration of the S3 server. Keeps existing ones.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 mkdir -p -m 700 secrets
