@@ -168,7 +168,7 @@ def main() -> None:
         "source": 'df.write.format("distop")',
         "plain": "distop.spark_jobs.write",
         "parquet": "Parquet, Spark 4.1",
-        "iceberg": "Iceberg's own writer, Spark 4.1",
+        "iceberg": "Iceberg's, Spark 4.1",
     }
     bare = {"iceberg": "parquet", "parquet": "parquet"}
     against = {way: taken[bare.get(way, "native")] for way in taken}
@@ -178,7 +178,7 @@ def main() -> None:
         (names[way], *(f"{figure:.2f}" for figure in (*of, ROWS / of.clock / 1e6, ratios[way], of_cpu[way])))
         for way, of in taken.items()
     ]
-    headings = ("way", "seconds", "of processors", "million rows/s", "Parquet / this", "of processors")
+    headings = ("way", "seconds", "of CPUs", "million rows/s", "Parquet / this", "of CPUs")
     print_table(f"{ROWS:,} rows of {len(COLUMNS)} columns, {PARTITIONS} partitions", headings, rows)
     keys = {
         "source": "native_over_distop",
