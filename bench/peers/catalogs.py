@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -59,7 +60,7 @@ def postgres() -> Iterator[str]:
             _until(lambda: subprocess.run(ready, check=False).returncode == 0, server, folder / "log")
             yield f"127.0.0.1:{port}/{USER}"
         finally:
-            server.terminate()
+            server.send_signal(signal.SIGINT)  # told to end by SIGTERM it waits for its clients
             server.wait(60)
 
 
