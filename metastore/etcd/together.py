@@ -2,14 +2,16 @@
 
 A request costs etcd and its callers about the same whether it carries one small transaction or thirty. So
 those that come while some are under way gather, and go together, each with its own compares as a nested
-transaction. Nothing is ever delayed to wait for company.
+transaction. Few wait for nobody. Where those of many tables come one upon the other, requests keep a
+distance, the greater the more tables there are: some milliseconds, when all of them share the processors and
+an operation takes many times as long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import copy
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context
 from dataclasses import dataclass
@@ -24,6 +26,12 @@ processor each of them takes; one that is slow must not hold all others up."""
 
 MAX_TOGETHER = 32
 """Transactions in a request: etcd does nothing else while it executes one."""
+
+FEW, LATELY_S = 8, 0.1
+"""Lanes whose transactions, all of the last moments, wait for nobody."""
+
+DISTANCE_EACH_S, LONGEST_DISTANCE_S = 0.0005, 0.01
+"""From the beginning of a request to that of the next one: for each lane beyond these, and at the most."""
 
 MAX_WEIGHT, MAX_BYTES = 32, 16_384
 """Of a transaction that may go with others."""
@@ -45,6 +53,11 @@ class Together:
     def __init__(self, send: Send) -> None:
         self._send = send
         self._flying = 0
+        self._began = -LONGEST_DISTANCE_S
+        """When the last request did."""
+        self._lately: OrderedDict[bytes, float] = OrderedDict()
+        """When a lane was used last; of the last moments."""
+        self._due: asyncio.TimerHandle | None = None
         self._waiting: deque[_Waiting] = deque()
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -53,15 +66,20 @@ class Together:
         weight = txn.weight()
         if weight > MAX_WEIGHT or txn.size() > MAX_BYTES:
             return await self._send(txn, timeout_s)
-        if self._flying < IN_FLIGHT:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._lately[txn.lane] = now
+        self._lately.move_to_end(txn.lane)
+        if self._flying < IN_FLIGHT and not self._waiting and now >= self._next_at(now):
             self._flying += 1
+            self._began = now
             try:
                 return await self._send(txn, timeout_s)
             finally:
                 self._landed()
-        loop = asyncio.get_running_loop()
         entry = _Waiting(txn, weight, loop.create_future())
         self._waiting.append(entry)
+        self._send_what_may()
         try:
             async with asyncio.timeout_at(min(loop.time() + timeout_s, deadline())) as limit:
                 return await entry.answer
@@ -71,14 +89,37 @@ class Together:
             failure = OutcomeUnknown if entry.sent else EtcdUnavailable
             raise failure("etcd gave no answer to a write in time") from None
 
+    def _next_at(self, now: float) -> float:
+        """When the next request may begin."""
+        while self._lately and next(iter(self._lately.values())) < now - LATELY_S:
+            self._lately.popitem(last=False)
+        many = len(self._lately) - FEW
+        return self._began + min(many * DISTANCE_EACH_S, LONGEST_DISTANCE_S) if many > 0 else now
+
     def _landed(self) -> None:
         self._flying -= 1
-        while self._flying < IN_FLIGHT and (group := self._gathered()):
+        self._send_what_may()
+
+    def _send_what_may(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting and self._flying < IN_FLIGHT:
+            now = loop.time()
+            if len(self._waiting) < MAX_TOGETHER and now < (at := self._next_at(now)):
+                if self._due is None:
+                    self._due = loop.call_at(at, self._is_due)
+                return
+            if not (group := self._gathered()):
+                return
             self._flying += 1
+            self._began = now
             # The deadline of whoever makes room for them is not theirs.
-            task = asyncio.get_running_loop().create_task(self._send_group(group), context=Context())
+            task = loop.create_task(self._send_group(group), context=Context())
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
+
+    def _is_due(self) -> None:
+        self._due = None
+        self._send_what_may()
 
     def _gathered(self) -> list[_Waiting]:
         """The next group, one of each lane, in the order in which they came."""

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
-from distop.metastore.etcd import channels
+from distop.metastore.etcd import channels, together
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.deadline import within
@@ -76,6 +76,24 @@ async def test_each_that_gathers_has_its_own_outcome(held: HeldClient, client: E
     assert len(held.sent) == IN_FLIGHT + 1, "all five in one request"
     standing = [await client.get(client.keyspace.prefix + b"t%d" % number) for number in (0, 2, 4)]
     assert [kv.mod_revision for kv in standing] == [results[0].revision] * 3
+
+
+async def test_few_lanes_wait_for_nobody_and_many_gather(
+    held: HeldClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1: a lone operation pays nothing for what many at once save."""
+    held.let_go.set()
+    monkeypatch.setattr(together, "FEW", 2)
+    monkeypatch.setattr(together, "LATELY_S", 600.0)
+    monkeypatch.setattr(together, "DISTANCE_EACH_S", 0.5)
+    monkeypatch.setattr(together, "LONGEST_DISTANCE_S", 0.5)
+    one_lane = [once(held, f"a{number}", lane="a") for number in range(2)]
+    await asyncio.gather(*map(held.txn, one_lane))
+    assert len(held.sent) == 2
+    others = [once(held, name) for name in "bcde"]
+    results = await asyncio.gather(*map(held.txn, others))
+    assert all(result.succeeded for result in results)
+    assert len(held.sent) == 4, "b at once, and what came after it together"
 
 
 async def test_those_of_one_lane_never_go_together(held: HeldClient) -> None:
