@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Self
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.timestamp_pb2 import Timestamp
 
 _KINDS: dict[str, Any] = {}
@@ -29,8 +31,15 @@ class Model:
 
         Repeated fields become tuples, times are in UTC, and a field that ends in ``_json`` is parsed.
         """
-        found = ((field, _value(message, field)) for field in fields(cls))  # type: ignore[arg-type]
-        return cls(**{field.name: value for field, value in found if value is not MISSING})
+        kinds = cls, type(message)
+        if (reading := _READINGS.get(kinds)) is None:
+            reading = _READINGS[kinds] = _reading(cls, message.DESCRIPTOR)
+        values = {name: unset() if callable(unset) else unset for name, unset in reading.unset.items()}
+        for descriptor, value in message.ListFields():
+            if (known := reading.fields.get(descriptor.name)) is not None:
+                name, convert = known
+                values[name] = convert(value)
+        return cls(**values)
 
 
 class ModelEnum(Enum):
@@ -50,28 +59,60 @@ def from_timestamp(stamp: Timestamp) -> datetime | None:
     return stamp.ToDatetime(UTC) if stamp.seconds or stamp.nanos else None
 
 
-def _value(message: Any, field: Field[Any]) -> Any:
-    known = message.DESCRIPTOR.fields_by_name
-    text = f"{field.name}_json"
-    if text in known:
-        return json.loads(getattr(message, text) or "{}")
-    descriptor = known.get(field.name)
-    if descriptor is None or (descriptor.has_presence and not message.HasField(field.name)):
-        return MISSING
-    value = getattr(message, field.name)
-    if descriptor.is_repeated:
-        return tuple(_single(descriptor, item) for item in value)
-    if field.default is None and not value and not descriptor.has_presence:
-        return None  # such as a snapshot id: 0 is none
-    return _single(descriptor, value)
+@dataclass(frozen=True)
+class _Reading:
+    """How messages of one kind become one model: most have few fields set, and are read often."""
+
+    fields: dict[str, tuple[str, Callable[[Any], Any]]]
+    """Of the message, by name: the field of the model, and what makes its value."""
+    unset: dict[str, Any]
+    """What fields of the model are that the message does not set, or what makes it; without those that get
+    their default."""
 
 
-def _single(descriptor: FieldDescriptor, value: Any) -> Any:
-    if descriptor.enum_type is not None:
-        known = descriptor.enum_type.values_by_number.get(value)
-        return _KINDS[descriptor.enum_type.name].from_proto(known.name if known else "")
-    if isinstance(value, Timestamp):
-        return from_timestamp(value)
-    if descriptor.message_type is not None:
-        return _KINDS[descriptor.message_type.name].from_proto(value)
+_READINGS: dict[tuple[type[Model], type[Any]], _Reading] = {}
+
+
+def _reading(model: type[Any], message: Descriptor) -> _Reading:
+    known, reading = message.fields_by_name, _Reading({}, {})
+    for field in fields(model):
+        if (text := f"{field.name}_json") in known:
+            reading.fields[text] = field.name, json.loads
+            reading.unset[field.name] = dict
+        elif (descriptor := known.get(field.name)) is not None:
+            single = _converter(descriptor)
+            if descriptor.is_repeated:
+                reading.fields[field.name] = field.name, functools.partial(_several, single)
+                reading.unset[field.name] = ()
+                continue
+            reading.fields[field.name] = field.name, single
+            if not descriptor.has_presence:
+                # Such as a snapshot id: 0 is none.
+                nothing = field.default is None
+                reading.unset[field.name] = None if nothing else single(descriptor.default_value)
+    return reading
+
+
+def _several(single: Callable[[Any], Any], values: Any) -> tuple[Any, ...]:
+    return tuple(map(single, values))
+
+
+def _converter(descriptor: FieldDescriptor) -> Callable[[Any], Any]:
+    """What makes a value of the model from a single one of the message."""
+    if (enumeration := descriptor.enum_type) is not None:
+        kind, numbers = _KINDS[enumeration.name], enumeration.values_by_number
+
+        def named(value: int) -> Any:
+            known = numbers.get(value)
+            return kind.from_proto(known.name if known else "")
+
+        return named
+    if (message := descriptor.message_type) is None:
+        return _as_it_is
+    if message.full_name == Timestamp.DESCRIPTOR.full_name:
+        return from_timestamp
+    return _KINDS[message.name].from_proto  # type: ignore[no-any-return]
+
+
+def _as_it_is(value: Any) -> Any:
     return value
