@@ -61,7 +61,8 @@ class Finishing:
             history, line = await continued(self._client, keys, tracked.arg, history)
             share += line
         leave_keys = tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH
-        fields = {"table": keys.name, "operation": str(tracked.arg.id), "epoch": epoch.revision}
+        operation = tracked.keys.operation
+        fields = {"table": keys.name, "operation": str(operation), "epoch": epoch.revision}
         try:
             async with turn.sending:
                 run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
@@ -76,7 +77,7 @@ class Finishing:
                 )
                 became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
                 if became is Finished.DONE and follow_up is None:
-                    turn.finished(run_ops, tracked.arg.id, revision)
+                    turn.finished(run_ops, operation, revision)
                 else:
                     turn.forget()
         except OutcomeUnknown:

@@ -11,11 +11,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.acting import FIRST_PAUSE_S, Acting
+from distop.coordinator.leading.alarm import Alarm
 from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
@@ -91,13 +92,14 @@ class TableDriver:
         self._clock = clock
         self._wall = wall
         self._slots: dict[bytes, Slot] = {}
-        self._wake = asyncio.Event()
+        self._of_batches = keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix
+        self._alarm = Alarm()
         self._turn = completion.memory.turn(keys)
         self._ends, self._leads = completion.memory.ends, completion.memory.leads
         self._drainer: Drainer | None = None
         if planner is not None:
             self._drainer = Drainer(
-                client, keys, epoch, planner, check=session.check, rested=self._wake.set, wall=wall
+                client, keys, epoch, planner, check=session.check, rested=self._alarm.ring, wall=wall
             )
         self._winds_down = False
         """No new action begins."""
@@ -115,7 +117,7 @@ class TableDriver:
 
     def look_again(self) -> None:
         """Something that it does not follow itself has changed."""
-        self._wake.set()
+        self._alarm.ring()
         self._heed_backlog()
 
     def _heed_backlog(self) -> None:
@@ -129,7 +131,7 @@ class TableDriver:
         tasks = [slot.task for slot in self._slots.values() if slot.task is not None]
         if tasks and (await asyncio.wait(tasks, timeout=WIND_DOWN_S))[1]:
             self._winds_down = False
-            self._wake.set()
+            self._alarm.ring()
         return self._winds_down
 
     async def run(self) -> None:
@@ -187,7 +189,7 @@ class TableDriver:
             self._drainer.begin(revision, work=bool(read.got(1)))
         self._ends.hear(self._keys.history_prefix)
         self._note_idle()
-        self._wake.set()
+        self._alarm.ring()
         return revision
 
     async def _track(self, operation: OperationId, revision: int) -> None:
@@ -250,19 +252,17 @@ class TableDriver:
         if self._drainer is not None:
             followers.append(asyncio.create_task(self._drainer.run(), name=f"drain-{self._keys.name}"))
         for follower in followers:
-            follower.add_done_callback(lambda _: self._wake.set())
+            follower.add_done_callback(lambda _: self._alarm.ring())
         try:
             while True:
                 self._session.check()
                 self._act()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._next_due()):
-                        await self._wake.wait()
-                self._wake.clear()
+                await self._alarm.within(self._next_due())
                 for follower in followers:
                     if follower.done():
                         follower.result()
         finally:
+            self._alarm.cancel()
             for follower in followers:
                 follower.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
@@ -281,9 +281,9 @@ class TableDriver:
             async for batch in changes:
                 events = batch.after(revision).events
                 for event in events:
-                    await self._applied_put(event.kv)
+                    self._apply_put(event.kv)
                 if events:
-                    self._wake.set()
+                    self._alarm.ring()
                 if self._drainer is not None:
                     self._drainer.reader.heard(batch.revision)
 
@@ -297,17 +297,15 @@ class TableDriver:
         above = key.rpartition(b".")[0]
         return self._slots.get(above) or self._slots.get(above.rpartition(b".")[0])
 
-    async def _applied_put(self, kv: KeyValue) -> None:
+    def _apply_put(self, kv: KeyValue) -> None:
         slot = self._slot_of(kv.key)
         if slot is not None:
             ended = slot.tracked.apply_put(kv)
             self._leads.heard(slot.tracked.keys.root, kv.key, ended)
             if kv.key in slot.tracked.unreadable:
-                self._report_unreadable(str(slot.tracked.arg.id), slot.tracked.unreadable[kv.key])
-        elif kv.key.startswith(
-            (self._keys.backlog_prefix, self._keys.applied_prefix, self._keys.unordered_prefix)
-        ):
-            pass  # whatever a batch is called
+                self._report_unreadable(str(slot.tracked.keys.operation), slot.tracked.unreadable[kv.key])
+        elif kv.key.startswith(self._of_batches):
+            self._heed_batch(kv.key)  # whatever it is called
         elif kv.key.endswith(b".arg") and kv.create_revision == kv.mod_revision:
             # An operation not known yet: it has just been started, and its other keys come behind this one,
             # in the same revision. So there is nothing to read.
@@ -318,13 +316,18 @@ class TableDriver:
                 self.idle_since = None
         elif kv.key.startswith(self._keys.history_prefix):
             self._ends.told(kv)
-        else:
-            self._turn.seen(kv)
-        if kv.key == self._keys.ordering or kv.key.startswith(self._keys.unordered(WAITING)):
+        elif kv.key == self._keys.ordering:
             self._heed_backlog()
             self.idle_since = None
-        elif self._drainer is not None and kv.key.startswith(self._keys.backlog_prefix):
-            self._drainer.arrived(kv.key)
+        else:
+            self._turn.seen(kv)
+
+    def _heed_batch(self, key: bytes) -> None:
+        if key.startswith(self._keys.unordered(WAITING)):
+            self._heed_backlog()
+            self.idle_since = None
+        elif self._drainer is not None and key.startswith(self._keys.backlog_prefix):
+            self._drainer.arrived(key)
             self.idle_since = None
 
     def _operation_of(self, arg_key: bytes) -> OperationId | None:
@@ -345,7 +348,7 @@ class TableDriver:
 
     # -- what to do about it ---------------------------------------------------------------------------
 
-    def _next_due(self) -> float | None:
+    def _next_due(self) -> float:
         """Seconds until something is due by time alone; also often enough to notice an expired lease."""
         now = self._clock()
         times = [now + self._session.ttl_s]
@@ -370,12 +373,12 @@ class TableDriver:
                     self._heed_backlog()  # it was in a batch's way, or has applied one
                 continue
             late = slot.deadline is not None and slot.deadline <= now
-            held = self._paused(slot.tracked.arg.id)
+            held = self._paused(slot.tracked.keys.operation)
             action = decide(slot.tracked, deadline_passed=late, paused=held)
             # What has failed stands back; a cancellation does not wait for the next try to publish.
             stands_back = slot.not_before > now and action == slot.action
             if not isinstance(action, Wait) and not stands_back:
                 slot.action = action
                 slot.task = asyncio.create_task(self._acting.perform(slot.tracked, action))
-                slot.task.add_done_callback(lambda _: self._wake.set())
+                slot.task.add_done_callback(lambda _: self._alarm.ring())
         self._note_idle()

@@ -69,6 +69,7 @@ class Places:
         self._most, self._each = most, each
         self._max_waiting, self._max_waiting_in_all = waiting, waiting_in_all
         self._held: Counter[str] = Counter()
+        self._held_in_all = 0
         self._queues: OrderedDict[str, deque[asyncio.Future[Slot]]] = OrderedDict()
 
     @property
@@ -87,6 +88,8 @@ class Places:
         Raises :class:`~distop.errors.Busy` when too many calls of the table wait already, or too many of all
         tables.
         """
+        if not self._queues and self._has_place(key):
+            return self._taken(key)
         if self.waiting >= self._max_waiting_in_all:
             raise Busy(f"{self.waiting:,} calls wait already")
         queue = self._queues.setdefault(key, deque())
@@ -107,15 +110,27 @@ class Places:
     def left(self, slot: Slot) -> None:
         """A slot is free again."""
         self._held[slot.key] -= 1
+        self._held_in_all -= 1
         if not self._held[slot.key]:
             del self._held[slot.key]
         self.admit()
+
+    def _has_place(self, key: str) -> bool:
+        """Whether a call of this table may begin, if it is its turn."""
+        free = self.active < self.at_a_time and self._held_in_all < self._most
+        return free and self._held.get(key, 0) < self._each
+
+    def _taken(self, key: str) -> Slot:
+        self._held[key] += 1
+        self._held_in_all += 1
+        self.active += 1
+        return Slot(self, key)
 
     def admit(self) -> None:
         """Give free slots to waiting calls: one of each table, and again."""
         passed_over = 0
         while self._queues and passed_over < len(self._queues):
-            if self.active >= self.at_a_time or self._held.total() >= self._most:
+            if self.active >= self.at_a_time or self._held_in_all >= self._most:
                 return
             key, queue = next(iter(self._queues.items()))
             while queue and queue[0].done():
@@ -128,6 +143,4 @@ class Places:
                 passed_over += 1
                 continue
             passed_over = 0
-            self._held[key] += 1
-            self.active += 1
-            queue.popleft().set_result(Slot(self, key))
+            queue.popleft().set_result(self._taken(key))

@@ -7,6 +7,7 @@ read the folder; every process that can connect to the socket may mark jobs.
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import secrets
@@ -89,9 +90,8 @@ class SidecarFolder:
         cls, endpoints: tuple[str, ...], prefix: str, *, environ: Mapping[str, str] = os.environ
     ) -> SidecarFolder:
         """The sidecar's folder for one installation, for the present user of this host."""
-        known = "\n".join([*sorted(endpoints), prefix, str(PROTOCOL)])
         base = environ.get(BASE_VARIABLE) or environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-        name = hashlib.sha256(known.encode()).hexdigest()[:16]
+        name = _name(endpoints, prefix)
         return cls(Path(base, f"distop-{os.getuid()}", name), below_ours=True)
 
     def prepare(self) -> SidecarFolder:
@@ -120,6 +120,12 @@ class SidecarFolder:
                 )
         os.utime(self.folder)  # in use: see folder_sweep
         return self
+
+
+@functools.cache
+def _name(endpoints: tuple[str, ...], prefix: str) -> str:
+    known = "\n".join([*sorted(endpoints), prefix, str(PROTOCOL)])
+    return hashlib.sha256(known.encode()).hexdigest()[:16]
 
 
 def take_lock(path: Path) -> int | None:

@@ -55,9 +55,18 @@ class _Watched:
     run: Run
     claims: ClaimListener | None
     listeners: list[RunListener] = field(default_factory=list)
+    begins: asyncio.TimerHandle | None = None
+    """When it is to be looked at."""
     task: asyncio.Task[None] | None = None
     held_at: int = 0
     """A revision at which it was not paused; 0: unknown yet."""
+
+    def stop(self) -> None:
+        """Look at it no more."""
+        if self.begins is not None:
+            self.begins.cancel()
+        if self.task is not None:
+            self.task.cancel()
 
 
 class Oversight:
@@ -85,8 +94,8 @@ class Oversight:
         watched = self._watched.get(key)
         if watched is None:
             watched = self._watched[key] = _Watched(run, claims, held_at=known_at)
-            watched.task = asyncio.create_task(
-                self._oversee(watched, known_at), name=f"oversee-{run.keys.operation}"
+            watched.begins = asyncio.get_running_loop().call_later(
+                LOOK_AFTER_S, self._begin, watched, known_at
             )
             if self._following is None:
                 # One watch for all runs, since one pause may hold very many.
@@ -102,21 +111,26 @@ class Oversight:
         watched.listeners.remove(listener)
         if not watched.listeners:
             del self._watched[key]
-            if watched.task is not None:
-                watched.task.cancel()
+            watched.stop()
 
     async def close(self) -> None:
         """Stop watching; listeners get no more events."""
         tasks = [watched.task for watched in self._watched.values() if watched.task is not None]
         tasks += [self._following] if self._following is not None else []
+        for watched in self._watched.values():
+            watched.stop()
         self._watched.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _begin(self, watched: _Watched, known_at: int) -> None:
+        watched.task = asyncio.create_task(
+            self._oversee(watched, known_at), name=f"oversee-{watched.run.keys.operation}"
+        )
+
     async def _oversee(self, watched: _Watched, known_at: int) -> None:
         reason = ""
-        await asyncio.sleep(LOOK_AFTER_S)
         while not reason:
             try:
                 reason = await self._until_over(watched, known_at)
@@ -146,8 +160,7 @@ class Oversight:
                     async for one in news:
                         self._pauses.apply(one)
                         for watched in [w for w in self._watched.values() if self._is_paused(w)]:
-                            if watched.task is not None:
-                                watched.task.cancel()
+                            watched.stop()
                             self._tell(watched, PAUSED)
             except DistopError as error:
                 log.warning("oversight_failed", extra={"operation": "", "error": str(error)})

@@ -180,9 +180,10 @@ class EtcdClient:
         LeaseLost
             A lease in one of its puts has expired; nothing happened.
         """
-        gets = [op for op in txn.then if isinstance(op, Get)]
-        if gets and not txn.compares and len(gets) == len(txn.then):
-            return await self._read_together(gets, timeout_s)
+        if txn.then and not txn.compares:
+            gets = [op for op in txn.then if isinstance(op, Get)]
+            if len(gets) == len(txn.then):
+                return await self._read_together(gets, timeout_s)
         if txn.lane:
             return await self._together.txn(txn, timeout_s or self.config.timeout_s)
         return await self._send_txn(txn, timeout_s)

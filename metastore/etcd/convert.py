@@ -49,14 +49,14 @@ def _fill_compare(message: Any, compare: Compare) -> None:
 def _fill_ops(messages: Any, ops: Iterable[Op]) -> None:
     for op in ops:
         message = messages.add()
-        if isinstance(op, Put):
+        if type(op) is Put:
             message = message.request_put
             message.key, message.value = op.key, op.value
             if op.lease:
                 message.lease = op.lease
-        elif isinstance(op, Txn):
+        elif type(op) is Txn:
             _fill_txn(message.request_txn, op)
-        elif isinstance(op, Get):
+        elif type(op) is Get:
             message = message.request_range
             message.key, message.range_end = op.key, op.end
             message.keys_only, message.limit = op.keys_only, op.limit
@@ -73,17 +73,19 @@ def key_value(message: kv_pb2.KeyValue) -> KeyValue:
 
 def txn_result(response: Any, revision: int) -> TxnResult:
     """``revision`` is that of the outermost header; nested responses have none of their own."""
-    results = tuple([_op_result(item, revision) for item in response.responses])
-    counts = tuple([item.response_range.count for item in response.responses])
-    return TxnResult(response.succeeded, revision, results, counts)
-
-
-def _op_result(item: Any, revision: int) -> OpResult:
-    kind = item.WhichOneof("response")
-    if kind == "response_put":
-        return None
-    if kind == "response_txn":
-        return txn_result(item.response_txn, revision)
-    if kind == "response_range":
-        return [key_value(kv) for kv in item.response_range.kvs]
-    return int(item.response_delete_range.deleted)
+    results: list[OpResult] = []
+    counts: list[int] = []
+    for item in response.responses:
+        kind, count = item.WhichOneof("response"), 0
+        if kind == "response_put":
+            results.append(None)
+        elif kind == "response_txn":
+            results.append(txn_result(item.response_txn, revision))
+        elif kind == "response_range":
+            found = item.response_range
+            count = found.count
+            results.append([key_value(kv) for kv in found.kvs])
+        else:
+            results.append(int(item.response_delete_range.deleted))
+        counts.append(count)
+    return TxnResult(response.succeeded, revision, tuple(results), tuple(counts))

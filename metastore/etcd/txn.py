@@ -7,7 +7,7 @@ put the state*. Source: etcd's ``Txn`` RPC (API reference, "KV").
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, final
 
 import msgspec
 
@@ -62,12 +62,14 @@ class Compare(msgspec.Struct, frozen=True, gc=False):
                 return kv.exists and self.expected == kv.value
 
 
+@final
 class Put(msgspec.Struct, frozen=True, gc=False):
     key: bytes
     value: bytes
     lease: int = 0
 
 
+@final
 class Delete(msgspec.Struct, frozen=True, gc=False):
     """Delete ``key``, or the range from ``key`` to (without) ``end``."""
 
@@ -75,6 +77,7 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
     end: bytes = b""
 
 
+@final
 class Get(msgspec.Struct, frozen=True, gc=False):
     """Read ``key``, or the range from ``key`` to (without) ``end``, as of ``revision`` (0: now)."""
 
@@ -85,6 +88,7 @@ class Get(msgspec.Struct, frozen=True, gc=False):
     revision: int = 0
 
 
+@final
 class Txn(msgspec.Struct, frozen=True):
     """If all ``compares`` hold do ``then``, else do ``otherwise``; atomically, at one revision."""
 
@@ -104,9 +108,12 @@ class Txn(msgspec.Struct, frozen=True):
 
     def weight(self) -> int:
         """Its size for :data:`MAX_OPS`: the widest list, plus the widest nested transaction in it."""
-        width = max(len(self.compares), len(self.then), len(self.otherwise))
-        nested = [op.weight() for op in (*self.then, *self.otherwise) if isinstance(op, Txn)]
-        return width + max(nested, default=0)
+        nested = 0
+        for ops in (self.then, self.otherwise):
+            for op in ops:
+                if type(op) is Txn:
+                    nested = max(nested, op.weight())
+        return max(len(self.compares), len(self.then), len(self.otherwise)) + nested
 
     def writes(self) -> bool:
         """Whether it may change anything."""
@@ -115,17 +122,17 @@ class Txn(msgspec.Struct, frozen=True):
 
     def size(self) -> int:
         """Bytes of its keys and values, for the limit of a request."""
-        total = sum(
-            len(c.key) + len(c.end) + (len(c.expected) if isinstance(c.expected, bytes) else 8)
-            for c in self.compares
-        )
-        for op in (*self.then, *self.otherwise):
-            match op:
-                case Txn():
-                    total += op.size()
-                case Put():
+        total = 0
+        for compare in self.compares:
+            expected = compare.expected
+            total += len(compare.key) + len(compare.end) + (len(expected) if type(expected) is bytes else 8)
+        for ops in (self.then, self.otherwise):
+            for op in ops:
+                if type(op) is Put:
                     total += len(op.key) + len(op.value)
-                case _:
+                elif type(op) is Txn:
+                    total += op.size()
+                else:
                     total += len(op.key) + len(op.end)
         return total
 

@@ -6,6 +6,7 @@ is readable in ``etcdctl`` and can be split at its dots in only one way.
 
 from __future__ import annotations
 
+import functools
 from urllib.parse import quote, unquote
 
 # Printable ASCII that needs no escaping, in addition to letters, digits and "_-~", which quote() always
@@ -17,13 +18,17 @@ def escape(name: str) -> str:
     """One name as one component of a key."""
     if name.isascii() and name.isalnum():
         return name  # most partitions are numbers, and there may be a hundred thousand
-    quoted = quote(name, safe=_SAFE)
-    return quoted.replace(".", "%2E")
+    return _quoted(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _quoted(name: str) -> str:
+    return quote(name, safe=_SAFE).replace(".", "%2E")
 
 
 def unescape(component: str) -> str:
     """The name in a component of a key."""
-    return unquote(component, errors="strict")
+    return unquote(component, errors="strict") if "%" in component else component
 
 
 def prefix_end(prefix: bytes) -> bytes:

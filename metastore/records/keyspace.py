@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from zlib import crc32
 
 from distop.errors import CorruptRecord, InvalidName
@@ -31,8 +31,11 @@ class OperationId:
     object: str = ""
 
     def __str__(self) -> str:
-        names = [self.table, self.type, *([self.object] if self.object else []), str(self.instance)]
-        return "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
+        names = (self.table, self.type, self.object) if self.object else (self.table, self.type)
+        told = "/".join(names)
+        if "%" in told or told.count("/") >= len(names):
+            told = "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
+        return f"{told}/{self.instance}"
 
     @property
     def slot(self) -> str:
@@ -96,7 +99,7 @@ class OperationKeys:
         self.table_pause = self.table_prefix + b"pause"
         """The same for its table, which holds all its operations."""
 
-    @property
+    @cached_property
     def waiting(self) -> bytes:
         """Its entry among the operations that no executor runs."""
         return self.keyspace.waiting_operation(self.operation)
@@ -226,7 +229,7 @@ class Keyspace:
         return escape(self.name).encode() + b"."
 
     def table(self, name: str) -> TableKeys:
-        return TableKeys(self, name)
+        return _table_keys(self, name)
 
     def operation(self, operation: OperationId) -> OperationKeys:
         return self.table(operation.table).operation(operation)
@@ -344,8 +347,8 @@ class Keyspace:
         return b"%s%04x." % (self.waiting, share) if share < SHARES else prefix_end(self.waiting)
 
     def waiting_operation(self, operation: OperationId) -> bytes:
-        name = self.active_operation(operation).removeprefix(self.active)
-        return self.waiting_from(self.share_of(operation)) + name
+        active = self.active_operation(operation)
+        return self.waiting_from(crc32(active) % SHARES) + active.removeprefix(self.active)
 
     def parse_waiting(self, key: bytes) -> OperationId:
         """The operation that waits there."""
@@ -389,3 +392,9 @@ class Keyspace:
     def table_of(self, key: bytes) -> str:
         """The table of a key (for keys below a table)."""
         return unescape(key[len(self.prefix) :].split(b".", 1)[0].decode())
+
+
+@lru_cache(maxsize=1024)
+def _table_keys(keyspace: Keyspace, name: str) -> TableKeys:
+    """They are asked for several times in each call."""
+    return TableKeys(keyspace, name)

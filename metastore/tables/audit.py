@@ -102,9 +102,10 @@ def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | No
     """
     if arg.series and (ended is None or ended.outcome == "success"):
         return ()
+    operation = str(arg.id)
     record = AuditRecord(
         action="start",
-        target=str(arg.id),
+        target=operation,
         by=arg.started_by,
         claimed=arg.claimed_by,
         address=arg.address,
@@ -116,7 +117,7 @@ def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | No
     if ended is not None:
         record.outcome, record.error_code = ended.outcome, ended.error_code
         record.rows, record.bytes = _number(ended.facts.get("rows")), _number(ended.facts.get("bytes"))
-    return (Put(_key(keys, arg.started_at, f"{crc32(str(arg.id).encode()):08x}"), encode(record)),)
+    return (Put(_key(keys, arg.started_at, f"{crc32(operation.encode()):08x}"), encode(record)),)
 
 
 def _reason(arg: OperationArg) -> str:
