@@ -63,7 +63,7 @@ def test_a_folder_of_all_hosts_is_known_by_the_file_of_the_driver(tmp_path: Path
 def test_why_a_store_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTOP_ALLOW_LOCATIONS", "s3://tables/")
     found = facts.store("/elsewhere", "sign")
-    assert found["error"].startswith("NotAllowed: /elsewhere is not among what may be opened here")
+    assert found["error"].startswith("NotAllowed: /elsewhere may not be opened here")
 
 
 def test_types_that_cannot_be_loaded_are_told() -> None:
