@@ -78,7 +78,7 @@ def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, InvalidArgument) as error:
         # Fields of a newer layout may have other types: then report the layout.
         _refuse_newer(_layout_of(value), kind, key)
-        raise CorruptRecord(f"{key.decode(errors='replace')} is not a {kind.__name__}: {error}") from error
+        raise CorruptRecord(f"{key.decode(errors='replace')} holds no {kind.__name__}: {error}") from error
     _refuse_newer(record.version, kind, key)
     return record
 

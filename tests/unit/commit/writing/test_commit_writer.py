@@ -207,7 +207,7 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         writer.write(pa.table({"a": [1], "c": ["x"]}))
     with pytest.raises(BadRow, match="do not fit"):
         writer.write(pa.table({"a": [2**40], "b": ["x"]}))
-    with pytest.raises(BadRow, match="'a' is required, 1 rows"):
+    with pytest.raises(BadRow, match="'a' is required, but 1 rows"):
         writer.write(pa.table({"a": pa.array([1, None], pa.int32()), "b": ["x", "y"]}))
     with pytest.raises(InvalidArgument):
         writer.write(pa.table({"a": [[1]], "b": ["x"]}))

@@ -19,7 +19,7 @@ def test_of_one_caller_only_so_many_are_under_way(kind: str) -> None:
     with ExitStack() as held:
         held.enter_context(enter("a"))
         with enter("a"):
-            with pytest.raises(Busy, match=r"2 .* of a are under way") as told:
+            with pytest.raises(Busy, match=r"2 .* of a are in progress") as told:
                 held.enter_context(enter("a"))
             assert told.value.retry_after_s > 0
             with enter("b"), pytest.raises(Busy, match=r"3 .* are in progress here"):

@@ -251,7 +251,7 @@ def test_the_types_of_the_table_decide_where_it_has_any(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "argument", "field", "says"),
     [
-        ("zip,Note\n1,2\n", {}, "paths", "no column 'Note'.*called 'note'"),
+        ("zip,Note\n1,2\n", {}, "paths", "no column 'Note'.*has 'note'"),
         ("zip,note\n1,2\n", {"columns": ["zip", "nota"]}, "columns", "source has no column 'nota'"),
         ("note\n1\n", {}, "paths", "requires a column 'zip'"),
         ("zip,note\n1,2\n", {"columns": ["note"]}, "columns", "requires a column 'zip'"),

@@ -160,7 +160,7 @@ def test_floats_and_decimals_widen(tmp_path: Path) -> None:
 
 def test_what_cannot_be_widened_is_said_before_a_row_is_read(ingesting: Ingesting, tmp_path: Path) -> None:
     path = csv(tmp_path, "1.csv", "id,name\n2,b\n2.5,c\n")
-    with pytest.raises(InvalidArgument, match="cannot become") as caught:
+    with pytest.raises(InvalidArgument, match="cannot be widened to that") as caught:
         ingesting.start(paths=path, on_wider_types="widen", on_bad_rows="quarantine")
     assert caught.value.details["column"] == "id"
     # Who wants such rows to be bad ones says which type it is.

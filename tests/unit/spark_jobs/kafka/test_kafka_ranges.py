@@ -39,7 +39,7 @@ def test_it_begins_at_the_watermark_and_ends_at_what_is_there() -> None:
     ("given", "watermarks", "error", "text"),
     [
         ({}, {"0": "2"}, OffsetsLost, "no longer has offsets 2 to 4, it begins at 5"),
-        ({}, {"0": "11"}, OffsetsLost, "ends at offset 10 in partition 0, and 11 comes next"),
+        ({}, {"0": "11"}, OffsetsLost, "ends at offset 10 in partition 0, but 11 comes next"),
         ({}, {"1": "1"}, OffsetsLost, "has no partition 1"),
         ({"from": "earliest"}, {"0": "7"}, AlreadyIngested, "up to offset 7: 5 is before it"),
         ({"from": "earliest"}, {"0": "2"}, OffsetsLost, "offsets 2 to 4"),
