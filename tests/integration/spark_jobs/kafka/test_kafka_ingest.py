@@ -173,7 +173,7 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
         anew = others.topic(name=topic.name)
         anew.ids(0, 9)
         with pytest.raises(
-            OffsetsLost, match="ends at offset 3 in partition 0, and 10 comes next: it was made"
+            OffsetsLost, match="ends at offset 3 in partition 0, but 10 comes next: it was created"
         ):
             ingesting.start(kafka=anew.argument(), source="orders")
         # Under its own name a cluster's topic is a source of its own.
