@@ -118,6 +118,12 @@ test-helm: setup ## the tests of the Helm chart; builds helm with Go, which take
 	@deploy/helm.sh .venv/helm
 	$(BIN)/python -m pytest tests/process/deployed/test_helm_chart.py $(ARGS)
 
+.PHONY: test-kubernetes
+test-kubernetes: setup ## the Helm chart on a real API server; builds it with Go, which takes long
+	@deploy/helm.sh .venv/helm
+	@deploy/kubernetes.sh .venv/kubernetes
+	$(BIN)/python -m pytest tests/process/deployed/test_kubernetes.py $(ARGS)
+
 .PHONY: test-alerts
 test-alerts: setup ## the alert rules, in the promtool of Debian's package prometheus
 	@deploy/prometheus.sh .venv/prometheus
