@@ -109,7 +109,7 @@ run(
 assert sorted(row.number for row in spark.table("distop.spark.v").collect()) == [4, 5, 6]
 run(
     "CREATE OR REPLACE VIEW distop.spark.v AS SELECT max(id) AS top FROM distop.spark.t",
-    "ALTER VIEW distop.spark.v RENAME TO spark.x",
+    "ALTER VIEW distop.spark.v RENAME TO distop.spark.x",
 )
 assert [row.top for row in spark.table("distop.spark.x").collect()] == [6]
 assert [row.viewName for row in spark.sql("SHOW VIEWS IN distop.spark").collect()] == ["x"]
