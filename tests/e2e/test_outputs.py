@@ -153,7 +153,9 @@ async def test_save_modes_of_a_delta_table(service: Whole) -> None:
     again = {"paths": [str(source)], "reingest": True}
     with pytest.raises(TableNotEmpty, match="version 0"):
         await service.client.start("d", "ingest", {**again, "mode": "error_if_exists"})
-    with pytest.raises(InvalidArgument, match="know append, error_if_exists, ignore, overwrite"):
+    with pytest.raises(
+        InvalidArgument, match="format delta support append, error_if_exists, ignore, overwrite"
+    ):
         await service.client.start("d", "ingest", {**again, "mode": "overwrite_partitions"})
     assert (await service.ingest(source, "d", mode="ignore", reingest=True)).facts["ignored"]
     await service.ingest(source, "d", reingest=True)

@@ -78,7 +78,7 @@ async def test_what_may_not_be_seen_is_as_if_it_were_not_there(two: list[Coordin
             with pytest.raises(DistopError) as told:
                 await getattr(root, call)(absent)
             assert [told.value.code, str(told.value).replace("z.9", "a.1")] == seen[:2]
-        with pytest.raises(PermissionDenied, match="no admin"):
+        with pytest.raises(PermissionDenied, match="does not have the role admin"):
             await jane.drop_table("b.1")
 
 

@@ -236,7 +236,7 @@ async def test_what_is_wrong_is_reported_and_keeps_nothing_else(dock: Dock) -> N
         "_SUCCESS",
     }
     assert "misplaced" in report.problems["sub/ORDERME"]
-    assert "'data' beside _POINTER" in report.problems["both"]
+    assert "'data' and _POINTER" in report.problems["both"]
 
 
 @pytest.mark.parametrize("where", ["", "sub/", "sub/1/"])
