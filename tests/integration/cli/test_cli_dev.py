@@ -200,7 +200,8 @@ async def test_everything_works_behind_tls_for_those_who_have_a_token(
             ("ingest", "rows", str(tmp_path / "rows.csv"), "--wait"),
         ):
             code, _, err = await distop(*words, **reader)
-            assert code != 0 and "does not have the role" in " ".join(err.split()), err
+            assert code != 0
+            assert "does not have the role" in " ".join(err.split()), err
             code, _, err = await distop(*words, **writer)
             assert code == 0, err
         code, out, _ = await distop("ls", "-o", "json", **reader)
