@@ -36,7 +36,7 @@ BATCHES, ROWS = 15, 40
 """How many are enqueued for each member that is replaced; and the rows of each."""
 
 TTL_S = 2
-DEADLINE_S = 400.0
+DEADLINE_S = 120.0
 """For a member to be there or gone, and for what was enqueued to be applied."""
 
 FED, CALLED = "fed", "called"
