@@ -62,7 +62,7 @@ def _remove(place: SidecarFolder) -> bool:
     """Remove a folder, unless a sidecar runs there or is about to start."""
     locks: list[int] = []
     try:
-        for path in (place.starting_lock, place.serving_lock):
+        for path in (place.starting_lock, place.service_lock, place.serving_lock):
             lock = take_lock(path)
             if lock is None:
                 return False

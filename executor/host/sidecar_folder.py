@@ -13,6 +13,7 @@ import os
 import secrets
 import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,8 @@ PROTOCOL = 3
 different versions never connect."""
 
 SCRATCH_OWNER = ".operation"
+
+_PAUSE_S = 0.02
 
 _LONGEST_SOCKET_PATH = 107
 """Limit of ``sun_path`` in Linux, without its closing zero byte."""
@@ -79,6 +82,11 @@ class SidecarFolder:
     def serving_lock(self) -> Path:
         """Held by the sidecar while it runs."""
         return self.folder / "serving.lock"
+
+    @property
+    def service_lock(self) -> Path:
+        """Held by ``distop sidecar`` from before it serves: a sidecar that a task has started ends for it."""
+        return self.folder / "service.lock"
 
     @property
     def starting_lock(self) -> Path:
@@ -140,3 +148,20 @@ def take_lock(path: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process holds this lock file."""
+    lock = take_lock(path)
+    if lock is None:
+        return True
+    os.close(lock)
+    return False
+
+
+def wait_for_lock(path: Path, patience_s: float) -> int | None:
+    """Take a lock file as soon as it is free; ``None`` if that takes longer than ``patience_s``."""
+    deadline = time.monotonic() + patience_s
+    while (lock := take_lock(path)) is None and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)
+    return lock

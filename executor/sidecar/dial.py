@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from distop.errors import Unavailable
-from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
+from distop.executor.host.sidecar_folder import SidecarFolder, is_locked, take_lock
 from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, USER
 
 log = logging.getLogger(__name__)
@@ -63,10 +63,12 @@ def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
                 break
             if not starts:
                 pass  # a process with the password starts one
+            elif is_locked(place.service_lock):
+                pass  # `distop sidecar` is about to serve
             elif lock is None:
                 lock = take_lock(place.starting_lock)
             elif child is None or child.poll() is not None:
-                # One that ends normally gave way to another: its predecessor may be about to end.
+                # One that ends normally gave way to another one, or its predecessor is about to end.
                 crashes += child is not None and child.returncode != 0
                 if crashes < MAX_CRASHES:
                     child = start_sidecar(place, environment)

@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distop.errors import DistopError
+from distop.errors import DistopError, Unavailable
 from distop.executor.host.connect import connect
 from distop.executor.host.folder_sweep import sweep_folders
 from distop.executor.host.loop import event_loop
 from distop.executor.host.scratch_sweep import keep_swept
-from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
+from distop.executor.host.sidecar_folder import SidecarFolder, is_locked, wait_for_lock
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.sidecar.connection import Connection
 from distop.metastore.crashpoints import reached
@@ -55,7 +55,16 @@ log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 1024
 """Most connected tasks; more are refused."""
 
+YIELD_S = 60.0
+"""How long ``distop sidecar`` waits for the sidecar that a task has started to end."""
+
 _RETRY_S = 0.5
+
+_LOOK_S = 0.5
+"""How often a sidecar that a task has started looks whether ``distop sidecar`` waits for it to end."""
+
+_SUCCEED_S = 5.0
+"""How long ``distop sidecar`` waits for one that has been asked to end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +77,8 @@ class SidecarConfig:
     lease_ttl_s: int = 5
     """Seconds after which the claims of a host that vanished are free."""
     idle_exit_s: float | None = None
-    """End after this many seconds without a connection; ``None``: never."""
+    """End after this many seconds without a connection, or when one that never ends by itself (``None``)
+    waits to take over."""
     drain_s: float = 2.0
     """How long marks in progress may take when it is asked to end."""
     metrics: MetricsConfig | None = None
@@ -166,8 +176,11 @@ class Sidecar:
             elif idle_s is not None and clock() - self._last_connected >= idle_s:
                 log.info("sidecar_idle")
                 return
+            if idle_s is not None and is_locked(self.config.place.service_lock):
+                log.info("sidecar_gives_way")
+                return
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if idle_s is None else max(0.05, idle_s / 4)):
+                async with asyncio.timeout(None if idle_s is None else min(_LOOK_S, max(0.05, idle_s / 4))):
                     await stop.wait()
 
     async def _keep_lease(self, client: EtcdClient) -> None:
@@ -220,18 +233,35 @@ class Sidecar:
 
 
 def run(config: SidecarConfig) -> int:
-    """Serve until SIGTERM, SIGINT, or idle; the exit code. Also 0 if another sidecar already serves here."""
+    """Serve until SIGTERM, SIGINT, or idle; the exit code. Also 0 if another sidecar serves here and goes on.
+
+    Raises
+    ------
+    Unavailable
+        The sidecar that a task has started did not end for this one within :data:`YIELD_S`.
+    """
     place = config.place.prepare()
-    lock = take_lock(place.serving_lock)
-    if lock is None:
-        log.info("sidecar_runs_already", extra={"socket": str(place.socket)})
-        return 0
-    settle_heap()
-    try:
+    with contextlib.ExitStack() as locks:
+
+        def taken(path: Path, patience_s: float = 0.0) -> bool:
+            lock = wait_for_lock(path, patience_s)
+            if lock is not None:
+                locks.callback(os.close, lock)
+            return lock is not None
+
+        service = config.idle_exit_s is None and taken(place.service_lock, _SUCCEED_S)
+        serves = taken(place.serving_lock, YIELD_S if service else 0.0)
+        if service and not serves:
+            raise Unavailable(
+                f"the sidecar at {place.socket} does not end for this one",
+                hint=f"end its process, which {place.pid_file} names",
+            )
+        if not serves:
+            log.info("sidecar_runs_already", extra={"socket": str(place.socket)})
+            return 0
+        settle_heap()
         with asyncio.Runner(loop_factory=event_loop) as runner:
             runner.run(_until_signalled(config))
-    finally:
-        os.close(lock)
     return 0
 
 

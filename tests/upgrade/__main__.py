@@ -87,7 +87,6 @@ class Fleet:
         self._addresses = {name: f"127.0.0.1:{free_port()}" for name in MEMBERS[:2]}
         self._env = {**os.environ, **ALL, **config.to_env(), "DISTOP_RUNTIME_DIR": str(folder / "run")}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._sources: dict[str, Path] = {}
 
     def client(self) -> Client:
         return Client(",".join(self._addresses.values()), timeout_s=60, connect_timeout_s=60)
@@ -100,7 +99,6 @@ class Fleet:
             "executor": ["--master", "local[1]", "--lease-ttl", str(TTL_S)],
             "sidecar": [],
         }[role]
-        self._sources[name] = sources
         env = {**self._env, "PYTHONPATH": str(sources)}
         place = "import distop.cli.main as main; print(main.__file__)"
         found = subprocess.run(
@@ -146,12 +144,6 @@ class Fleet:
 
     def all_there(self, client: Client) -> bool:
         """Whether the members are these processes, and no others."""
-        if self._processes[SIDECAR].poll() == 0:  # the first task without one has started another
-            for one in client.members():
-                if one.role == "sidecar":
-                    os.kill(one.pid, signal.SIGTERM)
-            self.start(SIDECAR, self._sources[SIDECAR])
-            return False
         if ended := [name for name, process in self._processes.items() if process.poll() is not None]:
             raise SystemExit(f"{', '.join(ended)} ended by itself: its log is in {self._folder}")
         return {one.pid for one in client.members()} == {one.pid for one in self._processes.values()}

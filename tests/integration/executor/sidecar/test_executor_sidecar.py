@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.sidecar import wire
+from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
+from distop.executor.sidecar import dial, wire
 from distop.executor.sidecar.client import SidecarClient
 from distop.executor.sidecar.connection import HIGH_WATER
 from distop.executor.sidecar.dial import SidecarUnavailable
@@ -30,6 +30,8 @@ from support.etcd.etcds import enable_users
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy
 from support.services.executing import (
+    TTL_S,
+    Child,
     all_done,
     job_records,
     place_in,
@@ -164,6 +166,48 @@ async def test_tasks_go_on_when_their_sidecar_is_killed(
     assert summary == TaskSummary(won=900)
     assert len(files(tmp_path)) == 900
     assert len(await job_records(client, arg)) == 900
+
+
+def service(etcd: EtcdConfig, place: SidecarFolder, folder: Path) -> Child:
+    """``distop sidecar``, as a service manager starts it."""
+    given = ["--folder", str(place.folder), "--lease-ttl", str(TTL_S)]
+    return Child(etcd, folder, "-m", "distop.cli.main", "sidecar", *given)
+
+
+async def test_the_service_takes_over_from_a_sidecar_that_a_task_has_started(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
+) -> None:
+    """O13: as after the service was stopped while tasks ran. A task goes on through it."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=300)
+    taken = await take(client, arg, session)
+    with connected(place, etcd_config) as worker:
+        running = task(worker, taken)
+        await eventually(lambda: traces(tmp_path, "holds"))
+        started = sidecar_pid(place)
+        with service(etcd_config, place, tmp_path) as sidecar:
+            await eventually(lambda: sidecar_pid(place) == sidecar.pid != started, 20.0)
+            (tmp_path / "release").touch()
+            assert await asyncio.wait_for(running, 30) == TaskSummary(won=300)
+            assert sidecar_pid(place) == sidecar.pid
+            with service(etcd_config, place, tmp_path) as another:
+                assert await another.exit_code(20.0) == 0
+            sidecar.terminate()
+            assert await sidecar.exit_code(20.0) == 0
+    assert len(await job_records(client, arg)) == 300
+
+
+async def test_a_task_starts_no_sidecar_while_the_service_is_about_to_serve(
+    etcd_config: EtcdConfig, place: SidecarFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dial, "START_TIMEOUT_S", 0.5)
+    lock = take_lock(place.service_lock)
+    assert lock is not None
+    with pytest.raises(SidecarUnavailable):
+        SidecarClient(place, etcd_config.to_env())
+    assert not place.log.exists()
+    os.close(lock)
+    monkeypatch.undo()
+    SidecarClient(place, etcd_config.to_env()).close()
 
 
 async def test_a_sealed_operation_reaches_its_tasks_at_once(

@@ -51,9 +51,10 @@ def test_a_folder_with_scratch_is_kept_longer(tmp_path: Path) -> None:
     assert sweep_folders(own, now=time.time() + IDLE_WITH_SCRATCH_S + 60) == [dead.folder]
 
 
-def test_a_folder_that_is_served_is_kept(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["starting", "service", "serving"])
+def test_a_folder_that_is_served_is_kept(tmp_path: Path, name: str) -> None:
     own, other = place(tmp_path), place(tmp_path, "other")
-    lock = take_lock(other.serving_lock)
+    lock = take_lock(other.folder / f"{name}.lock")
     assert lock is not None
     assert sweep_folders(own, now=time.time() + IDLE_S + 60) == []
     os.close(lock)
