@@ -39,6 +39,8 @@ _OPTIONS = [
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.enable_http_proxy", 0),
+    # Before a coordinator closes an idle connection: gRPC would print a line about that for the user.
+    ("grpc.client_idle_timeout_ms", 100_000),
     # Separate connections: a dead connection's back-off in one client must not delay another one.
     ("grpc.use_local_subchannel_pool", 1),
 ]
