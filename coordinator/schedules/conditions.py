@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from pyiceberg.table import TableProperties
-from pyiceberg.table.metadata import TableMetadata
+from typing import TYPE_CHECKING, Any
 
 from distop.commit.files.storage import storage_of
-from distop.commit.layout.model import load_metadata
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.table import Head, TableRecord
+
+if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
 
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*>\s*([0-9][0-9_]{0,17})\s*")
 
@@ -45,6 +44,8 @@ def check_measured(table: TableRecord) -> None:
 
 def measured(table: TableRecord, head: Head) -> dict[str, int]:
     """All measures of a published state. Reads its metadata file."""
+    from distop.commit.layout.model import load_metadata
+
     metadata = load_metadata(head.metadata_location, storage=storage_of(table))
     snapshot = metadata.current_snapshot()
     told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
@@ -53,6 +54,8 @@ def measured(table: TableRecord, head: Head) -> dict[str, int]:
 
 def _small_files(metadata: TableMetadata, told: Mapping[str, Any]) -> int:
     """Data files in excess of the number that the target size of writers would give."""
+    from pyiceberg.table import TableProperties
+
     name, default = (
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES,
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,

@@ -1,0 +1,25 @@
+"""What a service loads when it starts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+OF_METRICS = {"starlette", "uvicorn", "prometheus_client", "h11", "anyio"}
+OF_TABLES = {"pyiceberg", "pydantic", "pyarrow", "pandas", "numpy", "fsspec", "pyspark", "duckdb"}
+"""Two thirds of the processor time of a coordinator's start, if it loaded them then."""
+
+
+@pytest.mark.parametrize(
+    "module", ["coordinator.service", "executor.runner.service", "executor.sidecar.server"]
+)
+def test_a_service_loads_what_metrics_and_tables_need_when_it_needs_it(module: str) -> None:
+    script = f"import sys, distop.{module}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = set(done.stdout.split())
+    assert "distop" in loaded
+    assert not loaded & (OF_METRICS | OF_TABLES)
