@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from distop.cli.commands.services import Etcd
 from distop.cli.commands.tables import PANEL
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
+from distop.cli.options.services import Etcd
 from distop.cli.options.session import WithOutput
 
 if TYPE_CHECKING:

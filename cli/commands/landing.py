@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from distop.cli.commands.services import end_with
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration
+from distop.cli.options.services import end_with
 from distop.cli.options.session import Connected
 from distop.cli.output.exits import SOMETHING_WRONG
 from distop.cli.output.logs import Level, LogFormat, configure

@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from distop.cli.commands.services import PANEL, Etcd
+from distop.cli.commands.services import PANEL
 from distop.cli.options.bundles import command
+from distop.cli.options.services import Etcd
 from distop.cli.options.session import WithOutput
 from distop.errors import Unavailable
 

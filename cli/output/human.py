@@ -9,8 +9,9 @@ from rich.text import Text
 
 from distop.cli.output.base import Listing, Output
 from distop.cli.output.findings import doctor_lines, some_hosts, worker_lines
+from distop.cli.output.grids import STYLES, members_grid, watermarks_grid
 from distop.cli.output.progress import follow
-from distop.cli.output.schedules import schedule_pairs, schedules_grid
+from distop.cli.output.schedules import schedule_pairs
 from distop.cli.output.screen import Screen, grid_of
 from distop.cli.output.style import (
     STATE_STYLES,
@@ -21,13 +22,10 @@ from distop.cli.output.style import (
     printable,
 )
 from distop.cli.output.texts import (
-    became,
     completion_line,
     content_pairs,
     failed_partitions,
-    in_series,
     index_line,
-    number_of,
     seconds_since,
     series_line,
     text_of,
@@ -35,7 +33,6 @@ from distop.cli.output.texts import (
 )
 from distop.client import (
     AuditEntry,
-    Batch,
     Diagnosis,
     Enqueued,
     Explanation,
@@ -46,7 +43,6 @@ from distop.client import (
     OperationUpdate,
     Ordering,
     Schedule,
-    Snapshot,
     Table,
     Trace,
     Watermarks,
@@ -79,16 +75,11 @@ class HumanOutput(Output):
         show[type(result)](result)
 
     def listed(self, what: Listing, items: Sequence[Any], more: bool) -> None:
-        lists: Mapping[Listing, Callable[[Any, bool], None]] = {
-            "operations": self._operations,
-            "tables": self._tables,
-            "audit": self._audit,
-            "backlog": self._backlog,
-            "snapshots": self._snapshots,
-            "traces": self._traces,
-            "schedules": self._schedules,
-        }
-        lists[what](items, more)
+        if what == "traces":
+            self._traces(items)
+            return
+        style = STYLES[what]
+        self._screen.list(style.grid(items), style.empty, more, style.spare)
 
     def _operation(self, operation: Operation) -> None:
         error = f"{operation.error.code}: {operation.error.message}" if operation.error else ""
@@ -157,24 +148,6 @@ class HumanOutput(Output):
             self._out.print(Text(printable(f"warning: {text}"), "yellow"), soft_wrap=True)
         self.note("nothing was started")
 
-    def _operations(self, operations: Sequence[Operation], more: bool) -> None:
-        grid = grid_of("OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "TOOK", "BY", "ERROR")
-        for operation in operations:
-            grid.add_row(
-                printable(operation.name) + in_series(operation),
-                Text(
-                    operation.state.value + (" (paused)" if operation.pause else ""),
-                    STATE_STYLES[operation.state],
-                ),
-                counts(operation.jobs),
-                text_of(operation.facts.get("rows", "")),
-                when(operation.started_at),
-                duration(operation.duration_s),
-                printable(operation.started_by),
-                printable(operation.error.code) if operation.error else "",
-            )
-        self._screen.list(grid, "no operations", more, ("BY", "TOOK", "STARTED", "ROWS", "JOBS"))
-
     def updates(self, updates: Iterable[OperationUpdate]) -> Operation:
         return self.progress(updates)
 
@@ -203,7 +176,7 @@ class HumanOutput(Output):
             ]
         )
 
-    def _traces(self, traces: Sequence[Trace], more: bool) -> None:
+    def _traces(self, traces: Sequence[Trace]) -> None:
         for one in traces:
             where = f"job {one.partition}, attempt {one.attempt}" if one.partition else "completion"
             self._out.print(Text(printable(f"{when(one.at)} {where}: {one.error}"), "bold"), soft_wrap=True)
@@ -214,61 +187,15 @@ class HumanOutput(Output):
                 "no stack trace is stored: no user code has raised; distop show has errors of distop itself"
             )
 
-    def _snapshots(self, snapshots: Sequence[Snapshot], more: bool) -> None:
-        grid = grid_of("SNAPSHOT", "COMMITTED", "CHANGE", "ROWS", "ADDED", "OPERATION", "STATE")
-        for one in snapshots:
-            state = "present" if one.present else "" if one.in_history else "not in the history"
-            grid.add_row(
-                str(one.snapshot_id),
-                when(one.committed_at),
-                one.change,
-                number_of(one.rows),
-                number_of(one.added_rows),
-                printable(one.operation or "another program"),
-                printable(", ".join(filter(None, [state, *one.refs]))),
-            )
-        spare = ("ADDED", "CHANGE", "STATE", "COMMITTED")
-        self._screen.list(grid, "no snapshot: nothing has been published yet", more, spare)
-
-    def _tables(self, tables: Sequence[Table], more: bool) -> None:
-        grid = grid_of("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")
-        for table in tables:
-            grid.add_row(
-                printable(table.name),
-                printable(table.location),
-                printable(table.format),
-                " ".join(filter(None, [str(len(table.running) or ""), "paused" if table.pause else ""])),
-                printable(table.leader),
-                "" if table.snapshot_id is None else str(table.snapshot_id),
-            )
-        spare = ("LED BY", "SNAPSHOT", "FORMAT")
-        self._screen.list(grid, "no tables: distop tables create NAME --location URL", more, spare)
-
     def watermarks(self, watermarks: Watermarks) -> None:
-        grid = grid_of("SOURCE", "PARTITION", "WATERMARK")
-        for source, partitions in sorted(watermarks.items()):
-            for partition, value in sorted(partitions.items()):
-                grid.add_row(printable(source), printable(partition), printable(value))
-        self._screen.list(grid, "no watermarks: nothing has been ingested yet", more=False)
+        self._screen.list(
+            watermarks_grid(watermarks), "no watermarks: nothing has been ingested yet", more=False
+        )
 
     def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
-        led: dict[str, int] = {}
-        for leader in leaders:
-            led[leader.member] = led.get(leader.member, 0) + 1
-        grid = grid_of("MEMBER", "ROLE", "ADDRESS", "HOST", "PID", "SINCE", "TYPES", "LEADS")
-        for member in members:
-            leads = str(led.get(member.id, 0)) if member.role == "coordinator" else ""
-            grid.add_row(
-                printable(member.id),
-                member.role + (" (draining)" if member.draining else ""),
-                printable(member.address),
-                printable(member.host),
-                str(member.pid or ""),
-                when(member.started_at),
-                printable(", ".join(member.types)),
-                leads,
-            )
-        self._screen.list(grid, "no members", False, ("SINCE", "PID", "HOST", "TYPES", "LEADS"))
+        self._screen.list(
+            members_grid(members, leaders), "no members", False, ("SINCE", "PID", "HOST", "TYPES", "LEADS")
+        )
 
     def _diagnosis(self, diagnosis: Diagnosis) -> None:
         looked = f"{diagnosis.tables:,} tables and {diagnosis.operations:,} operations"
@@ -283,21 +210,6 @@ class HumanOutput(Output):
         for line in found:
             self._out.print(line, soft_wrap=True)
         self.note(f"looked at {looked}" + ("" if found else ": no problem found"))
-
-    def _audit(self, entries: Sequence[AuditEntry], more: bool) -> None:
-        grid = grid_of("WHEN", "WHO", "FROM", "WHAT", "TO", "ASKED FOR", "WHY", "BECAME")
-        for entry in entries:
-            grid.add_row(
-                when(entry.at),
-                printable(entry.by),
-                printable(entry.address),
-                printable(entry.action if entry.outcome != "denied" else f"{entry.action} (denied)"),
-                printable(entry.target),
-                printable(text_of(entry.argument)),
-                printable(entry.reason),
-                became(entry),
-            )
-        self._screen.list(grid, "nothing yet", more, ("ASKED FOR", "WHY", "BECAME", "WHO"))
 
     def _grants(self, told: Grants) -> None:
         grid = grid_of("WHO", "ROLE", "TABLES")
@@ -331,23 +243,6 @@ class HumanOutput(Output):
             self.note(
                 f"it is late and blocks the table: distop backlog retry|skip {answer.table} {answer.batch}"
             )
-
-    def _backlog(self, batches: Sequence[Batch], more: bool) -> None:
-        grid = grid_of("BATCH", "STATE", "TYPE", "SINCE", "BY", "FAILED", "OPERATION")
-        for batch in batches:
-            grid.add_row(
-                printable(batch.name),
-                batch.state,
-                printable(batch.type),
-                when(batch.finished_at or batch.queued_at),
-                printable(batch.queued_by),
-                str(batch.attempts or ""),
-                printable(batch.operation),
-            )
-        self._screen.list(grid, "no batches", more, ("BY", "SINCE", "TYPE"))
-
-    def _schedules(self, schedules: Sequence[Schedule], more: bool) -> None:
-        self._screen.list(schedules_grid(schedules), "no schedules", more, ("STARTED", "LAST", "OPERATION"))
 
     def _schedule(self, schedule: Schedule) -> None:
         self._screen.pairs(schedule_pairs(schedule))

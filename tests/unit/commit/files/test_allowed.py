@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from distop.cli.commands.services import AllowOptions
+from distop.cli.options.services import AllowOptions
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.files.allowed import (
     ENDPOINTS,
