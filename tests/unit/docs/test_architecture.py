@@ -50,6 +50,14 @@ def test_every_line_of_the_checklist_leads_to_a_module_and_a_test_that_names_it(
         assert re.search(rf"\b{line}\b", said), f"the docstring of {shown} does not name {line}"
 
 
+def test_twenty_questions_are_answered_by_modules_that_define_the_answer() -> None:
+    rows = section("questions")
+    assert len({question for question, _, _ in rows}) == 20
+    for question, module, name in rows:
+        defined = [getattr(node, "name", "") for node in ast.parse((ROOT / module).read_text()).body]
+        assert name in defined, f"{question} {module} does not define {name}"
+
+
 def test_every_room_is_described_and_every_module_that_is_named_exists() -> None:
     assert sorted(room for room, _ in section("rooms")) == ROOMS
     named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", DOCUMENT))
