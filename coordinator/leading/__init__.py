@@ -1,1 +1,1 @@
-"""Leading tables: who should, who does, and the loop that moves a table's operations to their end."""
+"""Leading tables: which coordinator should lead a table, which one does, and the loop that drives it."""

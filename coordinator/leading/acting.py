@@ -1,4 +1,4 @@
-"""One action of a leader for an operation: doing it, ending it early, and what its failure means."""
+"""One action of a leader for an operation: performing it, interrupting it, and handling its failure."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ class Acting:
         self._fields = {"table": keys.name, "epoch": epoch.revision}
 
     def interrupt(self, slot: Slot) -> None:
-        """End what is being called for an operation that somebody has decided not to publish."""
+        """Interrupt the running call of an operation that is no longer to be published."""
         if isinstance(slot.action, Finish) and not isinstance(
             decide(slot.tracked, deadline_passed=False, paused=True), Finish | Wait
         ):
             self._completion.outside.interrupt(slot.tracked)
 
     def reap(self, slot: Slot, now: float) -> None:
-        """Look at an action that has ended; what it did shows in etcd, only failures matter here."""
+        """Handle an action that has ended. Its effects are read from etcd, so only a failure matters here."""
         task, slot.task = slot.task, None
         error = None if task is None or task.cancelled() else task.exception()
         if error is None:
@@ -57,7 +57,7 @@ class Acting:
         elif isinstance(error, LeadershipLost | LeaseLost):
             raise error
         elif isinstance(error, OperationPaused):
-            # etcd knew it before we did. Word of it, and of its end, is on its way.
+            # The state in etcd is newer than ours; the watch will deliver it.
             slot.failures, slot.not_before = 0, now + FIRST_PAUSE_S
         else:
             slot.failures += 1
@@ -74,7 +74,7 @@ class Acting:
             )
 
     async def perform(self, tracked: Tracked, action: Action) -> None:
-        """One action. Its effect on ``tracked`` is applied at once, and comes again as an event."""
+        """Perform one action. Its effect on ``tracked`` is applied at once, and again by the watch."""
         self._session.check()
         match action:
             case Seal():

@@ -1,4 +1,4 @@
-"""An event that is set when something happens, or once a time has come."""
+"""An event that is set when something happens, and at the latest at a given time."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import asyncio
 
 
 class Alarm:
-    """Belongs to one event loop; one waits for it.
+    """Belongs to one event loop; has one waiter.
 
-    To set it for the time that is due next costs nothing as long as an earlier one stands: most of what a
-    leader waits for comes long before any of these.
+    Setting it for a later time than the one already set costs nothing. That is the common case: most events
+    that a leader waits for happen long before any of these times.
     """
 
     def __init__(self) -> None:
@@ -17,11 +17,11 @@ class Alarm:
         self._timer: asyncio.TimerHandle | None = None
 
     def ring(self) -> None:
-        """Something has happened."""
+        """Set the event now."""
         self._event.set()
 
     async def within(self, seconds: float) -> None:
-        """Until it rings: so many seconds from now at the latest, and perhaps for nothing."""
+        """Wait for the event, this many seconds at most. It may end earlier, without a reason."""
         loop = asyncio.get_running_loop()
         at = loop.time() + seconds
         if self._timer is None or self._timer.when() > at:
@@ -31,7 +31,7 @@ class Alarm:
         self._event.clear()
 
     def cancel(self) -> None:
-        """Nobody waits any more."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,8 +1,8 @@
-"""The leader of one table: follows its operations and moves each to its end.
+"""The leader of one table: follows its operations and drives each to its end.
 
-Level-triggered: it lists the table's operations at a revision, watches from the next, and acts on what
-stands in etcd. Everything it remembers can be thrown away and read again; that is what happens when the
-watch loses history, and what the next leader does.
+Level-triggered: it lists the table's operations at a revision, watches from the next one, and acts on the
+state in etcd. State in memory is a cache that can be discarded and read again. That happens when the watch
+loses history, and when another leader begins.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from distop.metastore.records.record import decode
 log = logging.getLogger(__name__)
 
 FEW = 32
-"""Operations of a table, and keys of an operation, that a leader which begins reads in the same requests as
-those of other tables. Who takes over a thousand tables would make several requests for each else."""
+"""Operations of a table, and keys of an operation, that a new leader reads in the same requests as those of
+other tables. A member that takes over a thousand tables would otherwise make several requests for each."""
 
 PAGE = 2000
-"""Keys of a larger operation read at once: the event loop is not held up for long."""
+"""Keys of a larger operation read in one request: few enough not to block the event loop for long."""
 
 WIND_DOWN_S = 2.0
-"""How long actions under way are waited for before a table is handed over."""
+"""Longest wait for running actions before a table is handed over."""
 
 
 class TableDriver:
@@ -60,8 +60,8 @@ class TableDriver:
     planner:
         Plans the batches of the table's backlog; ``None`` leaves the backlog alone.
     paused:
-        Whether somebody holds an operation, as far as is known; :meth:`look_again` says that it has changed.
-        What counts is compared in the transactions.
+        Whether an operation is paused, as far as is known; call :meth:`look_again` when it changes.
+        The transactions compare it again.
     clock:
         Seconds, monotonic.
     wall:
@@ -102,7 +102,7 @@ class TableDriver:
                 client, keys, epoch, planner, check=session.check, rested=self._alarm.ring, wall=wall
             )
         self._winds_down = False
-        """No new action begins."""
+        """No new action is started."""
         self.idle_since: float | None = None
         """When the table was last seen without any operation, by ``clock``."""
         self._listed = False
@@ -112,11 +112,11 @@ class TableDriver:
         return {"table": self._keys.name, "epoch": self._epoch.revision}
 
     def tracked(self) -> Iterator[Tracked]:
-        """The operations that are followed at present."""
+        """The operations it follows at present."""
         return (slot.tracked for slot in self._slots.values())
 
     def look_again(self) -> None:
-        """Something that it does not follow itself has changed."""
+        """Call when something has changed that the driver does not watch itself."""
         self._alarm.ring()
         self._heed_backlog()
 
@@ -126,7 +126,7 @@ class TableDriver:
             self.idle_since = None
 
     async def wind_down(self) -> bool:
-        """Begin no action any more, and wait for those under way; whether all ended. If not, go on."""
+        """Start no action and wait for running ones; returns whether all ended. If not, work goes on."""
         self._winds_down = True
         tasks = [slot.task for slot in self._slots.values() if slot.task is not None]
         if tasks and (await asyncio.wait(tasks, timeout=WIND_DOWN_S))[1]:
@@ -140,7 +140,7 @@ class TableDriver:
         Raises
         ------
         LeadershipLost, LeaseLost
-            The epoch is over; somebody else leads now or will.
+            The epoch is over; another coordinator leads, or will.
         """
         try:
             while True:
@@ -165,7 +165,7 @@ class TableDriver:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._ends.leave(self._keys.history_prefix)
 
-    # -- what stands in etcd ---------------------------------------------------------------------------
+    # -- reading etcd ----------------------------------------------------------------------------------
 
     async def _list(self) -> int:
         """Read everything again, at one revision; returns it."""
@@ -193,7 +193,7 @@ class TableDriver:
         return revision
 
     async def _track(self, operation: OperationId, revision: int) -> None:
-        """Begin to follow an operation as it stood at ``revision``."""
+        """Begin to follow an operation, from its state at ``revision``."""
         keys = self._keys.operation(operation)
         read = await self._client.read_in_lane([Get(keys.arg, revision=revision)], self._keys.prefix)
         arg_kv = read.one(0, keys.arg)
@@ -211,7 +211,7 @@ class TableDriver:
         self._keep(tracked)
 
     async def _apply_few(self, tracked: Tracked, revision: int) -> bool:
-        """Read all keys of an operation of few jobs, and apply them; whether these were all."""
+        """Read all keys of an operation with few jobs and apply them; returns whether there were no more."""
         prefix = tracked.keys.prefix
         wanted = Get(prefix, prefix_end(prefix), limit=FEW, revision=revision)
         read = await self._client.read_in_lane([wanted], self._keys.prefix)
@@ -220,21 +220,21 @@ class TableDriver:
         return read.counts[0] <= FEW
 
     def _begin(self, keys: OperationKeys, arg_kv: KeyValue) -> Tracked | None:
-        """An operation as its argument says; ``None`` if this version does not understand it."""
+        """The operation of an argument; ``None`` if this version cannot decode it."""
         try:
             arg = decode(arg_kv.value, OperationArg, arg_kv.key)
         except CorruptRecord as error:
-            # A newer version has started it, and will have to end it. The table's other operations go on.
+            # A newer version has started it and must end it. The table's other operations continue.
             self._report_unreadable(str(keys.operation), error)
             return None
         return Tracked(keys, arg, publishes=self._completion.publishes(arg))
 
     def _keep(self, tracked: Tracked) -> None:
-        """Follow an operation from here on: all that stands of it at present has been applied."""
+        """Follow an operation from here on: all its present keys have been applied."""
         arg, keys = tracked.arg, tracked.keys
         deadline = None
         if arg.options.deadline_s is not None:
-            # Wall clocks of hosts are compared once, here; from now on this one's monotonic clock counts.
+            # Wall clocks of hosts are compared once, here; then only this host's monotonic clock counts.
             deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
         self._slots[keys.root] = Slot(tracked, deadline)
         self._leads.lead(tracked)
@@ -268,10 +268,10 @@ class TableDriver:
             await asyncio.gather(*followers, return_exceptions=True)
 
     async def _pump(self) -> None:
-        """List the table, then apply what is written to it as it comes.
+        """List the table, then apply changes as the watch delivers them.
 
-        Deletions are left out: those of 100,000 marks would cost as much as the marks. Whatever a leader
-        must know of them it does itself, under its epoch, except for losing its key (see :meth:`_guard`).
+        Deletions are not watched: those of 100,000 marks would cost as much as the marks. A leader makes all
+        deletions it must know of itself, under its epoch, except that of its own key (see :meth:`_guard`).
         """
         prefix = self._keys.prefix
         changes = watch(self._client, prefix, prefix_end(prefix), deletes=False)
@@ -288,7 +288,7 @@ class TableDriver:
                     self._drainer.reader.heard(batch.revision)
 
     async def _guard(self) -> None:
-        """Ends when the leader's key is gone."""
+        """Raise :class:`LeadershipLost` when the leader's key is deleted."""
         await until_absent(self._client, self._keys.coordinator, lane=self._keys.prefix)
         raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
 
@@ -305,10 +305,10 @@ class TableDriver:
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.keys.operation), slot.tracked.unreadable[kv.key])
         elif kv.key.startswith(self._of_batches):
-            self._heed_batch(kv.key)  # whatever it is called
+            self._heed_batch(kv.key)  # whatever the name of the batch
         elif kv.key.endswith(b".arg") and kv.create_revision == kv.mod_revision:
-            # An operation not known yet: it has just been started, and its other keys come behind this one,
-            # in the same revision. So there is nothing to read.
+            # An operation not known yet: it has just been started, and its other keys follow in the same
+            # revision. So nothing needs to be read.
             operation = self._operation_of(kv.key)
             tracked = self._begin(self._keys.operation(operation), kv) if operation is not None else None
             if tracked is not None:
@@ -346,10 +346,10 @@ class TableDriver:
         elif self.idle_since is None:
             self.idle_since = self._clock()
 
-    # -- what to do about it ---------------------------------------------------------------------------
+    # -- deciding and acting ---------------------------------------------------------------------------
 
     def _next_due(self) -> float:
-        """Seconds until something is due by time alone; also often enough to notice an expired lease."""
+        """Seconds until the next timer is due; short enough to notice an expired lease."""
         now = self._clock()
         times = [now + self._session.ttl_s]
         for slot in self._slots.values():
@@ -370,12 +370,12 @@ class TableDriver:
                 self._slots.pop(slot.tracked.keys.root, None)
                 self._leads.leave(slot.tracked)
                 if self._drainer is not None and not self._drainer.resting:
-                    self._heed_backlog()  # it was in a batch's way, or has applied one
+                    self._heed_backlog()  # it was incompatible with a batch, or has applied one
                 continue
             late = slot.deadline is not None and slot.deadline <= now
             held = self._paused(slot.tracked.keys.operation)
             action = decide(slot.tracked, deadline_passed=late, paused=held)
-            # What has failed stands back; a cancellation does not wait for the next try to publish.
+            # After a failure, actions wait for the back-off; a cancellation does not.
             stands_back = slot.not_before > now and action == slot.action
             if not isinstance(action, Wait) and not stands_back:
                 slot.action = action

@@ -1,4 +1,4 @@
-"""Finishing drops and renames whose callers have died: level-triggered, from the tombstones that stand."""
+"""Finishing drops and renames whose callers have died: level-triggered, from the tombstones in etcd."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from distop.metastore.tables.dropping import finish_drop
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 10.0
-"""Seconds between two looks. What stood in the one before has been left, not only just begun."""
+"""Seconds between two checks. A tombstone that is present in two of them was abandoned, not just created."""
 
 PURGING_S = 600.0
-"""How long the removal of very many files may take a caller before somebody else begins with them, too."""
+"""How long a caller may take to remove very many files before another process begins to remove them, too."""
 
 PAGE = 100
-"""Tombstones looked at; the others come when these are gone."""
+"""Most tombstones handled in one check; the others follow when these are gone."""
 
 
 async def finish_drops(client: EtcdClient, prefers_me: Callable[[str], bool]) -> None:
-    """Finish what callers have left, of tables that this coordinator should lead, until cancelled."""
+    """Finish abandoned drops and renames of tables that this coordinator should lead, until cancelled."""
     prefix = client.keyspace.tombstones
     looks: dict[tuple[bytes, int], int] = {}
     under_way: dict[bytes, asyncio.Task[None]] = {}
@@ -58,5 +58,5 @@ async def _finish(client: EtcdClient, kv: KeyValue, seen_s: float, prefers_me: C
         if seen_s >= (PURGING_S if record.purge else LOOK_EVERY_S) and prefers_me(record.name):
             await finish_drop(client, client.keyspace.table(record.name), record, leave_files)
             log.info("drop_finished", extra={"table": record.name, "renamed_to": record.renamed_to})
-    except Exception as error:  # of storage, or of etcd: the next look tries again
+    except Exception as error:  # of storage, or of etcd: the next check tries again
         log.warning("drop_not_finished", extra={"key": kv.key.decode(), "error": str(error)})

@@ -1,10 +1,10 @@
-"""Which tables this coordinator leads: placement decides who tries, etcd decides who is.
+"""Which tables this coordinator leads: placement decides who campaigns, etcd decides who leads.
 
-Only tables with work have a leader. Everybody follows the index of active operations, when schedules are to
-be looked at, and the set of live members; the member that rendezvous hashing prefers for a table campaigns
-for it. A leader stays until its table has been idle for a while, so that bursts of small operations do not
-pay for an election each. One that is not preferred any more, since another member has come, hands its table
-over: at once if it is idle, else between two actions, one table after the other.
+Only tables with work have a leader. Every coordinator follows the index of active operations, the times of
+schedules, and the set of live members. The member that rendezvous hashing prefers for a table campaigns for
+it. A leader stays until its table has been idle for a while, so that bursts of small operations do not cost
+an election each. When a member joins that is preferred for a table, the table's leader hands it over: at once
+if the table is idle, else between two actions, one table after the other.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from distop.metastore.records.record import decode
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.2
-"""Pause before a leadership that failed for lack of etcd is tried again."""
+"""Pause before the next campaign after a failure, such as that of etcd."""
 
 SHORTEST_LINGER_S = 0.05
-"""How often at most a leader looks whether its table is idle."""
+"""Shortest time between two checks of whether a table is idle."""
 
 MOVE_EVERY_S = 0.1
-"""How often at most a member hands over a table that has work. Each costs an election."""
+"""Shortest time between two hand-overs of tables with work by one member. Each costs an election."""
 
 
 class Leadership:
@@ -82,9 +82,9 @@ class Leadership:
         self._members: dict[str, bool] = {}
         """All live coordinators, and whether each is draining."""
         self._may_lead = set[str]()
-        """Those that tables are divided among. Records change more often than they come and go."""
+        """Those that tables are divided among. Their records change more often than this set."""
         self._draining = asyncio.Event()
-        """Set while this one is to lead nothing."""
+        """Set while this coordinator must lead nothing."""
         self._active: Counter[str] = Counter()
         self._queued: set[str] = set()
         self._leaders: dict[str, asyncio.Task[None]] = {}
@@ -100,7 +100,7 @@ class Leadership:
         return {table: driver.tracked() for table, driver in self._drivers.items()}
 
     async def run(self) -> None:
-        """Follow members and work, lead what this member should. Raises when a watcher fails for good."""
+        """Follow members and work, lead what this member should. Raises when a watch fails permanently."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._follow_members())
@@ -119,7 +119,7 @@ class Leadership:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- what is ---------------------------------------------------------------------------------------
+    # -- following members and work --------------------------------------------------------------------
 
     async def _follow_members(self) -> None:
         async for change in self._changes(self._keyspace.coordinators, keys_only=False):
@@ -188,7 +188,7 @@ class Leadership:
     async def _changes(
         self, prefix: bytes, *, keys_only: bool = True
     ) -> AsyncGenerator[Snapshot | WatchBatch, None]:
-        """``follow`` that outlives an etcd that does not answer for a while."""
+        """``follow``, which continues when etcd does not answer for a while."""
         while True:
             try:
                 changes = follow(self._client, prefix, keys_only=keys_only)
@@ -199,14 +199,14 @@ class Leadership:
                 log.warning("watch_failed", extra={"error": str(error)})
                 await asyncio.sleep(RETRY_S)
 
-    # -- what should be --------------------------------------------------------------------------------
+    # -- leading and handing over ----------------------------------------------------------------------
 
     def _prefers_me(self, table: str) -> bool:
         return preferred(eligible(self._members), table) == self._member.id
 
     async def _moves(self, table: str, driver: TableDriver) -> bool:
-        """Whether to hand a table over now that has work, since another member should lead it: its actions
-        have come to their ends, and no new ones begin."""
+        """Whether to hand over a table with work now, since another member should lead it: its actions
+        have ended, and no new ones begin."""
         now = self._clock()
         if self._prefers_me(table) or now - self._moved_at < MOVE_EVERY_S:
             return False
@@ -214,9 +214,9 @@ class Leadership:
         return await driver.wind_down()
 
     def _reconcile(self, tables: Iterable[str] | None = None) -> None:
-        """Make sure that somebody here tries to lead every active table that prefers this member.
+        """Make sure that this coordinator campaigns for every active table that prefers it.
 
-        Of these tables; ``None``: of all, since it is not about one of them that something has changed.
+        ``tables``: those to check; ``None``: all, since the change does not concern a single table.
         """
         if not (all(self._known.values()) and self._schedules.known):
             return
@@ -236,11 +236,11 @@ class Leadership:
         if (error := task.exception()) is not None:
             log.error("leadership_crashed", extra={"table": table, "error": str(error)}, exc_info=error)
         if self._session.alive:
-            # What is may have changed while the task was ending: level, not edge.
+            # The state may have changed while the task was ending: level-triggered, not edge-triggered.
             self._reconcile((table,))
 
     async def _lead(self, table: str) -> None:
-        """Campaign for a table and drive it, until it is idle or somebody else should."""
+        """Campaign for a table and drive it, until it is idle or another member should lead it."""
         keys = self._keyspace.table(table)
         leader = LeaderRecord(member=self._member.id, address=self._member.address)
         while self._session.alive and self._has_work(table) and not self._draining.is_set():
@@ -250,22 +250,22 @@ class Leadership:
                 if epoch is None:
                     if not self._prefers_me(table):
                         return
-                    # A copy of the campaign may have come after the other leader's key was gone.
+                    # A duplicate of the campaign may have come after the other leader's key was deleted.
                     ours = self._session.lease_id
                     await until_absent(self._client, keys.coordinator, ours=ours, lane=keys.prefix)
                     continue
                 await self._drive(table, epoch)
                 if not self._prefers_me(table):
-                    return  # whoever should is waiting for the key
+                    return  # the preferred member is waiting for the key
             except LeadershipLost as error:
                 self._metrics.leadership_lost()
                 log.warning("leadership_lost", extra={"table": table, "error": str(error)})
             except LeaseLost:
-                # The session may learn of it a little later; until then a new try would meet the same.
+                # The session may notice a little later; until then another attempt would fail alike.
                 await asyncio.sleep(RETRY_S)
                 return
             except Exception as error:
-                # Whatever it is, the table is tried again, and not without a pause.
+                # Whatever the error, the table is tried again, after a pause.
                 defect = None if isinstance(error, DistopError) else error
                 level = logging.WARNING if defect is None else logging.ERROR
                 fields = {"table": table, "error": str(error)}
@@ -311,7 +311,7 @@ class Leadership:
             await self._resign(table, epoch)
             raise
         else:
-            # Stop driving before the key goes: nothing of this epoch may act once another can begin.
+            # Stop driving before the key is deleted: this epoch must not act once the next can begin.
             await _cancelled(*acting)
             await self._resign(table, epoch)
         finally:
@@ -321,7 +321,7 @@ class Leadership:
             self._schedules.tickers.pop(table, None)
 
     def _ticker(self, table: str, epoch: Epoch) -> Ticker | None:
-        """What decides about the schedules of a table: nothing, unless it has some, or gets some."""
+        """Create the ticker of the table's schedules, idle while there are none; ``None`` without planner."""
         if self._planner is None:
             return None
         ticker = self._schedules.tickers[table] = Ticker(
@@ -338,7 +338,7 @@ class Leadership:
         return ticker
 
     async def _resign(self, table: str, epoch: Epoch) -> None:
-        """Give a table up for certain: a key that stays lets others wait for a leader that does nothing."""
+        """Resign for certain: while the key exists, other members wait for a leader that does nothing."""
         while self._session.alive:
             try:
                 await resign(self._client, epoch)
@@ -354,11 +354,11 @@ def _is_draining(kv: KeyValue) -> bool:
     try:
         return decode(kv.value, MemberRecord, kv.key).draining
     except CorruptRecord:
-        return False  # of a newer version: it knows itself whether it leads
+        return False  # of a newer version, which decides itself whether it leads
 
 
 async def _cancelled(*tasks: asyncio.Task[None]) -> None:
-    """Cancel tasks and wait until they have really stopped."""
+    """Cancel tasks and wait until they have stopped."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

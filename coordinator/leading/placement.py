@@ -1,7 +1,7 @@
-"""Who should lead a table: rendezvous hashing over the live members.
+"""Which member should lead a table: rendezvous hashing over the live members.
 
-Everybody computes the same answer from the same set of members, and one member's coming or going moves only
-the tables it wins or leaves (Thaler and Ravishankar, 1998). It is advice: what counts is the leader's key.
+Every member computes the same answer from the same set of members. When a member joins or leaves, only the
+tables that it wins or loses move (Thaler and Ravishankar, 1998). It is advice: the leader's key decides.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from hashlib import blake2b
 
 
 def eligible(members: Mapping[str, bool]) -> set[str]:
-    """Who may lead: member -> whether it is draining. When all are, all may: somebody must."""
+    """The members that may lead, given each with whether it is draining. If all are draining, all may."""
     return {member for member, draining in members.items() if not draining} or set(members)
 
 
 def preferred(members: Iterable[str], table: str) -> str | None:
-    """The member that should lead ``table``; ``None`` without members."""
+    """The member that should lead ``table``; ``None`` if there are none."""
     return max(members, key=lambda member: (_weight(member, table), member), default=None)
 
 

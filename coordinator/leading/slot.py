@@ -1,5 +1,5 @@
-"""One operation as its table's driver holds it: what is done about it, when it is tried next, and how many of
-its jobs are done, which is written down for those who do not count them."""
+"""One operation of a table's driver: its running action, the time of its next attempt, and how many of its
+jobs are done, which is recorded for other members."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from distop.metastore.records.operation import RUNNING, JobCountsRecord
 from distop.metastore.records.record import encode
 
 COUNT_EVERY_S = 1.0
-"""Shortest time between two writes of how many jobs of an operation are done."""
+"""Shortest time between two records of how many jobs of an operation are done."""
 
 
 class Slot:
-    """One tracked operation, with the action under way for it and the time of its next try."""
+    """One tracked operation, with its running action and the time of its next attempt."""
 
     def __init__(self, tracked: Tracked, deadline: float | None) -> None:
         self.tracked = tracked
         self.deadline = deadline
         self.task: asyncio.Task[None] | None = None
         self.action: Action = Wait()
-        """What is being done, or was done last."""
+        """The running action, or the last one."""
         self.not_before = 0.0
         self.failures = 0
         self._said = JobCountsRecord()
@@ -35,11 +35,11 @@ class Slot:
         self._saying: asyncio.Task[None] | None = None
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What is under way."""
+        """The running tasks."""
         return [task for task in (self.task, self._saying) if task is not None]
 
     def due(self, now: float) -> list[float]:
-        """When something is due by time alone."""
+        """The times of its timers."""
         times = [self._say_at] if self._has_news() else []
         if self.task is None:
             times.append(self.not_before)
@@ -48,16 +48,16 @@ class Slot:
         return [time for time in times if time > now]
 
     def _has_news(self) -> bool:
-        """Whether there are other results than ``.jobCounts`` says, of an operation that has it."""
+        """Whether ``.jobCounts``, if the operation has it, is out of date."""
         if self.tracked.state != RUNNING or not self.tracked.has_many:
             return False
         jobs, said = self.tracked.jobs, self._said
         return (jobs.succeeded, jobs.failed) != (said.succeeded, said.failed)
 
     def say_counts(self, client: EtcdClient, epoch: Epoch, now: float) -> None:
-        """Write down how many jobs are done, if it is time.
+        """Record how many jobs are done, if it is time.
 
-        Nothing depends on it, and soon it is said again: so nobody waits for it, and a failure is no matter.
+        Nothing depends on it, and it is soon repeated. So nothing waits for it, and a failure is ignored.
         """
         if self._say_at > now or not self._has_news():
             return

@@ -1,4 +1,4 @@
-"""Which tables are to be looked at for their schedules: a time has come, or the head has moved."""
+"""Which tables' schedules must be checked: a tick is due, or the table's head has moved."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from distop.metastore.etcd.watch import WatchBatch
 log = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 30.0
-"""How long at most nobody looks at the clock, which may have been set."""
+"""Longest time between two reads of the clock, since the clock may have been set."""
 
 HEADS_EVERY_S = 30.0
-"""How often it is looked which heads have moved, of tables with conditions."""
+"""How often the heads of tables with conditions are read."""
 
 
 AT_ONCE = 32
-"""Tables that are looked at side by side: very many may have the same time, and each costs an election."""
+"""Tables checked at the same time: very many may be due together, and each costs an election."""
 
 
 class Timekeeping:
-    """For one incarnation of a coordinator. What it costs depends on the tables that have schedules, and on
-    no others.
+    """The schedules of all tables, for one incarnation of a coordinator. The cost depends only on the number
+    of tables with schedules.
 
     Parameters
     ----------
     wall:
-        Seconds since the Unix epoch: the clock that ticks go by.
+        Seconds since the Unix epoch: the clock for ticks.
     mine:
         Whether this coordinator should lead a table.
     reconcile:
-        Makes sure that somebody here tries to lead those of the tables that should be led here; ``None``: of
+        Makes sure that this coordinator campaigns for those of the tables that it should lead; ``None``: for
         all.
     """
 
@@ -52,32 +52,32 @@ class Timekeeping:
         self._client, self._reconcile = client, reconcile
         self._agenda, self._news = Agenda(client.keyspace, wall, mine), asyncio.Event()
         self._admitted: set[str] = set()
-        """Those that are looked at."""
+        """Tables being checked."""
         self.known = False
-        """Whether it has heard which tables have schedules."""
+        """Whether the list of tables with schedules has been read."""
         self.tickers: dict[str, Ticker] = {}
         """Of the tables led here."""
 
     def regroup(self) -> None:
-        """Other tables may have to be led here."""
+        """Call when the tables that this coordinator should lead may have changed."""
         self._agenda.regroup()
         self._heed(self._admit())
 
     def due(self) -> Iterable[str]:
-        """The tables to be looked at by now."""
+        """The tables whose schedules must be checked now."""
         return self._admitted
 
     def is_due(self, table: str) -> bool:
-        """Whether a table is to be looked at by now."""
+        """Whether a table's schedules must be checked now."""
         return table in self._admitted
 
     def is_busy(self, table: str) -> bool:
-        """Whether its leader has something to decide about its schedules."""
+        """Whether the leader of a table has something to decide about its schedules."""
         ticker = self.tickers.get(table)
         return self.is_due(table) or (ticker is not None and ticker.busy)
 
     async def run(self, changes: AsyncIterator[Snapshot | WatchBatch]) -> None:
-        """Until cancelled; ``changes`` are those of :attr:`Keyspace.agendas`, with values."""
+        """Run until cancelled. ``changes`` are those of :attr:`Keyspace.agendas`, with values."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow(changes))
             group.create_task(self._keep_time())
@@ -88,13 +88,13 @@ class Timekeeping:
             changed = self._agenda.apply(change)
             self.known = True
             new = self._admit()
-            # Of what is looked at already, only what has changed is to be looked at once more.
+            # A table that is being checked is only checked again if it has changed.
             self._heed(self._admitted if changed is None else new | (changed & self._admitted))
             self._reconcile(changed)
             self._news.set()
 
     def _admit(self) -> set[str]:
-        """Let as many in as there are places for, who waits longest first; returns those let in."""
+        """Admit as many waiting tables as there are free slots, the longest waiting first; return them."""
         due = self._agenda.fall_due()
         self._admitted = {table for table in self._admitted if table in due}
         waiting = (table for table in due if table not in self._admitted)
@@ -110,7 +110,7 @@ class Timekeeping:
                 async with asyncio.timeout(self._agenda.wait_s(LONGEST_WAIT_S)):
                     await self._news.wait()
             except TimeoutError:
-                self._heed(self._admitted)  # also what has been forgotten, if that can be
+                self._heed(self._admitted)  # again, in case an event was missed
 
     async def _follow_heads(self) -> None:
         while True:
