@@ -1,4 +1,4 @@
-"""The runner: takes operations, launches their jobs and follows them to the last one.
+"""The runner: takes operations, launches their jobs, and follows the jobs until all have ended.
 
 From outside: :func:`run_hosted`, ``service`` (the executor as a process), ``options.RunnerOptions``. Imports
 every other room of the executor.

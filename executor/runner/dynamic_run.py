@@ -1,4 +1,4 @@
-"""An operation with a dynamic plan in the hands of a runner: a DataFrame, computed as one or not at all."""
+"""One run of an operation with a dynamic plan: its DataFrame is computed as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from distop.metastore.operations.runs import PAUSED
 log = logging.getLogger(__name__)
 
 MAX_RUNS = 20
-"""Runs that may begin to compute a DataFrame, and die of it. What takes more memory than there is ends the
-process that computes it, which can count nothing: so each counts itself when it begins, and takes that back
-when it is let go in order."""
+"""Runs that may start to compute a DataFrame and end with their process. A computation that needs more memory
+than there is kills its process, which then can count nothing. So each run is counted when it starts, and
+the count is taken back when it ends in order."""
 
 NOTE_EVERY_S = 2.0
-"""How often it is written down how far Spark is, if it has moved."""
+"""How often Spark's progress is recorded, if it has changed."""
 
 
 class DynamicOperationRun(OperationRun):
     """Runs one operation with a dynamic plan. Belongs to the runner's event loop.
 
     Nothing is marked before Spark has ended. Then the results that Spark has accepted, of one computation,
-    are marked, and their count is sealed. Whatever happens before that, the next try begins from nothing: in
-    this run, as long as it has marked nothing; in another one, which does away with its marks, from then on.
+    are marked, and their count is sealed. After a failure before that, the next attempt starts from nothing:
+    in the same run, if it has marked nothing yet; else in another run, which removes the marks first.
     """
 
     _counted: DynamicRun | None = None
-    """What counts this run, once it has begun."""
+    """The counter of runs, once this run is counted."""
     _giving_back: asyncio.Task[None] | None = None
 
     def cancel(self, reason: str) -> None:
-        """See :meth:`OperationRun.cancel`. It is counted no more at once: tasks may take long to end."""
+        """See :meth:`OperationRun.cancel`. The count is taken back at once: tasks may take long to end."""
         super().cancel(reason)
         self._give_back()
 
@@ -61,19 +61,19 @@ class DynamicOperationRun(OperationRun):
             raise
         finally:
             if self._ended.is_set():
-                self._give_back()  # it was told before it had begun
+                self._give_back()  # it was cancelled before it was counted
             if self._giving_back is not None:
                 await self._giving_back
 
     async def _through(self, counted: DynamicRun) -> End:
-        """Compute, mark and seal, as often as it takes."""
+        """Compute, mark and seal, until it succeeds or the attempts are used up."""
         if counted.count is not None:
-            return End.SETTLED  # by a run before this one, which came no further
+            return End.SETTLED  # sealed by an earlier run, which then ended
         if counted.begun > MAX_RUNS and self._work.operation.can_fail:
             return await self._fail(
                 LaunchFailed.code,
-                f"it was begun {MAX_RUNS} times, and no executor has lived to see its end: it may take more "
-                "memory than an executor has",
+                f"it was started {MAX_RUNS} times and its executor died each time: it may need more memory "
+                "than an executor has",
             )
         options, reason, tries = self.taken.arg.options, "", 0
         most = options.max_job_attempts if self._work.operation.can_fail else math.inf
@@ -106,9 +106,9 @@ class DynamicOperationRun(OperationRun):
         return await self._fail(LaunchFailed.code, reason)
 
     async def _until_over(self) -> End:
-        """The run is over, or its operation is to be aborted: word of it is on its way.
+        """Wait until the run is over, since its operation has ended or is being aborted.
 
-        It is not let go before: another run would do away with a failure that the leader has not seen yet.
+        The run is not released before: another run would remove a failure that the leader has not seen yet.
         """
         await self._ended.wait()
         return End.OVER
@@ -137,13 +137,13 @@ class DynamicOperationRun(OperationRun):
             await asyncio.gather(noting, return_exceptions=True)
 
     async def _in_time(self, launched: LaunchedFrame) -> list[FrameResult]:
-        """What came of it, unless it takes too long: then the operation fails."""
+        """The results, unless the computation takes too long: then the operation fails."""
         limit_s = self._work.operation.frame_limit_s(self.taken.arg)
         try:
             async with asyncio.timeout(limit_s):
                 return await launched.wait()
         except TimeoutError:
-            # Said before it is ended: if that is not possible, this executor goes, and no other tries it.
+            # Marked before it is cancelled: if cancelling fails, this executor ends, and no other retries.
             await self._fail(JobFailed.code, f"its query has not ended within {limit_s:,.0f} s")
         launched.cancel("it takes too long")
         return await launched.wait()
@@ -160,7 +160,7 @@ class DynamicOperationRun(OperationRun):
     # -- marks ---------------------------------------------------------------------------------------
 
     async def _mark(self, results: list[FrameResult]) -> bool:
-        """Mark all of them; whether each one now counts as the result of its job."""
+        """Mark all of them; returns whether each mark was the first one of its job."""
         if any(not result.value for result in results):
             return False  # a task has marked its job failed
         marks = [Mark(str(result.partition), result.attempt, result.value) for result in results]
@@ -184,7 +184,7 @@ class DynamicOperationRun(OperationRun):
         super().answered(answers)
 
     async def _fail(self, code: str, message: str) -> End:
-        """Mark a job failed, which one does not matter, and wait for the operation to be aborted."""
+        """Mark a job failed, no matter which one, and wait until the operation is aborted."""
         operation = str(self.run.keys.operation)
         log.error("frame_failed", extra={"operation": operation, "code": code, "error": message})
         attempt = f"{self.run.token}-runner-{self._rng.getrandbits(48):012x}-1"
@@ -194,7 +194,7 @@ class DynamicOperationRun(OperationRun):
 
 
 async def _given_back(counted: DynamicRun) -> None:
-    """The worst that comes of a failure is that this run stays counted."""
+    """Take the count back. If that fails, this run only stays counted."""
     try:
         await counted.give_back()
     except DistopError as error:

@@ -1,4 +1,4 @@
-"""Running one operation in the program that has started it: nobody else has what it works on."""
+"""Runs one operation in the program that has started it, since only that program has its DataFrame."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REST_S = 1.0
-"""How long it waits before it takes its operation again, which nobody else will."""
+"""How long it waits before it takes its operation again. No other executor takes it."""
 STOP_S = 10.0
-"""How long the executor may take to let go once the operation is over."""
+"""How long the executor may take to stop once the operation is over."""
 
 
 def run_hosted(
@@ -37,12 +37,12 @@ def run_hosted(
     etcd: EtcdConfig,
     lease_ttl_s: int = 5,
 ) -> T:
-    """Be the executor of one operation for as long as ``wait`` waits for its end.
+    """Execute one operation until ``wait`` returns.
 
     Parameters
     ----------
     kind:
-        Its type, with what only this program has.
+        Its type, with the objects that only this program has.
     wait:
         Returns once the operation is over; raises :class:`~distop.errors.DeadlineExceeded` from time to time
         while it is not, and is called again then.
@@ -50,9 +50,9 @@ def run_hosted(
     Raises
     ------
     LauncherBroken
-        Its Spark session is of no use any more. The operation can be taken up by another program.
+        Its Spark session is unusable. Another program can continue the operation.
     DistopError
-        What ``wait`` raises, or what keeps this program from etcd.
+        Any error of ``wait`` or of etcd.
     """
     options = RunnerOptions(max_operations=1, lease_ttl_s=lease_ttl_s, rest_s=REST_S, only=operation)
     config = ExecutorConfig(etcd=etcd, runner=options)

@@ -1,4 +1,4 @@
-"""What an executor tells a scrape."""
+"""Metrics of an executor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from distop.executor.runner.tally import Tally
 
 
 def executor_metrics(ledger: Ledger, tally: Tally) -> Iterator[Metric]:
-    """Of one process."""
+    """The metrics of one process."""
     yield from ledger_metrics(ledger)
     yield gauge("distop_runs", "Operations that run here", tally.running)
     taken = {(kind,): count for kind, count in tally.taken.items()}

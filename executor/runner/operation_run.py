@@ -1,4 +1,4 @@
-"""One operation in the hands of this runner, from taking it to its last job."""
+"""One run of an operation, from taking it to the end of its last job."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ from distop.operations import DistributedOperation
 log = logging.getLogger(__name__)
 
 MAX_LAUNCHES = 4
-"""Launches in a row that may leave no job less unfinished, before the rest is marked failed."""
+"""Consecutive launches without a finished job, after which the remaining jobs are marked failed."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
-"""Before the unfinished jobs are launched again; doubled each time, and cut at random."""
+"""Pauses in seconds before unfinished jobs are launched again: doubled each time, then shortened at
+random."""
 
 MARKS_AT_ONCE = 1000
-"""Of jobs that are given up."""
+"""How many jobs are marked failed in one request."""
 
 
 class End(Enum):
@@ -50,9 +51,9 @@ class End(Enum):
     SETTLED = "settled"
     """All jobs have a result."""
     OVER = "over"
-    """The run is not held any more, or the runner was asked to stop."""
+    """The run was taken away, or the runner was asked to stop."""
     LEFT = "left"
-    """It could not be finished here; others may try."""
+    """It could not be finished here; other executors may try."""
 
 
 class OperationRun:
@@ -83,7 +84,7 @@ class OperationRun:
         self._given_up_left = 0
 
     def cancel(self, reason: str) -> None:
-        """Its tasks are not wanted any more; :meth:`finish` returns once they have ended."""
+        """Cancel its tasks; :meth:`finish` returns once they have ended."""
         self.over = self.over or reason
         self._ended.set()
         if self._launched is not None:
@@ -95,7 +96,7 @@ class OperationRun:
         self.cancel(reason)
 
     async def finish(self) -> End:
-        """Launch the unfinished jobs, again if need be, until all have a result.
+        """Launch the unfinished jobs, repeatedly if necessary, until all have a result.
 
         Raises
         ------
@@ -122,7 +123,7 @@ class OperationRun:
         while unfinished and not self._ended.is_set():
             reason = await self._launch(unfinished, tried)
             if not reason:
-                # Also where the leader has finished the operation before the last task has ended here.
+                # Also if the leader has finished the operation before the last task has ended here.
                 return End.SETTLED
             if self._ended.is_set():
                 break
@@ -133,7 +134,7 @@ class OperationRun:
             fruitless = 0 if len(left) < len(unfinished) else fruitless + 1
             unfinished = left
             if unfinished and fruitless and await is_paused(self._ledger.client, self.run.keys):
-                # The sidecar of the tasks may hear of it before we do. It is no fault of the jobs.
+                # The sidecar may see the pause before this process does. The jobs did not fail.
                 self.cancel(PAUSED)
                 break
             if unfinished and fruitless >= MAX_LAUNCHES and self._work.operation.can_fail:
@@ -144,7 +145,7 @@ class OperationRun:
         return End.OVER if self._ended.is_set() else End.SETTLED
 
     async def _launch(self, partitions: list[str], tried: dict[str, Tried]) -> str:
-        """Launch these jobs and wait for their end; why some may have no result, or nothing."""
+        """Launch these jobs and wait for their end. Returns why some have no result; empty: all have one."""
         operation = str(self.run.keys.operation)
         log.debug("launching", extra={"operation": operation, "jobs": len(partitions)})
         launch = Launch(
@@ -181,7 +182,7 @@ class OperationRun:
     # -- giving jobs up ------------------------------------------------------------------------------
 
     async def _give_up(self, partitions: list[str], reason: str) -> None:
-        """Mark jobs failed that cannot be run. What their attempts left is swept after the operation."""
+        """Mark jobs failed that cannot be run. Leftovers of attempts are removed after the operation."""
         log.error(
             "jobs_given_up",
             extra={
@@ -205,7 +206,7 @@ class OperationRun:
         return Mark(partition, attempt, failure_record(attempt, LaunchFailed.code, reason, self._clock()))
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
-        """See ``Submitter``. The job has a result, its own or that of another attempt."""
+        """See ``Submitter``. The job has a result: this one, or that of another attempt."""
         self._given_up_left -= len(answers)
         if self._given_up is not None and self._given_up_left <= 0 and not self._given_up.done():
             self._given_up.set_result(None)

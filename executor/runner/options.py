@@ -1,4 +1,4 @@
-"""How a runner works."""
+"""Options of a runner."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from distop.metastore.records.keyspace import OperationId
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerOptions:
-    """How a runner works."""
+    """Options of a runner."""
 
     max_operations: int = 4
-    """Operations at once."""
+    """Most concurrent operations."""
     lease_ttl_s: int = 5
     """Seconds after which another runner takes over from one that vanished."""
     resync_s: float = 10.0
-    """How often it looks at everything again, event or not; cut at random."""
+    """How often it lists everything again, in seconds; shortened at random."""
     stop_s: float = 3.0
-    """How long tasks may take to end once it is asked to."""
+    """How long tasks may take to end, in seconds, after a request to stop."""
     rest_s: float = 30.0
-    """How long it leaves an operation to others that it could not finish."""
+    """How long it leaves an operation that it could not finish to other executors, in seconds."""
     only: OperationId | None = None
-    """The one operation it serves; ``None``: all of its types."""
+    """The only operation it serves; ``None``: all operations of its types."""

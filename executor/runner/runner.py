@@ -1,9 +1,9 @@
-"""The runner: takes running operations of the types it serves, and sees their jobs through.
+"""The runner: takes running operations of the types it serves, and runs their jobs.
 
-Level-triggered: what there is to do follows from the index of operations that wait for an executor as it
-stands (see ``waiting.py``), and events, lost or not, only say when to look again. A runner owns nothing but
-the lease that its ``.runner`` keys are bound to: when it dies they vanish, the others let its operations wait
-again, and who takes one goes on with the jobs that have no result yet.
+Level-triggered: the work follows from the index of operations that wait for an executor (see ``waiting.py``);
+events, lost or not, only trigger another look. A runner owns nothing but the lease of its ``.runner`` keys.
+When it dies, the keys vanish, other runners return its operations to the index, and the one that takes an
+operation continues with the jobs that have no result yet.
 """
 
 from __future__ import annotations
@@ -68,21 +68,21 @@ class Runner:
         self._tally = tally or Tally()
         self._session = LeaseSession(self._client, options.lease_ttl_s)
         self._working: dict[OperationId, asyncio.Task[bool]] = {}
-        """Those that are being taken, and those whose runner this is."""
+        """Operations that are being taken, and those that run here."""
         self._runs: dict[OperationId, OperationRun] = {}
-        """The latter."""
+        """Operations that run here."""
         self._waiting = Waiting(self._client, self.member, types, options, self._working, self._rng)
         self._broken: LauncherBroken | None = None
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Run operations until ``stop`` or until the lease is lost; then let go of them all.
+        """Run operations until ``stop`` or until the lease is lost; then release them all.
 
         Raises
         ------
         LauncherBroken
-            Nothing can be launched here any more. All operations have been let go.
+            Nothing can be launched here any more. All operations have been released.
         DistopError
-            It could not register.
+            It could not register as a member.
         """
         async with self._session:
             await self._register()
@@ -100,7 +100,7 @@ class Runner:
                     helper.cancel()
                 await asyncio.gather(*helpers, *ends, return_exceptions=True)
                 await self._let_go("the runner stops" if stop.is_set() else "the runner's lease is lost")
-        # The lease is revoked: others go on. Tasks that still run can mark nothing, but may clean up.
+        # The lease is revoked: other runners continue. Running tasks can mark nothing, but may clean up.
         await self._until_tasks_end(self._options.stop_s)
         if self._broken is not None:
             raise self._broken
@@ -128,7 +128,7 @@ class Runner:
         log.info("runner_registered", extra={"member": self.member, "types": self._types.names})
 
     async def _let_go(self, reason: str) -> None:
-        """Cancel all tasks. What they have marked by now shall still count, but others need not wait long."""
+        """Cancel all tasks, and write their last marks, without a long delay for other runners."""
         for run in self._runs.values():
             run.cancel(reason)
         await self._until_tasks_end(_LAST_MARKS_S, cancel=False)
@@ -146,13 +146,13 @@ class Runner:
 
     @property
     def resting(self) -> list[OperationId]:
-        """Operations that could not be finished here, and are left to others for a while."""
+        """Operations that could not be finished here, and are left to other executors for a while."""
         return self._waiting.resting
 
     # -- what to do ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
-        """Take operations; ends when nothing can be launched any more."""
+        """Take operations; returns when nothing can be launched any more."""
         while self._broken is None:
             self._waiting.wake.clear()
             while (
@@ -166,11 +166,11 @@ class Runner:
                     task = asyncio.create_task(self._take(operation), name=f"run-{operation}")
                     self._working[operation] = task
                     task.add_done_callback(functools.partial(self._one_ended, operation))
-            # All that fits is taken. Whatever changes that wakes us: news, a look, a run that ended.
+            # All free slots are used, or nothing waits. An event, a listing or an ended run wakes this loop.
             await self._waiting.wake.wait()
 
     async def _take(self, operation: OperationId) -> bool:
-        """Take an operation and see it through; whether there may be something left to do for it here."""
+        """Take an operation and run it to its end; returns whether it may have to be taken again."""
         kind = self._types.get(operation.type)
         assert kind is not None
         record = RunnerRecord(member=self.member, started_at=self._clock())
@@ -223,12 +223,12 @@ class Runner:
             self._waiting.rest(operation)
         try:
             if again or run.taken.arg.stages_files:
-                # Nothing runs here any more. Staged files are swept once this key is gone, and not before.
+                # Nothing runs here any more. Staged files are removed only after this key is deleted.
                 await release_runner(self._client, run.run, again=again)
             if run.over == RUNNER_GONE:
                 await wait_again(self._client, [run.run.keys])
         except DistopError as error:
-            # The key goes with our lease, or with the operation.
+            # The key is deleted with our lease, or with the operation.
             log.warning("runner_not_released", extra={"operation": str(operation), "error": str(error)})
         return again or run.over == RUNNER_GONE
 

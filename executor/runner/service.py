@@ -36,22 +36,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NO_SPARK = "none"
-"""The master that means: threads of this process instead of Spark."""
+"""The master for threads of this process instead of Spark."""
 
 _RETRY_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutorConfig:
-    """How an executor serves."""
+    """The configuration of an executor."""
 
     etcd: EtcdConfig
     master: str = NO_SPARK
     """A Spark master, such as ``local[2]`` or ``spark://host:7077``; ``none``: threads, no Spark."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """More settings for Spark; they win over the runner's own."""
+    """More settings for Spark; they override the runner's own."""
     types: Sequence[str] | None = None
-    """Operation types to serve; ``None``: all that are registered here."""
+    """Operation types to serve; ``None``: all that are installed here."""
     slots: int = 0
     """Threads per operation without Spark; 0: a few more than there are processors."""
     runner: RunnerOptions = field(default_factory=RunnerOptions)
@@ -60,15 +60,15 @@ class ExecutorConfig:
 
 
 def run(config: ExecutorConfig) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code: 0, or 1 when nothing can be launched here any more."""
+    """Serve until SIGTERM or SIGINT. Returns the exit code: 0, or 1 if nothing can be launched any more."""
     types = ServedTypes(Registry(), config.types)
     settle_heap()
     return _run(config, types, session=None, stop=None, ready=lambda _: tell_manager("READY=1"))
 
 
 def run_with(session: SparkSession | None, config: ExecutorConfig, stop: threading.Event | None) -> int:
-    """Serve with a session of the caller's, who stays its owner, until ``stop`` is set (or a signal comes, if
-    this is the main thread)."""
+    """Serve with a session of the caller, which stays the caller's, until ``stop`` is set (or until a signal,
+    if this is the main thread)."""
     return _run(config, ServedTypes(Registry(), config.types), session=session, stop=stop)
 
 
@@ -99,7 +99,7 @@ async def serve_until_told(
     told: threading.Event | None,
     ready: Callable[[str], None] = lambda member: None,
 ) -> None:
-    """Serve until ``told``, or (in the main thread) until a signal comes. Raises as :func:`serve`."""
+    """Serve until ``told``, or (in the main thread) until a signal. Raises as :func:`serve`."""
     stop = asyncio.Event() if told is None else event_of(told)
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -123,25 +123,25 @@ async def serve(
     ready: Callable[[str], None] = lambda member: None,
     metrics: ServedMetrics | None = None,
 ) -> None:
-    """Serve on the present event loop, one incarnation of a runner after the other, until ``stop``.
+    """Serve on the running event loop, one incarnation of a runner after the other, until ``stop``.
 
     Parameters
     ----------
     ready:
-        Told the member id of each incarnation once it begins.
+        Called with the member id of each incarnation when it begins.
     metrics:
-        Begun here, once there is something to tell; its end is the caller's.
+        Started here, when there are metrics to serve. The caller stops it.
 
     Raises
     ------
     LauncherBroken
-        Nothing can be launched here any more. All operations have been let go.
+        Nothing can be launched here any more. All operations have been released.
     AddressInUse
-        The metrics cannot be served where they should be.
+        The metrics cannot be served at their address.
     EtcdDenied
-        etcd has never taken its user and password.
+        etcd has never accepted its user and password.
     ExtraMissing
-        The master is one of Spark, which is not installed here.
+        The master is a Spark master, and Spark is not installed here.
     """
     ledger, tally = Ledger(client), Tally()
     launcher = make_launcher(ledger, config, session)
@@ -156,7 +156,7 @@ async def serve(
             from distop.executor.runner.metrics import executor_metrics
 
             await metrics.start(lambda: executor_metrics(ledger, tally), lambda: stands(ledger))
-        # Where jobs run in threads there may be no sidecar to do it.
+        # If jobs run in threads, there may be no sidecar that does it.
         sweep = asyncio.create_task(keep_swept(client, place.scratch), name="runner-scratch")
         served = False
         while not stop.is_set():
@@ -169,7 +169,7 @@ async def serve(
                 raise
             except EtcdDenied:
                 if not served:
-                    raise  # it will not pass by itself
+                    raise  # no retry would help
                 await asyncio.sleep(_RETRY_S)
             except DistopError as error:
                 log.warning("runner_failed", extra={"member": runner.member, "error": str(error)})
@@ -189,7 +189,7 @@ def require_spark(master: str) -> None:
 
 
 def make_launcher(ledger: Ledger, config: ExecutorConfig, session: SparkSession | None) -> Launcher:
-    """What the configuration asks for. Spark is imported only if it is used."""
+    """The configured launcher. Spark is imported only if it is used."""
     if session is None and config.master == NO_SPARK:
         return LocalLauncher(ledger, slots=config.slots)
     if session is None:

@@ -1,8 +1,8 @@
-"""Who looks after which waiting operations: the live executors of a type divide them evenly, without a word.
+"""Which executor watches which waiting operations: the live executors of a type divide them without messages.
 
 Each operation belongs to a share, by a hash of its name (:meth:`Keyspace.share_of`), and each executor of its
-type to a piece of the shares. So that an operation begins to wait is told to one executor, and not to all. A
-piece is a hint and no right: who takes an operation is decided in etcd, by the transaction that takes it.
+type has a piece of the shares. So only one executor is notified when an operation begins to wait. A piece is
+a hint and no right: the transaction that takes an operation decides which executor runs it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def piece_of(member: str, members: Iterable[str]) -> Piece:
 
 
 class Shares:
-    """The pieces of one executor, kept up to date from ``follow(keyspace.executors)``, with values."""
+    """The pieces of one executor, updated from ``follow(keyspace.executors)``, with values."""
 
     def __init__(self, keyspace: Keyspace, member: str, types: Iterable[str]) -> None:
         self._keyspace, self._member = keyspace, member
@@ -51,26 +51,26 @@ class Shares:
 
     @property
     def executors(self) -> int:
-        """How many are alive that serve more than one operation."""
+        """How many live executors serve more than one operation."""
         return len(self._executors)
 
     @property
     def divided(self) -> bool:
-        """Whether others look after shares that this one may take from."""
+        """Whether other executors watch shares that this one may take from."""
         return self._keyspace.executor(self._member) in self._executors and len(self._executors) > 1
 
     @property
     def hull(self) -> Piece:
-        """The smallest piece that holds those of all types. As a rule all executors serve the same ones."""
+        """The smallest piece that contains those of all types. Usually all executors serve the same types."""
         pieces = [piece for piece in self._pieces.values() if piece != NOTHING]
         return Piece(min(one.first for one in pieces), max(one.end for one in pieces)) if pieces else NOTHING
 
     def hold(self, operation: OperationId) -> bool:
-        """Whether this executor looks after it while it waits."""
+        """Whether this executor watches the operation while it waits."""
         return self._keyspace.share_of(operation) in self._pieces.get(operation.type, NOTHING)
 
     def apply(self, news: Snapshot | WatchBatch) -> None:
-        """Take in a listing of executors, or changes."""
+        """Apply a listing of executors, or changes to it."""
         if isinstance(news, Snapshot):
             self._executors.clear()
             for kv in news.kvs:
@@ -89,8 +89,8 @@ class Shares:
         try:
             record = decode(kv.value, MemberRecord, kv.key)
         except CorruptRecord:
-            return  # of a newer version: what waits in its piece is found by those that have room
+            return  # of a newer version: executors with free slots find the operations of its piece
         if (
             record.types and not record.only
-        ):  # otherwise a sidecar, or of a program with an operation of its own
+        ):  # otherwise a sidecar, or a program that serves only its own operation
             self._executors[kv.key] = record

@@ -1,4 +1,4 @@
-"""What an executor has done so far, over all incarnations of its runner."""
+"""Counters of an executor, over all incarnations of its runner."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Tally:
-    """Runs by operation type, of which an executor serves a fixed set. Of its event loop alone."""
+    """Runs by operation type, of which an executor serves a fixed set. Used only on its event loop."""
 
     running: int = 0
     taken: Counter[str] = field(default_factory=Counter)
     ended: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """By type and by how: ``settled``, ``over``, ``left``, or ``broken`` where nothing can be launched."""
+    """By type and end: ``settled``, ``over``, ``left``, or ``broken`` if nothing can be launched any more."""

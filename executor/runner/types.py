@@ -1,4 +1,4 @@
-"""Which operation types an executor serves: those asked for, as far as they can be loaded here."""
+"""Which operation types an executor serves: the requested ones that can be loaded here."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class ServedTypes:
     Parameters
     ----------
     wanted:
-        Their names; ``None``: all that are registered here, but those that only the program that starts an
+        Their names; ``None``: all that are installed here, except those that only the program that starts an
         operation can run.
 
-    Loading imports user code, which may fail in any way: such a type is left to other executors, and said
-    once. So build it in a thread, not on an event loop.
+    Loading imports user code, which may fail in any way: such a type is left to other executors, and logged
+    once. So create it in a thread, not on an event loop.
 
     Raises
     ------
     UnknownOperationType
-        A type that was asked for by name cannot be loaded.
+        A type that was requested by name cannot be loaded.
     """
 
     def __init__(self, registry: Registry, wanted: Sequence[str] | None = None) -> None:
@@ -45,14 +45,14 @@ class ServedTypes:
 
     @classmethod
     def only(cls, kind: DistributedOperation) -> ServedTypes:
-        """Nothing but this type, as this very object has it."""
+        """Only this type, with this object as its implementation."""
         served = cls(Registry([]), [])
         served._loaded[kind.type] = kind
         return served
 
     @property
     def names(self) -> list[str]:
-        """What it serves, sorted."""
+        """The names of its types, sorted."""
         return sorted(self._loaded)
 
     def get(self, name: str) -> DistributedOperation | None:

@@ -1,7 +1,8 @@
-"""Operations that wait for an executor, as far as a runner knows: what it watches and where it looks.
+"""The operations that wait for an executor and that a runner may take: what it watches and lists.
 
-Executors divide the index of what waits among themselves (see ``shares.py``), and each watches its own piece;
-one that has room left looks into those of the others. Events, lost or not, only say when to look again.
+Executors divide the index of waiting operations among themselves (see ``shares.py``), and each watches its
+own piece; one with free slots also lists the pieces of others. Events, lost or not, only trigger another
+look.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from distop.metastore.records.keyspace import OperationId
 log = logging.getLogger(__name__)
 
 _WINDOW = 60
-"""Of so many operations that have waited longest, one of the table that is least busy here is taken."""
+"""Among this many operations that have waited longest, one of the table that is least busy here is taken."""
 _RETRY_S = 0.5
 _HELP_S, _HELP_AGAIN_S = 0.1, 0.02
-"""How often executors that have room left look for what waits at others: all of them together, so that more
-executors ask no more; and one that has just found something."""
+"""How often executors with free slots list the pieces of others: all of them together, so that more executors
+send no more requests; and one that has just found something."""
 _HELP_PAGE = 100
 
 
 class Waiting:
-    """What one runner may take.
+    """The operations that one runner may take.
 
     Parameters
     ----------
@@ -58,15 +59,15 @@ class Waiting:
         self._client, self._keyspace, self._member = client, client.keyspace, member
         self._types, self._options, self._working, self._rng = types, options, working, rng
         self.operations: dict[OperationId, None] = {}
-        """Operations that may need a runner, as far as is known, in the order in which they came."""
+        """Operations that may need a runner, in the order in which they were seen."""
         self.wake, self.doubt = asyncio.Event(), asyncio.Event()
-        """Set when there may be something to take; and when some may wait that it does not know of."""
+        """Set when there may be something to take, and when the index must be listed again."""
         self.shares = Shares(self._keyspace, member, [] if options.only else types.names)
         self._moved = asyncio.Event()
-        """Set when it looks after other shares."""
+        """Set when its shares have changed."""
         self._pauses = PauseIndex(self._keyspace)
         self._resting: dict[OperationId, float] = {}
-        """Those that could not be finished here, and until when they are left to others."""
+        """Operations that could not be finished here, and until when they are left to other executors."""
 
     @property
     def has_room(self) -> bool:
@@ -75,15 +76,15 @@ class Waiting:
 
     @property
     def resting(self) -> list[OperationId]:
-        """Operations that could not be finished here, and are left to others for a while."""
+        """Operations that could not be finished here, and are left to other executors for a while."""
         return list(self._resting)
 
     def rest(self, operation: OperationId) -> None:
-        """Leave an operation to others for a while: it could not be finished here."""
+        """Leave an operation to other executors for a while: it could not be finished here."""
         self._resting[operation] = time.monotonic() + self._options.rest_s
 
     def pop(self) -> OperationId:
-        """Remove and return the one that waits longest, of the table that has the fewest running here."""
+        """Remove and return the longest waiting operation of the table with the fewest running here."""
         busy = Counter(operation.table for operation in self._working)
         waiting = itertools.islice(self.operations, _WINDOW)
         operation = min(waiting, key=lambda operation: busy[operation.table])
@@ -91,7 +92,7 @@ class Waiting:
         return operation
 
     def follow(self) -> list[asyncio.Task[None]]:
-        """Begin to watch and look; until the tasks are cancelled."""
+        """Start the tasks that watch and list. Cancel them to end."""
         return [
             # The operations of an executor that ended have no runner now.
             asyncio.create_task(self._follow(self._keyspace.executors, self._heed_members)),
@@ -121,13 +122,13 @@ class Waiting:
                 await asyncio.sleep(_RETRY_S)
 
     async def _follow_shares(self) -> None:
-        """Hear of what begins to wait in the shares that this executor looks after."""
+        """Watch the shares of this executor for operations that begin to wait."""
         while True:
             self._moved.clear()
             hull, following = self.shares.hull, None
             if hull != NOTHING:
                 start, end = (self._keyspace.waiting_from(share) for share in hull)
-                # What stops waiting need not be told: the transaction that takes it finds out.
+                # Deletions are not watched: the transaction that takes an operation finds out.
                 following = asyncio.create_task(
                     self._follow(start, self._heed_waiting, end, keys_only=True, deletes=False)
                 )
@@ -158,13 +159,13 @@ class Waiting:
             self.doubt.set()
 
     def _heed_pauses(self, news: Snapshot | WatchBatch) -> None:
-        """What is held is not taken; runs under way hear of it from the watch over them."""
+        """Paused operations are not taken; those that run are stopped by the ledger's watch."""
         self._pauses.apply(news)
         if isinstance(news, Snapshot) or any(event.kind == "delete" for event in news.events):
             self.doubt.set()
 
     def _served(self, waiting: bytes) -> OperationId | None:
-        """The operation of an entry, if it could be taken here."""
+        """The operation of an entry, if it may be taken here."""
         try:
             operation = self._keyspace.parse_waiting(waiting)
         except CorruptRecord as error:
@@ -182,7 +183,7 @@ class Waiting:
         )
 
     async def _look(self) -> None:
-        """Look at everything, in doubt and from time to time."""
+        """List everything, in doubt and from time to time."""
         while True:
             try:
                 await self._look_at_all()
@@ -195,7 +196,8 @@ class Waiting:
                     await self.doubt.wait()
 
     async def _look_at_all(self) -> None:
-        """Of the shares it looks after: let those wait again that nobody has, and see all that wait."""
+        """In the shares of this executor: return operations without a runner to the index; list the waiting
+        ones."""
         self.doubt.clear()
         now = time.monotonic()
         self._resting = {operation: until for operation, until in self._resting.items() if until > now}
@@ -216,11 +218,12 @@ class Waiting:
             keys = self._keyspace.operation(self._keyspace.parse_active(kv.key))
             if self.shares.hold(keys.operation) and keys.operation not in self._working:
                 left += [keys] if keys.waiting not in known else []
-        await wait_again(self._client, left)  # the watch tells of those that wait from now on
+        await wait_again(self._client, left)  # the watch delivers these
         self._heed_waiting(standing)
 
     async def _help(self) -> None:
-        """While there is room left and nothing waits here, look for what waits at others."""
+        """While slots are free and nothing waits here, list the operations that wait in the pieces of
+        others."""
         cursor, pause = self._keyspace.waiting, _HELP_S
         while True:
             await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
@@ -231,7 +234,7 @@ class Waiting:
                 end = prefix_end(self._keyspace.waiting)
                 page = await self._client.get_range(cursor, end, keys_only=True, limit=_HELP_PAGE)
             except DistopError:
-                continue  # those who look after them say so
+                continue  # their own executors report it
             cursor = page.kvs[-1].key + b"\0" if page.more else self._keyspace.waiting
             found = [one for kv in page.kvs if (one := self._served(kv.key)) is not None]
             if found:
