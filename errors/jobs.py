@@ -13,7 +13,7 @@ class JobFailed(DistopError):
 
 
 class Crashed(DistopError):
-    """Code called by distop raised an error that is not one of distop: of a disk, a network, a user."""
+    """Code called by distop raised an error from outside of distop: of a disk, a network, a user."""
 
     code = "CRASHED"
     kind = Kind.PRECONDITION
@@ -21,7 +21,7 @@ class Crashed(DistopError):
 
 
 class JobCrashed(Crashed):
-    """A job raised an error that is not one of distop: of a disk, a network, the code of its type."""
+    """A job raised an error from outside of distop: of a disk, a network, the code of its type."""
 
     code = "JOB_CRASHED"
     default_hint = "start the operation again after removing the cause"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 import tomllib
 from collections.abc import Iterator
@@ -60,11 +61,18 @@ def all_errors(kind: type[DistopError] = DistopError) -> Iterator[type[DistopErr
         yield from all_errors(narrower)
 
 
-def test_every_error_is_documented_with_its_exit_code() -> None:
+def meaning(kind: type[DistopError]) -> str:
+    """The first paragraph of its docstring; the root of all errors has a text of its own."""
+    if kind is DistopError:
+        return "A defect, or an error of a kind that has no code."
+    return " ".join((inspect.getdoc(kind) or "").partition("\n\n")[0].split())
+
+
+def test_every_error_is_documented_with_its_exit_code_and_its_meaning() -> None:
     for name in modules():
         importlib.import_module(name)
-    known = {(e.code, str(exit_code(e())), "yes" if e.retryable else "") for e in all_errors()}
-    documented = [tuple(row[:3]) for row in rows(section("docs/operating.md", "errors"))]
+    known = {(e.code, str(exit_code(e())), "yes" if e.retryable else "", meaning(e)) for e in all_errors()}
+    documented = [tuple(row) for row in rows(section("docs/operating.md", "errors"))]
     assert set(documented) == known, REMEDY
     assert len(documented) == len(known)
 
