@@ -92,7 +92,7 @@ class IcebergDelete(IcebergStep):
         facts: dict[str, Any] = {
             ADOPTED_FROM: output.adopt_from,
             "removedFiles": replaced.files,
-            **self.told(found, changed),
+            **self.row_facts(found, changed),
         }
         return Change(
             manifests=[*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)],
@@ -100,7 +100,7 @@ class IcebergDelete(IcebergStep):
             facts=facts,
         )
 
-    def told(self, found: Concerned, changed: Changed) -> dict[str, Any]:
+    def row_facts(self, found: Concerned, changed: Changed) -> dict[str, Any]:
         """Facts about the rows."""
         return {
             "removedRows": changed.removed + sum(file.rows for file in found.whole),
@@ -133,7 +133,7 @@ class IcebergMerge(IcebergDelete):
         none = {"insertedRows": 0, "updatedRows": 0, "deletedRows": 0, "removedFiles": 0}
         return replace(contribution, facts=none | dict(contribution.facts))
 
-    def told(self, found: Concerned, changed: Changed) -> dict[str, Any]:
+    def row_facts(self, found: Concerned, changed: Changed) -> dict[str, Any]:
         """Facts about the rows."""
         updated = changed.added - changed.inserted
         return {

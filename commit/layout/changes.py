@@ -24,7 +24,7 @@ class _Change(
     msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="change"
 ):
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """The change in a few words."""
         fields = msgspec.to_builtins(self)
         return " ".join(_text(value) for value in fields.values())

@@ -135,7 +135,7 @@ def execute(
         check_skippable(sequence, index, registry)
     context = replace(context, check=check)
 
-    def one(index: int, record: StepRecord) -> bool:
+    def execute_one(index: int, record: StepRecord) -> bool:
         check()
         step = registry.load_external(record)
         if step.verify(context) is StepState.DONE:
@@ -152,7 +152,7 @@ def execute(
     done = found = 0
     for stage in sequence.stages():
         wanted = [(index, record) for index, record in stage.items() if index not in skip]
-        acted = _run(one, wanted, workers)
+        acted = _run(execute_one, wanted, workers)
         done, found = done + sum(acted), found + len(acted) - sum(acted)
     outcome = Executed(executed=done, found_done=found, skipped=len(skip))
     fields = {"operation": sequence.operation, "executed": done, "found_done": found, "skipped": len(skip)}
@@ -176,16 +176,16 @@ def undo(
     _check_owner(sequence, context)
     context = replace(context, check=check)
 
-    def one(index: int, record: StepRecord) -> bool:
+    def undo_one(index: int, record: StepRecord) -> bool:
         check()
         try:
             step = registry.load_external(record)
-            stood = _stands(step, context)
+            executed = _was_executed(step, context)
             reached("undo.before")
             if not step.undo(context):
                 left.append(index)
             reached("undo.after")
-            return stood and index not in left
+            return executed and index not in left
         except (LeadershipLost, LeaseLost):
             raise
         except Exception as error:
@@ -195,11 +195,11 @@ def undo(
             return False
 
     left: list[int] = []
-    undone = sum(sum(_run(one, list(stage.items()), workers)) for stage in reversed(sequence.stages()))
+    undone = sum(sum(_run(undo_one, list(stage.items()), workers)) for stage in reversed(sequence.stages()))
     return Undone(undone=undone, left=sorted(left))
 
 
-def _stands(step: ExternalStep, context: StepContext) -> bool:
+def _was_executed(step: ExternalStep, context: StepContext) -> bool:
     """Whether a step has been executed, as far as it can be verified."""
     try:
         return step.verify(context) is not StepState.NOT_DONE

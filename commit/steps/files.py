@@ -257,8 +257,8 @@ class Unmark(ExternalStep):
 
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`. The operation's own marker proves that it is beyond this step."""
-        stands = _text_of(self._place(context)) not in (None, context.token)
-        return StepState.NOT_DONE if stands else StepState.DONE
+        exists = _text_of(self._place(context)) not in (None, context.token)
+        return StepState.NOT_DONE if exists else StepState.DONE
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`."""

@@ -88,13 +88,13 @@ class Altering:
             made = await self._blocking(keys.name, self._made, record, standing, changes, running)
             written.append(made)
             new = msgspec.structs.replace(made.record, altered=[*record.altered, request_id][-REMEMBERED:])
-            told = "; ".join(change.told for change in changes)[:MAX_TOLD]
+            summary = "; ".join(change.summary for change in changes)[:MAX_TOLD]
             audit = audit_put(
                 keys,
                 "alter-table",
                 by=request.requested_by,
                 target=keys.name,
-                reason=f"{request.reason}: {told}" if request.reason else told,
+                reason=f"{request.reason}: {summary}" if request.reason else summary,
                 at=time.time(),
                 request_id=request_id,
             )

@@ -82,7 +82,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         audit = self._audit(keys, "enqueue", request.batch, request.requested_by, now, record.uid)
         publish = add if request.unordered else enqueue
         answer = await publish(
-            self._client, keys, request.batch, record, republish=request.republish, beside=(audit,)
+            self._client, keys, request.batch, record, republish=request.republish, also=(audit,)
         )
         fields = {"table": keys.name, "batch": request.batch, "became": answer.became.value}
         log.info("batch_queued", extra=fields)
@@ -121,7 +121,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         what = ", ".join(f"{name}={value}" for name, value in given.items())
         call = request.request_id or uuid.uuid4().hex
         audit = self._audit(keys, "set-ordering", what, request.requested_by, time.time(), call)
-        record = await set_ordering(self._client, keys, given, request=call, beside=(audit,))
+        record = await set_ordering(self._client, keys, given, request=call, also=(audit,))
         return ordering_message(keys.name, record)
 
     async def ControlBacklog(  # noqa: N802
@@ -132,7 +132,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         call = request.request_id or uuid.uuid4().hex
         action = f"backlog-{request.action}"
         audit = self._audit(keys, action, batch, request.requested_by, now, call, request.reason)
-        once: dict[str, Any] = {"request": call, "beside": (audit,)}
+        once: dict[str, Any] = {"request": call, "also": (audit,)}
         match request.action:
             case "open":
                 record = await open_gate(self._client, keys, signal=request.signal, **once)

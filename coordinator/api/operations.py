@@ -137,7 +137,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 async with turn.sending:
                     # Checks for an answer remembered meanwhile, and whether the plan is still valid.
                     state = self._guess(wanted)
-                    if state is not None and planning.stands_on(state):
+                    if state is not None and planning.is_for(state):
                         return await self._start(wanted, state, planning, started_by, planned=True)
             except (Unavailable, OutcomeUnknown, DeadlineExceeded):
                 raise
@@ -176,7 +176,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         started_at = time.time()
 
         async def make_arg(now: TableState) -> OperationArg:
-            if planned and not planning.stands_on(now):
+            if planned and not planning.is_for(now):
                 raise Conflict(f"table {body.table!r} has changed")
             return operation_arg(
                 planning.kind,

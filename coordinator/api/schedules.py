@@ -94,7 +94,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
 
         keys = self._keys(body.table)
         audit = self._audit(keys, "add-schedule", name, request.requested_by, now, call, "")
-        record = await add_schedule(self._client, keys, name, record, check=check, beside=(audit,))
+        record = await add_schedule(self._client, keys, name, record, check=check, also=(audit,))
         log.info("schedule_added", extra={"table": keys.name, "schedule": name})
         return schedule_message(keys.name, name, record)
 
@@ -114,7 +114,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         action = f"{request.action}-schedule"
         who = acting.get().subject or request.requested_by
         audit = self._audit(keys, action, name, request.requested_by, now, call, request.reason)
-        once: dict[str, Any] = {"request": digest_of([call, action, name]), "beside": (audit,)}
+        once: dict[str, Any] = {"request": digest_of([call, action, name]), "also": (audit,)}
         pause = PauseRecord(by=who, reason=request.reason, at=now)
 
         def paused(record: ScheduleRecord) -> ScheduleRecord | None:

@@ -231,7 +231,7 @@ class Drainer:
         """Start the operation that applies these batches."""
         keys, first = self._keys, batches[0]
         names = [waiting.name for waiting in batches]
-        stands_on = [backlog.ordering_kv, *(waiting.kv for waiting in batches)]
+        depends_on = [backlog.ordering_kv, *(waiting.kv for waiting in batches)]
 
         def share(arg: OperationArg) -> Txn:
             operation = str(arg.id)
@@ -243,7 +243,7 @@ class Drainer:
                     for waiting in batches
                 ),
             )
-            return Txn(tuple(map(unchanged, stands_on)), own)
+            return Txn(tuple(map(unchanged, depends_on)), own)
 
         launched = await self._launcher.launch(
             kind,
@@ -258,7 +258,7 @@ class Drainer:
             # crash or a lost reply finds the same operation.
             f"batch.{first.kv.mod_revision}.{backlog.ordering_kv.mod_revision}",
             share,
-            stands_on,
+            depends_on,
             started_by=first.record.queued_by,
             batches=names,
         )

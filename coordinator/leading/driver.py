@@ -315,7 +315,7 @@ class TableDriver:
                 self._keep(tracked)
                 self.idle_since = None
         elif kv.key.startswith(self._keys.history_prefix):
-            self._ends.told(kv)
+            self._ends.ended(kv)
         elif kv.key == self._keys.ordering:
             self._heed_backlog()
             self.idle_since = None

@@ -79,10 +79,10 @@ class Agenda:
             return  # a newer version's, whose coordinators handle it
         self._enter(table, record)
         if len(self._times) > 2 * len(self._standing) + 100:  # most of it is of records that are gone
-            self._times = [entry for entry in set(self._times) if self._stands(*entry)]
+            self._times = [entry for entry in set(self._times) if self._is_current(*entry)]
             heapq.heapify(self._times)
 
-    def _stands(self, due: float, table: str) -> bool:
+    def _is_current(self, due: float, table: str) -> bool:
         record = self._standing.get(table)
         return record is not None and record.due == due and table not in self._due
 
@@ -113,7 +113,7 @@ class Agenda:
                     heapq.heappush(self._times, (due, table))
         while self._times and self._times[0][0] <= now:
             due, table = heapq.heappop(self._times)
-            if self._stands(due, table):
+            if self._is_current(due, table):
                 self._due[table] = None
         return self._due.keys()
 

@@ -81,7 +81,7 @@ class Launcher:
         body: StartBody,
         unique: str,
         share: Callable[[OperationArg], Txn],
-        stands_on: Sequence[KeyValue],
+        depends_on: Sequence[KeyValue],
         *,
         started_by: str,
         batches: Sequence[str] = (),
@@ -96,9 +96,9 @@ class Launcher:
             Id of the request.
         share:
             What the batch or schedule contributes to the transaction that starts the operation.
-        stands_on:
-            What that compares. A slow plan is abandoned when one of these has changed, or the table was
-            paused.
+        depends_on:
+            The keys that ``share`` compares. A slow plan is abandoned when one of them has changed, or the
+            table was paused.
         batches, unordered, schedule:
             What it is started for: batches of the backlog, an unordered batch, or a schedule.
         """
@@ -117,7 +117,7 @@ class Launcher:
         planned = unique, body.object
         if kept is None or kept[0] != planned:
             kept = planned, Planning(self._planner, self._client, keys, body, PLANNING_S, f" for {whose}")
-        plan = await self._unless_changed(kept[1].on(state), stands_on)
+        plan = await self._unless_changed(kept[1].on(state), depends_on)
         if plan is None:
             return Launched.LOST
         arg = operation_arg(
@@ -147,16 +147,16 @@ class Launcher:
         return Launched.STARTED
 
     async def _unless_changed(
-        self, planning: Coroutine[Any, Any, Plan], stands_on: Sequence[KeyValue]
+        self, planning: Coroutine[Any, Any, Plan], depends_on: Sequence[KeyValue]
     ) -> Plan | None:
         pause = self._keys.pause
         task = asyncio.create_task(planning)
         try:
             await asyncio.wait({task}, timeout=work.LONG_S)
             while not task.done():
-                read = await self._client.read_at_once([Get(pause), *(Get(kv.key) for kv in stands_on)])
-                standing = (read.one(index, kv.key) for index, kv in enumerate(stands_on, 1))
-                if read.got(0) or any(now != kv for now, kv in zip(standing, stands_on, strict=True)):
+                read = await self._client.read_at_once([Get(pause), *(Get(kv.key) for kv in depends_on)])
+                standing = (read.one(index, kv.key) for index, kv in enumerate(depends_on, 1))
+                if read.got(0) or any(now != kv for now, kv in zip(standing, depends_on, strict=True)):
                     return None
                 await asyncio.wait({task}, timeout=LOOK_S)
             return task.result()

@@ -120,14 +120,14 @@ class Planning:
         self._limit_s = limit_s
         self._until = asyncio.get_running_loop().time() + limit_s
         self._made: tuple[Plan, PlanRequest] | None = None
-        self._stands_on: tuple[KeyValue, ...] = ()
+        self._planned_on: tuple[KeyValue, ...] = ()
 
     async def on(self, state: TableState) -> Plan:
         """The plan for the given state of the table: the earlier one, where it is still valid.
 
         Raises as :meth:`Planner.plan`.
         """
-        if self._made is not None and self.stands_on(state):
+        if self._made is not None and self.is_for(state):
             return self._made[0]
         request = await self._request(state)
         left_s = self._until - asyncio.get_running_loop().time()
@@ -139,12 +139,12 @@ class Planning:
         planner, limits = self._planner, (left_s, self._whose)
         if self._made is None or not await planner.holds(self.kind, *self._made, request, *limits):
             self._made = await planner.plan(self.kind, request, *limits), request
-        self._stands_on = state.planned_on
+        self._planned_on = state.planned_on
         return self._made[0]
 
-    def stands_on(self, state: TableState) -> bool:
+    def is_for(self, state: TableState) -> bool:
         """Whether there is a plan for exactly this state."""
-        return self._made is not None and state.planned_on == self._stands_on
+        return self._made is not None and state.planned_on == self._planned_on
 
     async def preview(self, state: TableState) -> Mapping[str, Any]:
         """The preview for the given state of the table; raises as :meth:`Planner.plan`."""

@@ -24,7 +24,7 @@ class Ends:
     def __init__(self) -> None:
         self._tables: set[bytes] = set()
         self._led: dict[bytes, list[asyncio.Future[KeyValue | None]]] = {}
-        self._told: dict[bytes, KeyValue] = {}
+        self._records: dict[bytes, KeyValue] = {}
 
     def hear(self, prefix: bytes) -> None:
         """From now on a leader here sees all ends of a table; ``prefix`` is that of its history."""
@@ -33,19 +33,19 @@ class Ends:
     def lead(self, history: bytes) -> None:
         """Its leader is here, and will report its end."""
         self._led.setdefault(history, [])
-        self._told.pop(history, None)
+        self._records.pop(history, None)
 
     def started(self, prefix: bytes, history: bytes) -> None:
         """An operation was started here; its leader may not have seen it yet, or already its end."""
-        if prefix in self._tables and history not in self._told:
+        if prefix in self._tables and history not in self._records:
             self._led.setdefault(history, [])
 
-    def told(self, history: KeyValue) -> None:
+    def ended(self, history: KeyValue) -> None:
         """An event shows the record of an end."""
         if history.key in self._led:
-            self._told[history.key] = history
-            if len(self._told) > REMEMBERED:
-                del self._told[next(iter(self._told))]
+            self._records[history.key] = history
+            if len(self._records) > REMEMBERED:
+                del self._records[next(iter(self._records))]
         self._settle(history.key, history)
 
     def leave(self, prefix: bytes) -> None:
@@ -53,8 +53,8 @@ class Ends:
         self._tables.discard(prefix)
         for key in [key for key in self._led if key.startswith(prefix)]:
             self._settle(key, None)
-        for key in [key for key in self._told if key.startswith(prefix)]:
-            del self._told[key]
+        for key in [key for key in self._records if key.startswith(prefix)]:
+            del self._records[key]
 
     def _settle(self, key: bytes, kv: KeyValue | None) -> None:
         for waiting in self._led.pop(key, ()):
@@ -65,7 +65,7 @@ class Ends:
         """The record of an operation's end; ``None`` if it is not seen here in time, or never would be."""
         waiting = self._led.get(history)
         if waiting is None:
-            return self._told.get(history)
+            return self._records.get(history)
         end: asyncio.Future[KeyValue | None] = asyncio.get_running_loop().create_future()
         waiting.append(end)
         try:

@@ -51,7 +51,7 @@ class JobCounts:
     def __init__(self) -> None:
         self._record = JobCountsRecord()
 
-    def told(self, record: JobCountsRecord) -> None:
+    def update(self, record: JobCountsRecord) -> None:
         """Set the present counts."""
         self._record = record
 

@@ -190,7 +190,7 @@ class Tracked:
             case b"jobCounts" if isinstance(self.jobs, JobCounts):
                 counts = _read(kv, JobCountsRecord)
                 if not isinstance(counts, CorruptRecord) and counts.run == self.run.token:
-                    self.jobs.told(counts)
+                    self.jobs.update(counts)
             case b"run":
                 run = _read(kv, RunRecord)
                 if isinstance(run, CorruptRecord):

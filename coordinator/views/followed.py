@@ -171,7 +171,7 @@ class Followed:
         if whole:
             start, end = self._keys.prefix, prefix_end(self._keys.prefix)
         async with aclosing(watch(self._client, start, end, puts=led is None)) as changes:
-            await self._stands(changes)
+            await self._until_open(changes)
             revision = await self._list(led, whole)
             self.error = None
             if self.tracked is None or not self.tracked.state:
@@ -185,7 +185,7 @@ class Followed:
                 if self._gone:
                     return
 
-    async def _stands(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
+    async def _until_open(self, changes: AsyncGenerator[WatchBatch, None]) -> None:
         """Wait until a watch exists, but not longer than a caller would wait."""
         try:
             async with asyncio.timeout(self._client.config.timeout_s):

@@ -215,7 +215,7 @@ async def read_live(
         )
         tracked = Tracked.of(keys, own, counts)
         if led is not None and tracked is not None and led.run.token == tracked.run.token:
-            counts.told(led.counts())
+            counts.update(led.counts())
         revision = revision or counts.revision or max((kv.create_revision for kv in own[:1]), default=0)
     else:
         pause, listing = await asyncio.gather(

@@ -47,7 +47,7 @@ class ServedMetrics:
     def __init__(self, config: MetricsConfig) -> None:
         self._registry = process_registry()
         self._etcd = EtcdMetrics(self._registry)
-        self._stands: Callable[[], bool] = bool
+        self._is_ready: Callable[[], bool] = bool
         routes = [Route("/metrics", self._metrics), Route("/livez", alive), Route("/readyz", self._ready)]
         app = Starlette(routes=routes)
         tls = Tls(config.tls) if config.tls.cert else None
@@ -59,21 +59,21 @@ class ServedMetrics:
         """A connection to etcd whose calls are counted."""
         return MeteredClient(config, self._etcd)
 
-    async def start(self, read: Callable[[], Iterable[Metric]], stands: Callable[[], bool]) -> None:
+    async def start(self, read: Callable[[], Iterable[Metric]], is_registered: Callable[[], bool]) -> None:
         """Listen and serve.
 
         Parameters
         ----------
         read:
             Returns the present counts; called on the event loop at each scrape.
-        stands:
+        is_registered:
             Whether this process is registered in etcd under a lease.
 
         Raises
         ------
         AddressInUse
         """
-        self._stands = stands
+        self._is_ready = is_registered
         self._registry.register(_Read(read))
         await self._server.start()
 
@@ -85,7 +85,7 @@ class ServedMetrics:
         return show_metrics(request, self._registry)
 
     async def _ready(self, _: Request) -> Response:
-        return ready(self._stands())
+        return ready(self._is_ready())
 
 
 def counter(name: str, text: str, labels: Iterable[str], values: Mapping[Any, float]) -> Metric:

@@ -152,10 +152,10 @@ async def serve(
         # use, aborts some of such children before they become the JVM (grpc/grpc#43055).
         await launcher.start()
         if metrics is not None:
-            from distop.executor.ledger.metrics import stands
+            from distop.executor.ledger.metrics import is_registered
             from distop.executor.runner.metrics import executor_metrics
 
-            await metrics.start(lambda: executor_metrics(ledger, tally), lambda: stands(ledger))
+            await metrics.start(lambda: executor_metrics(ledger, tally), lambda: is_registered(ledger))
         # If jobs run in threads, there may be no sidecar that does it.
         sweep = asyncio.create_task(keep_swept(client, place.scratch), name="runner-scratch")
         served = False

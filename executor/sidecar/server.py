@@ -152,7 +152,7 @@ class Sidecar:
         return Connection(self.ledger, self.connections, refuse=full)
 
     async def _show(self, metrics: ServedMetrics) -> None:
-        from distop.executor.ledger.metrics import stands
+        from distop.executor.ledger.metrics import is_registered
         from distop.executor.sidecar.metrics import sidecar_metrics
 
         def read() -> Iterator[Metric]:
@@ -161,7 +161,7 @@ class Sidecar:
                 self.ledger, connected=connected, accepted=self.accepted, refused=self.refused
             )
 
-        await metrics.start(read, lambda: stands(self.ledger))
+        await metrics.start(read, lambda: is_registered(self.ledger))
 
     def _renewed(self, until: float) -> None:
         for connection in self.connections:

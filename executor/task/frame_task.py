@@ -22,7 +22,7 @@ import msgspec
 
 from distop.errors import InvalidArgument, JobFailed
 from distop.executor.task.session import Port, Session
-from distop.executor.task.task import TaskJob, Work, told
+from distop.executor.task.task import TaskJob, Work, error_text
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations.jobs import Mark, failure_record, success_record
 
@@ -92,7 +92,7 @@ def run_frame_job(
                     _check_in_time(job)  # whatever it raises after it was stopped: this is the reason
                     raise
                 log.warning("job_failed", extra={"attempt": attempt}, exc_info=error)
-                code, _, text = told(error).partition(": ")
+                code, _, text = error_text(error).partition(": ")
                 failure = failure_record(attempt, code, text, time.time(), run=work.run_token)
                 session.mark(Mark(str(partition), attempt, failure), job)
                 session.drain()

@@ -312,7 +312,7 @@ class Task:
             log.warning("job_failed", extra=fields, exc_info=error)
             keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
             job.clean(self.work.operation)
-            self._give_up(job, told(error))
+            self._give_up(job, error_text(error))
             return False
         log.warning("job_attempt_failed", extra=fields | {"tries": tries}, exc_info=error)
         keep_trace(job.operation, error, partition=job.partition, attempt=job.attempt)
@@ -334,7 +334,7 @@ class Task:
 
     def _count_try(self, job: TaskJob, error: Exception) -> None:
         try:
-            self.session.count_try(job.partition, job.attempt, told(error))
+            self.session.count_try(job.partition, job.attempt, error_text(error))
         except DistopError as unavailable:
             # It is retried here anyway; if this process dies, one attempt too many is made.
             log.warning("try_not_counted", extra={"partition": job.partition, "error": str(unavailable)})
@@ -369,7 +369,7 @@ class Task:
         setattr(self.summary, name, getattr(self.summary, name) + 1)
 
 
-def told(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """``CODE: message`` of an attempt's error."""
     raised = as_distop(error, JobCrashed)
     return f"{raised.code}: {raised.message}"

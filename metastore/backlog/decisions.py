@@ -45,7 +45,7 @@ async def change_ordering(
     change: Change,
     *,
     request: str,
-    beside: tuple[Op, ...] = (),
+    also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
     """Read the ordering, change it, and write it if it is unchanged since; retry otherwise.
 
@@ -55,7 +55,7 @@ async def change_ordering(
     ----------
     request:
         Id of the call, the same in its repetitions. Empty: the change is idempotent.
-    beside:
+    also:
         Written in the same transaction: the audit entry.
     """
 
@@ -71,7 +71,7 @@ async def change_ordering(
             return None, now
         decided = [*now.decided, request][-MAX_DECIDED:] if request else now.decided
         record = msgspec.structs.replace(wanted[0], decided=decided)
-        puts = (Put(keys.ordering, encode(record)), Put(keys.backlog_index, b"{}"), *beside)
+        puts = (Put(keys.ordering, encode(record)), Put(keys.backlog_index, b"{}"), *also)
         reached("ordering.before")
         return Txn((unchanged(table), unchanged(kv)), puts) + wanted[1], record
 
@@ -86,7 +86,7 @@ async def set_ordering(
     settings: dict[str, object],
     *,
     request: str,
-    beside: tuple[Op, ...] = (),
+    also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
     """Change the named fields. Idempotent.
 
@@ -99,11 +99,11 @@ async def set_ordering(
             changed = msgspec.structs.replace(changed, forget_at=0)
         return None if changed == now else (changed, Txn())
 
-    return await change_ordering(client, keys, change, request=request, beside=beside)
+    return await change_ordering(client, keys, change, request=request, also=also)
 
 
 async def open_gate(
-    client: EtcdClient, keys: TableKeys, *, request: str, signal: str = "", beside: tuple[Op, ...] = ()
+    client: EtcdClient, keys: TableKeys, *, request: str, signal: str = "", also: tuple[Op, ...] = ()
 ) -> OrderingRecord:
     """Let the collected batches be applied (B6). Idempotent.
 
@@ -120,11 +120,11 @@ async def open_gate(
         changed = msgspec.structs.replace(now, gate="open", signals=signals)
         return None if changed == now else (changed, Txn())
 
-    return await change_ordering(client, keys, change, request=request, beside=beside)
+    return await change_ordering(client, keys, change, request=request, also=also)
 
 
 async def approve(
-    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, beside: tuple[Op, ...] = ()
+    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, also: tuple[Op, ...] = ()
 ) -> OrderingRecord:
     """Let the next batch come after this one (B7). Idempotent.
 
@@ -149,7 +149,7 @@ async def approve(
             )
         return msgspec.structs.replace(now, awaiting=""), Txn()
 
-    return await change_ordering(client, keys, change, request=request, beside=beside)
+    return await change_ordering(client, keys, change, request=request, also=also)
 
 
 async def unblock(
@@ -160,7 +160,7 @@ async def unblock(
     skip: bool,
     now: float,
     request: str,
-    beside: tuple[Op, ...] = (),
+    also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
     """Decide about a blocked table: retry its batch, or skip the batch for good (B8).
 
@@ -215,11 +215,11 @@ async def unblock(
             record = record.done_with(block.batch)
         return record, Txn((unchanged(entry),), ops)
 
-    return await change_ordering(client, keys, change, request=request, beside=beside)
+    return await change_ordering(client, keys, change, request=request, also=also)
 
 
 async def take_back(
-    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, beside: tuple[Op, ...] = ()
+    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, also: tuple[Op, ...] = ()
 ) -> OrderingRecord:
     """Remove a batch that is not applied yet, as if it had never been published. Idempotent.
 
@@ -254,4 +254,4 @@ async def take_back(
         deletes = tuple(Delete(kv.key) for kv, _ in standing)
         return left, Txn(tuple(unchanged(kv) for kv in found), deletes)
 
-    return await change_ordering(client, keys, change, request=request, beside=beside)
+    return await change_ordering(client, keys, change, request=request, also=also)

@@ -55,7 +55,7 @@ async def enqueue(
     record: BatchRecord,
     *,
     republish: bool = False,
-    beside: tuple[Op, ...] = (),
+    also: tuple[Op, ...] = (),
 ) -> Answer:
     """Queue a batch. Idempotent: an equal batch that is already queued or applied stays as it is (B1).
 
@@ -63,7 +63,7 @@ async def enqueue(
     ----------
     republish:
         Apply it again if it was applied before, and replace one that is queued.
-    beside:
+    also:
         Written in the same transaction: the audit entry.
 
     Raises
@@ -114,7 +114,7 @@ async def enqueue(
             compares += (unchanged(ordering_kv),)
         entered = encode(msgspec.structs.replace(record, anyway=republish))
         reached("enqueue.before")
-        txn = Txn(compares, (Put(entry_key, entered), Put(keys.backlog_index, b"{}"), *beside))
+        txn = Txn(compares, (Put(entry_key, entered), Put(keys.backlog_index, b"{}"), *also))
         return txn, Answer(became=Queued.QUEUED, late=late and ordering.stops_at(batch))
 
     reads = [Get(key) for key in wanted]

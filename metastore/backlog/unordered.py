@@ -40,7 +40,7 @@ async def add(
     record: BatchRecord,
     *,
     republish: bool = False,
-    beside: tuple[Op, ...] = (),
+    also: tuple[Op, ...] = (),
 ) -> Answer:
     """Publish an unordered batch. Idempotent, as :func:`~.queue.enqueue` is; a failed one is retried if it
     comes with different content.
@@ -78,7 +78,7 @@ async def add(
                     details={"table": keys.name, "batch": batch, "operation": standing.operation},
                 )
         compares = tuple(unchanged(kv) for kv in (table, waiting, running, failed, done))
-        ops: tuple[Op, ...] = (Put(waiting.key, encode(record)), Put(keys.backlog_index, b"{}"), *beside)
+        ops: tuple[Op, ...] = (Put(waiting.key, encode(record)), Put(keys.backlog_index, b"{}"), *also)
         ops += tuple(Delete(kv.key) for kv in (failed, done) if kv.exists)
         if failed.exists:
             compares += (unchanged(ordering_kv),)

@@ -119,13 +119,13 @@ def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:
     return table
 
 
-async def _resume(client: EtcdClient, pause: bytes, index: bytes, *beside: Op) -> bool:
+async def _resume(client: EtcdClient, pause: bytes, index: bytes, *also: Op) -> bool:
     standing = await client.get(pause)
     if not standing.exists:
         # An index entry without its pause (removed by hand) would block something that is not paused.
         await settle(client, Txn((absent(pause),), (Delete(index),)))
         return False
-    gone: tuple[Op, ...] = (Delete(pause), Delete(index), *beside)
+    gone: tuple[Op, ...] = (Delete(pause), Delete(index), *also)
     # If it has changed since, it was resumed: by this very call, when its reply was lost, or another one.
     # A later pause must not be removed by this call.
     reached("resume.before")

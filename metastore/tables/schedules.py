@@ -46,7 +46,7 @@ async def add_schedule(
     record: ScheduleRecord,
     *,
     check: Callable[[TableRecord], None],
-    beside: tuple[Op, ...] = (),
+    also: tuple[Op, ...] = (),
 ) -> ScheduleRecord:
     """Add a schedule to a table; ``record.request`` is the id of the call. Idempotent.
 
@@ -54,7 +54,7 @@ async def add_schedule(
     ----------
     check:
         Raises if the table does not support the schedule.
-    beside:
+    also:
         Written in the same transaction: the audit entry.
 
     Raises
@@ -94,7 +94,7 @@ async def add_schedule(
                 hint=f"remove one first: distop schedules rm {keys.name} NAME",
                 details={"table": keys.name},
             )
-        ops = (Put(kv.key, value), looked_at_once(agenda_kv, record.request), *beside)
+        ops = (Put(kv.key, value), looked_at_once(agenda_kv, record.request), *also)
         reached("schedule.set.before")
         return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), record
 
@@ -108,7 +108,7 @@ async def change_schedule(
     change: Callable[[ScheduleRecord], ScheduleRecord | None],
     *,
     request: str,
-    beside: tuple[Op, ...] = (),
+    also: tuple[Op, ...] = (),
 ) -> ScheduleRecord:
     """Replace a schedule by what ``change`` makes of it; ``None``: nothing changes.
     Idempotent.
@@ -122,7 +122,7 @@ async def change_schedule(
         wanted = None if request in agenda_of(agenda_kv).decided else change(standing)
         if wanted is None:
             return None, standing
-        ops = (Put(kv.key, encode(wanted)), looked_at_once(agenda_kv, request), *beside)
+        ops = (Put(kv.key, encode(wanted)), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
         return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), wanted
 
@@ -130,7 +130,7 @@ async def change_schedule(
 
 
 async def remove_schedule(
-    client: EtcdClient, keys: TableKeys, name: str, *, request: str, beside: tuple[Op, ...] = ()
+    client: EtcdClient, keys: TableKeys, name: str, *, request: str, also: tuple[Op, ...] = ()
 ) -> ScheduleRecord | None:
     """Remove a schedule; operations that it started go on. Returns the removed record; ``None``: this very
     call had removed it before.
@@ -143,7 +143,7 @@ async def remove_schedule(
         if request in agenda_of(agenda_kv).decided:
             return None, None
         standing = _standing(keys, name, kv)
-        ops = (Delete(kv.key), looked_at_once(agenda_kv, request), *beside)
+        ops = (Delete(kv.key), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
         return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), standing
 

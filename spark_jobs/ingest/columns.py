@@ -54,7 +54,7 @@ def choose_columns(
     filtered: set[str],
     *,
     conditions: Collection[str] = (),
-    beside: Collection[str] = (),
+    direct: Collection[str] = (),
 ) -> SourceColumns:
     """Decide about columns.
 
@@ -66,7 +66,7 @@ def choose_columns(
         Columns in the filter.
     conditions:
         Columns in conditions of a merge: one that the table does not have is read only for them.
-    beside:
+    direct:
         Columns whose values need not be in the format.
 
     Raises
@@ -79,13 +79,13 @@ def choose_columns(
     declared_names = [] if declared is None else [field.name for field in declared.columns]
     names = sample.all_names if argument.on_new_columns == "add" else sample.names
     if sample.complete:
-        _check_known("schema", declared_names, [*names, *beside])
-    known = list(dict.fromkeys([*names, *declared_names, *beside]))
+        _check_known("schema", declared_names, [*names, *direct])
+    known = list(dict.fromkeys([*names, *declared_names, *direct]))
     _check_known("columns", argument.columns or [], known)
     _check_known("filter", sorted(filtered), known)
     filtered = filtered.union(conditions)
     present = {} if table is None else _arrow_types(table)
-    targets = list(dict.fromkeys([*_targets(argument, declared, names, table), *beside]))
+    targets = list(dict.fromkeys([*_targets(argument, declared, names, table), *direct]))
     if table is not None and argument.columns is None:
         targets = [name for name in targets if name in present or name not in conditions]
     added = [] if table is None or argument.on_new_columns != "add" else new_columns(targets, present)
@@ -93,7 +93,7 @@ def choose_columns(
     types = _types(read, declared, table if file_format != "parquet" else None, sample)
     widened: dict[str, pa.DataType] = {}
     if table is not None:
-        numbers = [name for name in targets if name not in (*declared_names, *added, *beside)]
+        numbers = [name for name in targets if name not in (*declared_names, *added, *direct)]
         widened = _wider(argument, numbers, present, sample)
         types |= widened
         check_columns(
@@ -105,7 +105,7 @@ def choose_columns(
             hint="set on_new_columns to add or ignore, or select columns with columns",
         )
     for name, dtype in types.items():
-        if name not in beside:
+        if name not in direct:
             _check_readable(name, dtype, file_format)
     schema = Layout.create(pa.schema([_field(name, dtype, declared) for name, dtype in types.items()])).schema
     return SourceColumns(schema, targets, added, list(widened))

@@ -80,7 +80,7 @@ def target_of(
     sample: Sample,
     *,
     table: Layout | None,
-    beside: Collection[str] = (),
+    direct: Collection[str] = (),
 ) -> dict[str, Any]:
     """The fields of an :class:`~distop.spark_jobs.ingest.plan.IngestPlan` that do not describe the source.
 
@@ -90,7 +90,7 @@ def target_of(
         The format of the source's column values.
     table:
         The table's layout, if it has one.
-    beside:
+    direct:
         Columns whose values are not in that format, but known directly.
 
     Raises
@@ -108,7 +108,7 @@ def target_of(
         None if table is None or argument.transform is not None else table.schema,
         set() if expression is None else filter_columns(expression),
         conditions=set().union(*asked.values()),
-        beside=beside,
+        direct=direct,
     )
     if expression is not None:
         arrow_filter(expression, columns.schema)

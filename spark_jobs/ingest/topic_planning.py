@@ -21,7 +21,7 @@ from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.offsets import OffsetRange
 from distop.spark_jobs.kafka.ranges import new_ranges
-from distop.spark_jobs.kafka.sample import KafkaSample, beside_value, types_beside_value
+from distop.spark_jobs.kafka.sample import KafkaSample, direct_columns, direct_types
 
 if TYPE_CHECKING:
     from distop.commit.layout.model import Layout
@@ -82,7 +82,7 @@ def plan_topic(
                 "schema", f"the new records of {topic.url} show no columns", "say which there are with schema"
             )
         target = target_of(
-            request, argument, _WRITTEN[kafka.format], sample, table=table, beside=beside_value(kafka)
+            request, argument, _WRITTEN[kafka.format], sample, table=table, direct=direct_columns(kafka)
         )
     plan = IngestPlan(
         format=f"kafka/{kafka.format}",
@@ -135,14 +135,14 @@ def _checked_options(request: PlanRequest, argument: IngestArgument, kafka: Kafk
 
 def _check_columns(kafka: KafkaArgument, table: Layout | None) -> None:
     names = [] if table is None else [field.name for field in table.schema.columns]
-    for column in beside_value(kafka) if table is not None else ():
+    for column in direct_columns(kafka) if table is not None else ():
         if column not in names:
             field = "metadata" if column in kafka.metadata.values() else "value_column"
             raise wrong(field, f"the table has no column {column!r}", f"it has {', '.join(names)}")
 
 
 def _check_types(kafka: KafkaArgument, plan: IngestPlan) -> None:
-    natural = types_beside_value(kafka)
+    natural = direct_types(kafka)
     for field in plan.source_columns:
         given = natural.get(field.name, field.type)
         is_text = is_.is_large_binary(given) and (

@@ -117,8 +117,8 @@ class RecordReader:
         self._schema = wanted.schema
         self._csv = csv
         self._metadata = {what: column for what, column in metadata.items() if column in self._schema.names}
-        beside = set(metadata.values())
-        values = pa.schema([field for field in self._schema if field.name not in beside])
+        direct = set(metadata.values())
+        values = pa.schema([field for field in self._schema if field.name not in direct])
         self._values = values
         self._wanted = Wanted(values, wanted.strict)
         self._value_column = value_column

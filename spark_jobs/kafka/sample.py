@@ -25,13 +25,13 @@ SAMPLE_RECORDS = 200
 """Sample size: records of each range, and number of ranges."""
 
 
-def beside_value(kafka: KafkaArgument) -> list[str]:
-    """Columns whose values are not part of a text."""
+def direct_columns(kafka: KafkaArgument) -> list[str]:
+    """Columns that get values directly, without parsing a text: those of metadata, and the raw value."""
     return [*([kafka.value_column] if kafka.format == "raw" else ()), *kafka.metadata.values()]
 
 
-def types_beside_value(kafka: KafkaArgument) -> dict[str, pa.DataType]:
-    """The types of these columns in the topic."""
+def direct_types(kafka: KafkaArgument) -> dict[str, pa.DataType]:
+    """The types of :func:`direct_columns` in the topic."""
     types = {column: NATURAL_TYPES[what] for what, column in kafka.metadata.items()}
     return types | ({kafka.value_column: RAW_TYPE} if kafka.format == "raw" else {})
 
@@ -71,31 +71,31 @@ class KafkaSample:
 
         If they were declared, an unknown key makes its record a bad one, and does not fail the operation.
         """
-        beside = beside_value(self._kafka)
+        direct = direct_columns(self._kafka)
         if self._kafka.format == "raw":
             return [self._kafka.value_column]
         if self._kafka.format == "csv":
-            return [name for name in self._header if name not in beside]
+            return [name for name in self._header if name not in direct]
         if self._declared:
             return []
         known = self._records.names if self._table is None else [one.name for one in self._table.columns]
-        return [name for name in known if name not in beside]
+        return [name for name in known if name not in direct]
 
     @cached_property
     def all_names(self) -> list[str]:
         """The same, and for JSON the keys in the sample."""
         if self._kafka.format != "json" or self._declared:
             return self.names
-        beside = beside_value(self._kafka)
-        return list(dict.fromkeys(name for name in (*self.names, *self._records.names) if name not in beside))
+        direct = direct_columns(self._kafka)
+        return list(dict.fromkeys(name for name in (*self.names, *self._records.names) if name not in direct))
 
     def fits(self, column: str, dtype: pa.DataType) -> bool:
         return self._records.fits(column, dtype)
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
-        beside = types_beside_value(self._kafka)
-        guessed = [column for column in columns if column not in beside]
-        known = {column: beside[column] for column in columns if column in beside}
+        direct = direct_types(self._kafka)
+        guessed = [column for column in columns if column not in direct]
+        known = {column: direct[column] for column in columns if column in direct}
         return known | (self._records.types(guessed) if guessed else {})
 
     @property

@@ -61,11 +61,11 @@ class Broken:
     samples: list[dict[str, Any]] = field(default_factory=list)
     """``{"partition": ..., "row": {...}}``."""
 
-    def told(self) -> dict[str, Any]:
+    def to_facts(self) -> dict[str, Any]:
         """For the history."""
         most = sorted(self.partitions, key=lambda name: (-self.partitions[name], name))
         shown = {name: self.partitions[name] for name in most[:TOLD_PARTITIONS]}
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "rule": self.rule,
             "rows": self.rows,
             "partitions": len(self.partitions),
@@ -73,8 +73,8 @@ class Broken:
         }
         if self.samples:
             row = msgspec.json.encode(self.samples[0]["row"]).decode()
-            told["sample"] = row if len(row) <= TOLD_CHARACTERS else row[: TOLD_CHARACTERS - 1] + "…"
-        return told
+            facts["sample"] = row if len(row) <= TOLD_CHARACTERS else row[: TOLD_CHARACTERS - 1] + "…"
+        return facts
 
     def __str__(self) -> str:
         what = "job" if next(iter(self.partitions), "").startswith(JOB) else "partition"

@@ -56,7 +56,7 @@ class Gate(TransactionalStep):
         if not broken:
             return Contribution(facts=facts)
         report = write_report(arg, broken)
-        facts |= {"violations": [one.told() for one in broken[:TOLD_RULES]], "report": report}
+        facts |= {"violations": [one.to_facts() for one in broken[:TOLD_RULES]], "report": report}
         if rules.report_only:
             return Contribution(facts=facts)
         raise ValidationFailed(

@@ -47,19 +47,17 @@ async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
 
 async def decide(client: LossyClient, action: str, batch: str, request: str) -> OrderingRecord:
     keys = client.keyspace.table("t")
-    beside = (audit_put(keys, action, by="me", target=batch, at=1.0, request_id=request),)
+    also = (audit_put(keys, action, by="me", target=batch, at=1.0, request_id=request),)
     match action:
         case "open":
-            return await deciding.open_gate(client, keys, request=request, beside=beside)
+            return await deciding.open_gate(client, keys, request=request, also=also)
         case "approve":
-            return await deciding.approve(client, keys, batch, request=request, beside=beside)
+            return await deciding.approve(client, keys, batch, request=request, also=also)
         case "set":
-            return await deciding.set_ordering(client, keys, {"together": 7}, request=request, beside=beside)
+            return await deciding.set_ordering(client, keys, {"together": 7}, request=request, also=also)
         case _:
             skip = action == "skip"
-            return await deciding.unblock(
-                client, keys, batch, skip=skip, now=1.0, request=request, beside=beside
-            )
+            return await deciding.unblock(client, keys, batch, skip=skip, now=1.0, request=request, also=also)
 
 
 async def trail(client: LossyClient) -> list[str]:

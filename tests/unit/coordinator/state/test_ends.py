@@ -21,7 +21,7 @@ async def test_all_who_wait_hear_of_an_end() -> None:
     ends = Ends()
     ends.lead(KEY)
     waiting = await _soon(ends, keys=3)
-    ends.told(END)
+    ends.ended(END)
     assert await asyncio.gather(*waiting) == [END] * 3
     assert await ends.within(KEY, 10.0) == END, "who asks late hears of it, too"
 
@@ -34,7 +34,7 @@ async def test_who_asks_before_the_leader_has_heard_of_a_start_waits_for_its_end
     ends.started(b"p.t.history.", KEY)
     (waiting,) = await _soon(ends)
     ends.lead(KEY)
-    ends.told(END)
+    ends.ended(END)
     ends.started(b"p.t.history.", KEY)  # whoever started it comes round late
     assert await waiting == await ends.within(KEY, 10.0) == END
 
@@ -44,7 +44,7 @@ async def test_only_so_many_ends_are_remembered() -> None:
     keys = [b"p.t.history.noop.%d" % number for number in range(REMEMBERED + 1)]
     for key in keys:
         ends.lead(key)
-        ends.told(KeyValue(key, b"{}", 7, 7))
+        ends.ended(KeyValue(key, b"{}", 7, 7))
     assert await ends.within(keys[0], 10.0) is None
     assert await ends.within(keys[1], 10.0) is not None
 
@@ -52,7 +52,7 @@ async def test_only_so_many_ends_are_remembered() -> None:
 async def test_what_is_not_led_here_is_not_waited_for() -> None:
     ends = Ends()
     assert await ends.within(KEY, 10.0) is None
-    ends.told(END)
+    ends.ended(END)
     assert await ends.within(KEY, 10.0) is None
 
 
@@ -60,7 +60,7 @@ async def test_who_is_not_told_in_time_looks_elsewhere() -> None:
     ends = Ends()
     ends.lead(KEY)
     assert await ends.within(KEY, 0.0) is None
-    ends.told(END)  # nobody is left to be told
+    ends.ended(END)  # nobody is left to be told
 
 
 async def test_who_goes_is_forgotten() -> None:
@@ -69,7 +69,7 @@ async def test_who_goes_is_forgotten() -> None:
     gone, stays = await _soon(ends, keys=2)
     gone.cancel()
     await asyncio.gather(gone, return_exceptions=True)
-    ends.told(END)
+    ends.ended(END)
     assert await stays == END
 
 
@@ -79,12 +79,12 @@ async def test_a_leader_that_leaves_lets_all_look_elsewhere() -> None:
     ends.lead(b"p.u.history.noop.1")
     (waiting,) = await _soon(ends)
     ends.lead(b"p.t.history.noop.2")
-    ends.told(KeyValue(b"p.t.history.noop.2", b"{}", 7, 7))
+    ends.ended(KeyValue(b"p.t.history.noop.2", b"{}", 7, 7))
     ends.leave(b"p.t.history.")
     assert await waiting is None
     assert await ends.within(b"p.t.history.noop.2", 10.0) is None
     assert await ends.within(KEY, 10.0) is None
     other = asyncio.create_task(ends.within(b"p.u.history.noop.1", 10.0))
     await asyncio.sleep(0)
-    ends.told(KeyValue(b"p.u.history.noop.1", b"{}", 8, 8))
+    ends.ended(KeyValue(b"p.u.history.noop.1", b"{}", 8, 8))
     assert (await other) is not None
