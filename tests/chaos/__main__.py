@@ -89,7 +89,7 @@ def main(given: list[str] | None = None) -> int:
 
 
 async def until_told(run: Run) -> Report:
-    """The run; told to end it leaves no process behind."""
+    """The run. It ends all its processes when it is interrupted."""
     task = asyncio.create_task(run.run())
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)

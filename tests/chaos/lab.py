@@ -227,7 +227,7 @@ class Lab:
         return findings
 
     async def _folders_of_writes(self, book: Book) -> set[str]:
-        """Of Spark's writes that were published or given up. Those of others are told by their age."""
+        """Folders of writes that were published or abandoned. Those of other writers are found by age."""
         listed = self.client.list(book.table, type=TYPE)
         return {folder_of(operation.object) async for operation in listed if operation.object}
 

@@ -14,7 +14,7 @@ from distop.metastore.records.keyspace import OperationId
 
 
 async def landed(lab: Lab) -> list[str]:
-    """Two batches in order, each approved by a _BACKFILL; beside them two without an order, and a bad one.
+    """Two batches in order, each approved by a _BACKFILL; two more without an order, and an invalid one.
     Those in order wait until a _HISTORYDONE opens the gate."""
     book, client = await lab.table("landed"), lab.client
     folder, round_ = lab.folder / "landing" / book.table, f"{lab.operations:06d}"

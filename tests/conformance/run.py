@@ -139,7 +139,7 @@ def _judge(outcomes: Mapping[str, str], suite: str, summary: Counter[str]) -> No
 
 
 def _why(test: str, reasons: Mapping[str, str]) -> str:
-    """The reason that stands there for a test: through this door, or through any."""
+    """The recorded reason for a test: for this access path, or for any."""
     name = test.partition("[")[0].partition("(")[0]
     return reasons.get(test) or reasons.get(name) or reasons.get(name.partition("::")[2], "")
 

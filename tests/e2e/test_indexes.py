@@ -32,7 +32,7 @@ async def built(service: Whole, column: str, **argument: object) -> Operation:
 async def test_an_index_is_built_published_and_kept_up_to_date(
     etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
 ) -> None:
-    """O3, O15: the pointer is one key; nothing else is left in etcd, and no file beside the parts."""
+    """O3, O15: the pointer is one key; nothing else is left in etcd, and no file except the parts."""
     async with whole(etcd_config, tmp_path, client) as service:
         for i in range(3):
             await service.ingest(source(service, f"s{i}", 100 * i, 30))
@@ -120,7 +120,7 @@ async def test_a_start_that_makes_no_sense_leaves_no_key(
 async def test_a_cancelled_build_leaves_no_file(
     etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
 ) -> None:
-    """O19: and the index that stood before."""
+    """O19: the previous index stays."""
     async with coordinated(etcd_config, tmp_path, client) as service:
         async with runner(client):
             await service.ingest(source(service, "s0", 0, 30))

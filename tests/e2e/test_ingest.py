@@ -119,7 +119,7 @@ async def test_a_bad_row_fails_the_operation_and_leaves_the_table_untouched(serv
 
 
 async def test_the_same_source_is_not_ingested_twice(service: Whole) -> None:
-    """P16 in part: a watermark that stands refuses the start, and says how to go on."""
+    """P16 in part: the existing watermark refuses the start, and the error says what to do."""
     source = write_csv(service.folder / "src" / "a", "1.csv", 0, 10)
     await service.ingest(source)
     with pytest.raises(AlreadyIngested, match="reingest"):
@@ -189,7 +189,7 @@ async def test_bad_input_is_refused_by_code_and_leaves_nothing(
 
 
 async def test_a_program_of_pyiceberg_appends_while_operations_commit(service: Whole) -> None:
-    """P6, P7, P14: no row of either side is lost, whoever moves the head first."""
+    """P6, P7, P14: no row of either program is lost, whichever moves the head first."""
     await service.ingest(write_csv(service.folder / "src" / "0", "1.csv", 0, 10))
     command = ("-m", "support.tables.foreign_appender", "default.t", "8", "1000000")
     with Child(service.etcd, service.folder, *command) as foreign:
@@ -276,7 +276,7 @@ async def test_a_publication_that_a_full_etcd_has_made_and_refused(
 async def test_a_table_that_a_full_etcd_has_made_and_refused(
     service: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O27, U3: whoever made it is told so, instead of that somebody else has."""
+    """O27, U3: the creator gets its own table as the answer, not the error that another one exists."""
     makes, as_it_is = puts(service.store.keyspace.table("made").table), EtcdClient.txn
 
     async def full(client: EtcdClient, txn: Txn, *, timeout_s: float | None = None) -> TxnResult:

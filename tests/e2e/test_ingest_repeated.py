@@ -48,7 +48,7 @@ async def test_a_preview_tells_what_a_start_would_do_and_starts_nothing(service:
 
 
 async def test_a_second_ingest_may_wait_for_its_turn(service: Whole) -> None:
-    """O2: nothing runs beside what it does not go with."""
+    """O2: incompatible operations never run at the same time."""
     paths = [
         str(write_csv(service.folder / name, "1.csv", 10 * number, 10)) for number, name in enumerate("ab")
     ]

@@ -67,7 +67,7 @@ RULES = [
 
 @pytest.fixture
 def listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the sources; that of the tables lies beside it, and others to which links lead."""
+    """The folder of the sources; next to it the folder of the tables, and folders that links lead to."""
     source, tables, away = (tmp_path / name for name in ("in", "tables", "away"))
     write_csv(source, "1.csv", 0, 10)
     write_csv(away, "1.csv", 0, 10)

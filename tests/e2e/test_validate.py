@@ -48,7 +48,7 @@ def flawed(service: Whole) -> Path:
 
 
 async def test_all_broken_rules_are_named_with_partitions_counts_and_rows(service: Whole) -> None:
-    """P12: one verdict over all jobs, of every rule; the report lies beside the data, nothing is left."""
+    """P12: one verdict over all jobs, of every rule; the report is next to the data; nothing else is left."""
     await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 1000, 30))
     good = await run(service, "validate", rules=KEPT)
     assert good.state is OperationState.SUCCEEDED

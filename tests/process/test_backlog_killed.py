@@ -1,4 +1,4 @@
-"""Batches in order while whoever leads their table is killed, again and again."""
+"""Batches in order while the leader of their table is killed, again and again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 async def test_the_string_is_whole_and_in_order_whichever_leader_is_killed(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
-    """B3, B5, B10: nobody publishes anything again because of it; what is published twice is applied once."""
+    """B3, B5, B10: no batch needs to be published again; a batch that is published twice is applied once."""
     async with AsyncExitStack() as stack:
         pair = [await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path)) for _ in range(2)]
         for one in pair:

@@ -1,4 +1,4 @@
-"""Coordinators as processes: killed, stopped past their lease, told to go."""
+"""Coordinators as processes: killed, paused past their lease, asked to stop."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pair:
     processes: list[CoordinatorProcess]
 
     async def leader_and_other(self, table: str = "t") -> tuple[CoordinatorProcess, CoordinatorProcess]:
-        """Who leads, and who does not, once somebody does."""
+        """The leader and the other member, once one leads."""
         member = await eventually(lambda: leader_of(self.client, table), 20.0)
         pid = next(pid for pid, record in (await members(self.client)).items() if record.id == member)
         first, second = self.processes

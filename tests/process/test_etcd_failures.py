@@ -49,7 +49,7 @@ async def test_an_etcd_that_is_killed_under_load_costs_nothing(tmp_path: Path, p
 
 
 async def test_an_etcd_that_was_full_is_used_again(tmp_path: Path, prefix: str) -> None:
-    """O27: NOSPACE; callers are told, nothing is lost, and work goes on once there is room."""
+    """O27: NOSPACE; callers get the error, nothing is lost, and work continues once there is space."""
     with EtcdProcess(tmp_path / "etcd", options=("--quota-backend-bytes=6000000",)) as etcd:
         config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
         async with staged(config, tmp_path) as stage:
@@ -69,7 +69,7 @@ async def test_an_etcd_that_was_full_is_used_again(tmp_path: Path, prefix: str) 
 
 
 async def test_a_watch_of_an_operation_ends_when_etcd_does(tmp_path: Path, prefix: str) -> None:
-    """U4: it does not go on to say that nothing has changed; nobody knows."""
+    """U4: the error does not claim that nothing has changed; that is unknown."""
     with EtcdProcess(tmp_path / "etcd") as etcd:
         config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=1.0)
         async with serving(config) as service:
@@ -93,7 +93,7 @@ async def test_a_watch_of_an_operation_ends_when_etcd_does(tmp_path: Path, prefi
 
 
 async def test_a_clock_that_jumps_costs_no_lease_and_no_deadline(client: EtcdClient) -> None:
-    """O27: the wall clock is looked at once, when an operation is met; from then on one that nobody sets."""
+    """O27: the wall clock is read once, when an operation is first seen; then the monotonic clock."""
     await make_table(client)
     keys = client.keyspace.table("t")
     options = OperationOptions(deadline_s=600.0)

@@ -13,7 +13,7 @@ SHORT = 12_000
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_no_interleaving_breaks_a_law(name: str) -> None:
-    """C8, O2, O7, O11, O17, O19, O24, P3, P7, P16: the invariants of the design, whoever comes first."""
+    """C8, O2, O7, O11, O17, O19, O24, P3, P7, P16: the invariants of the design, in every order."""
     with exploring(name) as search:
         report = search.run(max_states=SHORT)
         assert report.violations == []

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.process
 def coordinator(
     etcd: EtcdConfig, port: int, tokens: str, crash: str = ""
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """One that dies where it is told to."""
+    """A coordinator that dies at the given crash point."""
     environment = {**os.environ, **etcd.to_env(), "DISTOP_CRASH_POINTS": crash}
     command = [sys.executable, "-m", "distop.cli", "coordinator", "--listen", f"127.0.0.1:{port}"]
     process = subprocess.Popen([*command, "--token-file", tokens, "--admin", "root"], env=environment)

@@ -105,7 +105,7 @@ def coordinator(etcd: EtcdConfig, *options: str) -> Iterator[None]:
 async def test_everything_is_replaced_under_load_and_no_call_fails(
     etcd_config: EtcdConfig, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
-    """S3, S4: calls on standing connections, and a new connection with each request to page and catalog."""
+    """S3, S4: calls on open connections, and a new connection with each request to page and catalog."""
     keys = Keys(tmp_path)
     grpc, web, catalog = (f"127.0.0.1:{free_port()}" for _ in range(3))
     made: Counter[str] = Counter()

@@ -46,7 +46,7 @@ async def service(
 
 
 def executor(service: Whole, plan: str = "") -> Child:
-    """An executor that serves the example; ``plan``: its crash points, each of which fires once."""
+    """An executor that serves the example; ``plan``: its crash points, each fires once."""
     known = {"PYTHONPATH": f"{TESTS}{os.pathsep}{EXAMPLES}", "DISTOP_OPERATIONS": TYPE}
     once = {VARIABLE: plan, ONCE_VARIABLE: str(service.folder)} if plan else {}
     return executor_process(service.etcd, service.folder, **known, **once)

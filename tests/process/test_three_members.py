@@ -1,4 +1,4 @@
-"""An etcd of three members, one of which is paused, cut off, or lost, while operations publish rows."""
+"""An etcd of three members: one is paused, cut off, or lost, while operations publish rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_leading_member_that_is_cut_off_is_done_without(cluster: Cluster
 
 
 async def test_the_member_that_clients_use_may_be_cut_off(cluster: Cluster, stage: Stage) -> None:
-    """O27, U4: they notice the silence and use another one, whoever leads."""
+    """O27, U4: they notice the silence and use another member, whether it leads or not."""
     await cluster.cut(NAMES[0])
     await stage.feeding.go_on()
     await cluster.heal(NAMES[0])

@@ -36,7 +36,7 @@ class SlowRow(SparkJob[Any]):
 async def test_an_executor_goes_with_a_query_that_cannot_be_cancelled(
     spark: Any, ours: bool, milliseconds: Any, error: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1: nothing runs on after a cancel. Somebody else's Spark stays, and is waited for."""
+    """S1: nothing runs after a cancel. The executor waits for a session of the user's program."""
     monkeypatch.setattr(spark_job, "ENDS_WITHIN_S", 1.0)
     system, name = spark._jvm.java.lang.System, f"ours={ours}"
     job = SlowRow(spark, milliseconds, name=name, pool="distop-0", ours=ours)

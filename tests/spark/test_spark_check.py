@@ -59,7 +59,7 @@ def test_another_version_is_told(spark: Any, asked: Asked) -> None:
 
 
 def test_executors_whose_python_has_no_distop(service: Service, tmp_path: Path) -> None:
-    """The command, and executors that are processes of their own, with the Python of somebody else."""
+    """The command, and executors that are processes of their own, with another Python."""
     venv.create(tmp_path / "bare", with_pip=False)
     python = str(tmp_path / "bare" / "bin" / "python")
     # Spark itself brings what the worker runs; the one of the tests takes it from this environment.

@@ -1,4 +1,4 @@
-"""What is written through ``format("distop")`` is there once, whoever is killed."""
+"""Rows written through ``format("distop")`` exist once, whichever process is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How large the files of a table are, beside those that Spark itself writes of the same rows."""
+"""How large the files of a table are, compared with those that Spark itself writes of the same rows."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def etcd_config(etcd: EtcdProcess, prefix: str) -> EtcdConfig:
 
 @pytest_asyncio.fixture
 async def client(etcd_config: EtcdConfig) -> AsyncIterator[LossyClient]:
-    """A client of the etcd of the run; loses nothing unless told to."""
+    """A client of the etcd of the run; loses nothing unless the test asks for it."""
     connected = LossyClient(etcd_config)
     yield connected
     await connected.close()

@@ -1,7 +1,7 @@
 """Processes that do one thing and are killed on the way: many of them, cheaply.
 
 One process imports everything and speaks to nobody; it forks a child for each task. So a hundred kills take
-seconds, and each is the end of a whole process: nothing is flushed, closed or told to anybody.
+seconds, and each is the end of a whole process: nothing is flushed, closed or reported.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def write_log(
 
 
 def execute_steps(url: str, storage: dict[str, Any], records: list[dict[str, Any]], workers: int) -> None:
-    """Execute a sequence as whoever leads would."""
+    """Execute a sequence as a leader does."""
     context = World(url, storage).context
     steps = convert(records, list[StepRecord])
     sequence = CommitSequence.of(str(context.arg.id), context.arg.uuid, steps)

@@ -1,6 +1,6 @@
 """Running what a page of the documentation shows, as a reader would, block by block.
 
-What stands between fences is run; examples of what is not run here stand in indented lines. Where a line says
+Fenced blocks are run; examples that are not run are indented. Where a line says
 ``exit code N``, it has to end so.
 """
 

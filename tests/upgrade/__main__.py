@@ -174,7 +174,7 @@ class Caller(threading.Thread):
 
 
 class Feed:
-    """Batches in order, each row of which is another number."""
+    """Batches in order; each row is a different number."""
 
     def __init__(self, client: Client, folder: Path) -> None:
         self._client, self._folder = client, folder

@@ -1,6 +1,6 @@
 """Appends rows over HTTP, each once: ``with_pyiceberg.py URL TOKEN TABLE FIRST COUNT``.
 
-Each row has a request id: whoever has not heard of its commit sends it again.
+Each row has a request id: a writer that gets no reply to a commit sends it again.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The set-up of docs/security.md, as it stands there: a coordinator behind TLS, an admin, and a reader."""
+"""The set-up of docs/security.md, run as printed: a coordinator behind TLS, an admin, and a reader."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Canaries:
         self.search(f"the error of {where}", [repr(error), error.message, error.hint, error.details])
 
     def search_processes(self) -> None:
-        """All of this host, whoever has started them."""
+        """All processes of this host."""
         for process in Path("/proc").glob("[0-9]*"):
             for name in ("environ", "cmdline"):
                 with contextlib.suppress(OSError):
@@ -117,7 +117,7 @@ class Canaries:
 
 
 def prepared(given: Path, canaries: Canaries) -> Security:
-    """The files that services are told of."""
+    """The files that are passed to services."""
     (given / "tokens").write_text(token_line("root", canaries.of["token"]))
     (given / "key").write_text(canaries.of["key of the storage, by reference"])
     (given / "secret").write_text(canaries.of["secret of the storage, by reference"])

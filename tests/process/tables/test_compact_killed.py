@@ -1,4 +1,4 @@
-"""Whoever works on a compaction dies, while others append."""
+"""The processes of a compaction die, while others append."""
 
 from __future__ import annotations
 

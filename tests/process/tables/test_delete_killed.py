@@ -1,4 +1,4 @@
-"""Whoever works on a deletion dies, or never hears that it has happened, while others append."""
+"""The processes of a deletion die or lose its reply, while others append."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ordered batches of changes by keys, while whoever works on them dies or hears no reply."""
+"""Ordered batches of changes by keys, while their processes die or lose a reply."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Cluster(ABC):
 
     @abstractmethod
     async def pause(self, name: str) -> None:
-        """It stands still, and its connections stay open."""
+        """Pause it; its connections stay open."""
 
     @abstractmethod
     async def resume(self, name: str) -> None:
@@ -140,7 +140,7 @@ REFUSING_S = 1.0
 class PeerProxy(Proxy):
     """In front of one member's peers; it can tell who calls, and refuse one of them.
 
-    etcd has one peer address for all others, so who calls is told by the process whose socket it is.
+    etcd has one peer address for all others, so callers are distinguished by the process of their socket.
     """
 
     def __init__(self, target: str, caller: Callable[[int, int], str]) -> None:

@@ -10,7 +10,7 @@ from distop.metastore.etcd.embedded import free_port
 
 
 class Proxy:
-    """Stands between a client and ``target`` (``host:port``); its own address is ``endpoint``."""
+    """A proxy between a client and ``target`` (``host:port``); its own address is ``endpoint``."""
 
     def __init__(self, target: str) -> None:
         self._host, _, port = target.rpartition(":")

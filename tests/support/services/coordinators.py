@@ -138,7 +138,7 @@ async def leader_of(client: EtcdClient, table: str) -> str:
 
 
 def tables_for(members: Sequence[str], *, each: int) -> list[str]:
-    """Names of tables of which every member should lead ``each``. Among names at random, one may get none."""
+    """Names of tables such that every member should lead ``each``. With random names, one may get none."""
     names = [f"t{number}" for number in range(100 * len(members))]
     shares = ([name for name in names if preferred(members, name) == member] for member in members)
     return [name for share in shares for name in share[:each]]

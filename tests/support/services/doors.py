@@ -1,4 +1,4 @@
-"""Calling each method of the API by its name, as whoever has a token."""
+"""Calling each method of the API by its name, as the owner of a token."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ async def remove_operation(client: EtcdClient, arg: OperationArg) -> None:
 
 
 async def job_records(client: EtcdClient, arg: OperationArg) -> dict[str, JobRecord]:
-    """The results that stand in etcd."""
+    """The results in etcd."""
     keys = client.keyspace.operation(arg.id)
     found = {}
     for kv in (await client.scan(keys.prefix)).kvs:

@@ -44,7 +44,7 @@ def place(etcd_config: EtcdConfig) -> Iterator[SidecarFolder]:
 
 @pytest_asyncio.fixture
 async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
-    """The lease of whoever plays the runner."""
+    """The lease of the runner that the test plays."""
     async with LeaseSession(client, 5) as session:
         yield session
 

@@ -14,7 +14,7 @@ TRANSACTIONAL = 0x10
 
 
 def compacted(values: Mapping[int, bytes], length: int) -> bytes:
-    """A batch of ``length`` offsets of which only some are left: offset within it -> value."""
+    """A batch of ``length`` offsets with only some left: offset within it -> value."""
     return _batch([(offset, None, value) for offset, value in values.items()], length, 0)
 
 

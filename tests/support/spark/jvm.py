@@ -1,4 +1,4 @@
-"""JVMs that are there soon. Tests start dozens for seconds each, most of which would go into loading
+"""JVMs that start fast. Tests start dozens, each for seconds, most of which would go into loading
 classes and into compiling code that hardly runs.
 
 So only the quick one of Java's two compilers is used, and Spark's classes are mapped from an archive that the

@@ -1,6 +1,6 @@
 """A user's own Spark program that runs operations: ``python -m support.spark.spark_program MASTER``.
 
-Ends with 0 if its session is as good as before once it was told to stop.
+Ends with 0 if its session is as good as before once it was asked to stop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Catalogs on an etcd of the tests, and what stands there of their tables."""
+"""Catalogs on an etcd of the tests, and the keys of their tables."""
 
 from __future__ import annotations
 

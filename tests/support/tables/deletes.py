@@ -38,7 +38,7 @@ class DeletesWriter(ManifestWriterV2):
 
 
 def position_deletes(table: Table, file: DataFile, positions: Sequence[int], *, bounds: bool) -> DataFile:
-    """A file that names some rows of a data file; ``bounds``: whether its statistics say of which one."""
+    """A file that names some rows of a data file; ``bounds``: whether its statistics name the data file."""
     fields = [
         pa.field("file_path", pa.string(), False, {"PARQUET:field_id": str(PATH)}),
         pa.field("pos", pa.int64(), False, {"PARQUET:field_id": str(POSITION)}),

@@ -1,4 +1,4 @@
-"""Operations that stage and publish rows, without a coordinator: what the tests of ``commit`` stand on."""
+"""Operations that stage and publish rows, without a coordinator: for the tests of ``commit``."""
 
 from __future__ import annotations
 

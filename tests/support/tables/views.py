@@ -11,7 +11,7 @@ from support.tables.catalogs import SCHEMA
 
 
 def version(sql: str = "SELECT 1", *dialects: str) -> dict[str, Any]:
-    """A version of a view, as it stands on the wire."""
+    """A version of a view, as it is sent."""
     return {
         "version-id": 1,
         "schema-id": 0,
@@ -35,7 +35,7 @@ def new_view(name: str, sql: str = "SELECT 1", **more: Any) -> dict[str, Any]:
 
 
 def replacing(sql: str) -> list[dict[str, Any]]:
-    """Updates that make a view say something else, as they stand on the wire."""
+    """Updates that change the SQL of a view, as they are sent."""
     return [
         {"action": "add-view-version", "view-version": version(sql)},
         {"action": "set-current-view-version", "view-version-id": -1},

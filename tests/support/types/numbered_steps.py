@@ -83,7 +83,7 @@ class Lazy(Note):
 
 
 class Many(StepPlan):
-    """Stands for many."""
+    """A type that represents many."""
 
     def expand(self, context: FinishContext) -> list[StepRecord]:
         return [StepRecord(step=self.argument["of"], argument={"n": n}, stage=n % 2) for n in range(4)]

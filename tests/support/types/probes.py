@@ -53,14 +53,14 @@ class PerObject(_Probe):
 
 
 class Friend(_Probe):
-    """May run beside ``friendly``."""
+    """May run at the same time as ``friendly``."""
 
     type = "friend"
     compatible_types = frozenset({"friendly"})
 
 
 class Friendly(_Probe):
-    """May run beside ``friend``."""
+    """May run at the same time as ``friend``."""
 
     type = "friendly"
     compatible_types = frozenset({"friend", "noop", "hooked_friend"})
@@ -156,7 +156,7 @@ class Sweeping(_Probe):
 
 
 class HookedFriend(Hooked):
-    """May run beside ``friendly``."""
+    """May run at the same time as ``friendly``."""
 
     type = "hooked_friend"
     compatible_types = frozenset({"friendly"})
@@ -223,7 +223,7 @@ class Tally(_Probe):
 
 
 class Onlooker(_Probe):
-    """``plan`` keeps what else it was shown to be active. Runs beside ``noop``."""
+    """``plan`` records the active operations that it was shown. May run at the same time as ``noop``."""
 
     type = "onlooker"
     effect = Effect.READS

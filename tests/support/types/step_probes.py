@@ -19,7 +19,7 @@ STEPS = ",".join(f"probe.{name.lower()}={__name__}:{name}" for name in ("Write",
 class Must(ExternalStep):
     """Writes the operation's token into ``path``.
 
-    Fails while ``<path>.broken`` stands; for good, if that is its text.
+    Fails while ``<path>.broken`` exists; permanently, if its text is ``for good``.
 
     Each execution adds a line to ``<folder>/journal``.
     """

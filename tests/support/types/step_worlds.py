@@ -141,6 +141,6 @@ CASES: dict[str, Callable[[World], StepRecord]] = {
 
 
 def run_one() -> None:
-    """Execute the one step that stands on standard input. For child processes that are killed on the way."""
+    """Execute the step on standard input. For child processes that are killed on the way."""
     url, record = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, StepRecord])
     default_registry().load_external(record).execute(World(url).context)

@@ -33,7 +33,7 @@ REMEDY = "correct the document"
 
 
 def section(document: str, name: str) -> str:
-    """What stands between the marks ``name:begin`` and ``name:end`` of a document."""
+    """The text between the marks ``name:begin`` and ``name:end`` of a document."""
     text = (ROOT / document).read_text()
     found = re.search(rf"<!-- {name}:begin -->\n(.*?)<!-- {name}:end -->", text, re.DOTALL)
     assert found, f"{document} lacks its section {name}"

@@ -18,7 +18,7 @@ _ENDS = re.compile(r"[|<>&;]+")
 
 
 def blocks(text: str) -> Iterator[tuple[str, bool]]:
-    """What stands in a shell's block or in indented lines, or, not always with all that it takes, inline."""
+    """Commands in shell blocks and indented lines, and inline ones, which may lack arguments."""
     fenced = re.findall(r"^```sh\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     yield from ((block, True) for block in fenced)
     rest = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)

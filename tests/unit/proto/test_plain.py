@@ -31,7 +31,7 @@ def test_ids_are_text_however_small_and_other_integers_if_a_double_would_change_
 
 
 def test_the_command_line_and_the_page_show_the_same() -> None:
-    """A dataclass of the client is shown as the message that it stands for."""
+    """A dataclass of the client is shown as the message that it represents."""
     at = Timestamp(seconds=1714550400, nanos=250_000_000)
     error = pb.OperationError(code="JOB_FAILED", message="m")
     operation = pb.Operation(

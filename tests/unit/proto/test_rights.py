@@ -1,4 +1,4 @@
-"""The table of rights: every method of the API stands in it, with fields that its requests have."""
+"""The table of rights: every method of the API is in it, with fields that its requests have."""
 
 from __future__ import annotations
 

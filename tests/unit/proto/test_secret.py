@@ -1,4 +1,4 @@
-"""A secret shows itself to nobody who has not asked for it."""
+"""A secret is shown only on explicit request."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def test_a_folder_that_is_taken_does_not_say_by_whom(two: list[Coordinator
 
 
 async def test_actions_have_the_verified_name(two: list[Coordinator]) -> None:
-    """S6, U2: whoever is verified may claim what he likes."""
+    """S6, U2: the name that a verified caller claims is ignored."""
     async with client_of(two[0], "root", identity="mallory") as root:
         table = await root.create_table("t", nowhere())
         operation = await root.start("t", "noop", {"partitions": 0})

@@ -1,4 +1,4 @@
-"""Who was refused stands in the audit trail, and who did something by the verified name."""
+"""The audit trail records refused calls, and every action under the caller's verified name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.tables.nowhere import nowhere
 
 
 async def test_denials_and_verified_names_stand_in_the_trail(etcd_config: EtcdConfig, tmp_path: Path) -> None:
-    """S6: with the claimed name beside the verified one, and the address."""
+    """S6: with the verified name, the claimed one, and the address."""
     identity = IdentityConfig(admins=("root",), token_file=token_file(tmp_path, ["root", "eve"]))
     async with running(config_of(etcd_config, identity=identity)) as coordinator:
         at = coordinator.address

@@ -1,4 +1,4 @@
-"""A coordinator behind TLS: who is let in, what the others are told, and certificates that are replaced."""
+"""A coordinator behind TLS: accepted clients, the errors of the others, and replaced certificates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables are altered by one transaction, beside what runs on them."""
+"""Tables are altered by one transaction, while operations run on them."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ async def test_an_alteration_is_made_once_however_often_it_is_sent(
 
 
 async def test_alterations_at_the_same_time_are_all_made(whole: Whole) -> None:
-    """Each is made on what the others have left; the ingest beside them loses no row."""
+    """Each alteration starts from the result of the others; a concurrent ingest loses no row."""
     await table_of(whole)
     one = await started(whole, "1.csv", "id,name,x\n2,b,1\n", on_new_columns="add")
     changes = [{"change": "add", "column": f"c{number}", "type": "long"} for number in range(8)]

@@ -130,7 +130,7 @@ async def test_what_is_no_message_is_told_so_and_leaves_no_trace_in_the_log(
 
 
 async def test_long_texts_of_callers_are_refused_by_field(etcd_config: EtcdConfig) -> None:
-    """S1: one megabyte in a field that is kept does not come to stand in lists."""
+    """S1: one megabyte in a stored field never appears in lists."""
     async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
         for field in ("location", "created_by", "format"):
             request = pb.CreateTableRequest(name="t", **{"location": "/data/t", field: "/" + "x" * 1_000_000})

@@ -32,7 +32,7 @@ async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
 
 
 async def everything(client: EtcdClient, table: str = "t") -> list[KeyValue]:
-    """What stands below a table, save for who leads it."""
+    """All keys of a table, except its leader's key."""
     keys = client.keyspace.table(table)
     return [kv for kv in (await client.scan(keys.prefix)).kvs if kv.key != keys.coordinator]
 
@@ -240,7 +240,7 @@ async def test_cancelling_while_committing(service: Service, client: EtcdClient,
 async def test_cancelling_does_not_wait_for_the_next_try(
     service: Service, client: EtcdClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O19: while completion fails, and stands back for half a minute."""
+    """O19: while completion fails and its back-off is half a minute."""
     monkeypatch.setattr("distop.coordinator.leading.acting.FIRST_PAUSE_S", 30.0)
     argument = {"partitions": 0, "log": str(tmp_path / "log"), "raises": 100}
     operation = await service.start("t", "hooked", argument)
@@ -297,7 +297,7 @@ async def test_a_hook_that_waits_holds_nobody_up(
 async def test_plans_that_hang_do_not_keep_others_from_ending(
     service: Service, client: EtcdClient, tmp_path: Path
 ) -> None:
-    """U4: planning reads what users point at. Ending an operation must not stand in the same queue."""
+    """U4: planning reads sources of users. Ending an operation must not stand in the same queue."""
     log = tmp_path / "log"
     running = await service.start("t", "hooked", {"log": str(log)})
     go = tmp_path / "go"
@@ -364,7 +364,7 @@ async def test_types_run_side_by_side_only_if_each_names_the_other(
 
 @pytest.mark.parametrize("name", ["a.b", "a b", "a%b", "a/b", "größe", "日本🦆", "%2Eb", "x" * 512, "orders"])
 async def test_tables_of_any_name(service: Service, client: EtcdClient, name: str) -> None:
-    """O29: from creation over an operation to its listing; beside one whose name continues it."""
+    """O29: from creation through an operation to its listing; next to a table whose name continues it."""
     beside = f"{name[:500]}2"
     await service.create_table(name)
     await service.create_table(beside)

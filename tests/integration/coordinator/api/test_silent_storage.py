@@ -1,4 +1,4 @@
-"""Looking at a table whose storage does not answer: what etcd knows is told, within the caller's deadline."""
+"""Looking at a table whose storage does not answer: the reply has what etcd knows, before the deadline."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def test_storage_of_one_table_that_hangs_leaves_room_for_the_others(
 async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
     catalog: EtcdCatalog, etcd_config: EtcdConfig, hanging: threading.Event
 ) -> None:
-    """U4: it is not the storage of the table that is asked for, and what etcd knows is told."""
+    """U4: the storage of this table is not at fault, and the reply has what etcd knows."""
     tables = [f"hangs{number}" for number in range(ANSWERING_THREADS // 4)]
     for name in (*tables, "t"):
         catalog.create_table(name, SCHEMA)

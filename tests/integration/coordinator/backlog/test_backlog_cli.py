@@ -196,7 +196,7 @@ async def test_a_drain_goes_on_under_another_coordinator(etcd_config: EtcdConfig
 
 
 async def test_a_list_that_is_cut_short_says_so(terminal: Terminal) -> None:
-    """U3: the list stays one document, and what was cut is told where errors are."""
+    """U3: the list stays one document, and the truncation is reported on stderr."""
     await terminal.run("backlog", "set", "t", "--gate", "closed")
     for batch in "abc":
         await terminal.add("t", batch)

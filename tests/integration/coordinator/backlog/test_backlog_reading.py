@@ -31,7 +31,7 @@ class CountingClient(EtcdClient):
 
 
 class Table:
-    """The backlog of table ``t``, written as publishers and leaders write it, and told to a reader."""
+    """The backlog of table ``t``, written as publishers and leaders write it; a reader gets its events."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client, self._keys = client, client.keyspace.table("t")
@@ -97,7 +97,7 @@ async def test_the_first_batches_are_read_whatever_comes_where(client: EtcdClien
 async def test_a_late_batch_that_nobody_told_of_is_read(
     client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """B4: the index, written with every batch, tells that word of one is missing."""
+    """B4: the index, written with every batch, shows that the event of one is missing."""
     monkeypatch.setattr("distop.coordinator.backlog.reading.HEAR_S", 0.01)
     table = Table(client)
     await table.publish("b", "c")

@@ -1,4 +1,4 @@
-"""Batches without an order: applied at once, each once; one that fails is counted, and told."""
+"""Batches without an order: applied at once, each once; one that fails is counted and reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What became of an operation stands in the audit trail, beside who started it and what was asked for."""
+"""The audit trail records the outcome of an operation, next to its starter and its argument."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ async def test_what_cannot_be_started_does_not_hold_the_first_one_up(
 
 
 async def test_what_follows_is_shown_what_else_is_active(sdk: AsyncClient, client: LossyClient) -> None:
-    """O23, P13: whoever removes files must know of those who write some."""
+    """O23, P13: an operation that removes files must know those that write some."""
     other = await sdk.start("t", "appending", {"partitions": 1})
     first = await sdk.start("t", "reading", {"partitions": 0}, then=FollowUp(type="onlooker"))
     assert (await sdk.wait(first.name)).facts == {"followUp": "t/onlooker/1"}
@@ -121,7 +121,7 @@ async def test_what_follows_is_shown_what_else_is_active(sdk: AsyncClient, clien
 
 
 async def test_an_operation_in_the_way_is_named(sdk: AsyncClient, client: LossyClient) -> None:
-    """O2, O23: what runs beside the first one and tolerates it need not tolerate what follows."""
+    """O2, O23: an operation that is compatible with the first one may be incompatible with its follow-up."""
     await sdk.start("t", "friendly", {"partitions": 1})
     first = await sdk.start("t", "friend", {"partitions": 0}, then=FollowUp(type="seer"))
     error = (await sdk.wait(first.name)).facts["followUpError"]

@@ -216,7 +216,7 @@ async def test_only_parked_operations_can_be_resolved(service: Service, client: 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
 async def test_a_decision_whose_reply_is_lost_is_made_once(client: LossyClient, fault: Fault) -> None:
-    """C10: and a decision to the contrary is refused while it stands."""
+    """C10: an opposite decision is refused until the first one is executed."""
     await make_table(client)
     operation = await begin(client)
     keys = client.keyspace.operation(operation)

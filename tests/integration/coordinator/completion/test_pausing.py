@@ -72,7 +72,7 @@ def said(page: pb.ListAuditResponse) -> list[tuple[str, str, str, str]]:
 
 
 async def left_over(client: LossyClient) -> list[bytes]:
-    """Keys of operations and of pauses that still stand."""
+    """Remaining keys of operations and of pauses."""
     space = client.keyspace
     kvs = [*(await client.scan(space.active)).kvs, *(await client.scan(space.paused)).kvs]
     return [kv.key for kv in kvs]
@@ -129,7 +129,7 @@ async def test_a_paused_operation_is_not_published_before_it_is_resumed(
 async def test_a_pause_that_the_leader_has_not_heard_of_holds_its_transactions(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
-    """O21: the index is only word of it; what counts is compared."""
+    """O21: the index is only a notification; the transaction compares the pause itself."""
     async with serving(etcd_config) as service:
         await service.create_table("flights")
         for kind in ("friend", "hooked_friend"):
@@ -144,7 +144,7 @@ async def test_a_pause_that_the_leader_has_not_heard_of_holds_its_transactions(
 
 
 async def test_pausing_and_resuming_twice_is_truthful(client: LossyClient, etcd_config: EtcdConfig) -> None:
-    """O21: the first reason stands; what is not paused can be resumed; both are in the audit trail once."""
+    """O21: the first reason stays; what is not paused can be resumed; both are in the audit trail once."""
     async with serving(etcd_config) as service:
         await service.create_table("flights")
         operation = await service.start("flights", "noop", {"partitions": 1})
@@ -389,7 +389,7 @@ async def _arg(client: LossyClient, operation: OperationId) -> OperationArg:
 
 
 async def _another_one_ends(service: Service, client: LossyClient) -> None:
-    """An operation that runs beside comes to its end: whatever the leader knew before, it has acted on."""
+    """Run another operation to its end: the leader has then acted on all it knew before."""
     other = await service.start("flights", "friendly", {"partitions": 1})
     await mark_all(client, other, "0")
     await service.ended(other)

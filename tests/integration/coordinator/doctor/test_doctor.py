@@ -237,7 +237,7 @@ async def _parked(practice: Practice, operation: OperationId) -> None:
 
 
 def _ordering(**fields: Any) -> Callable[[Practice], Awaitable[object]]:
-    """How the table is fed, as it might stand after somebody wrote into etcd, or restored it."""
+    """The ordering of a table, as it may be after manual changes of etcd, or a restore."""
 
     async def stand(practice: Practice) -> None:
         record = OrderingRecord(**fields)
@@ -410,7 +410,7 @@ async def test_keys_without_an_operation_are_collected(practice: Practice, led: 
 
 
 async def test_a_fix_does_nothing_when_things_have_moved(practice: Practice, led: OperationId) -> None:
-    """The compares are what was seen. U2: and nothing stands in the audit trail."""
+    """The transaction compares what was seen. U2: nothing is added to the audit trail."""
     from distop.coordinator.doctor.fixes import MOVED, Fixing, apply
 
     await _not_in_run_ops(practice, led)
@@ -439,7 +439,7 @@ async def test_what_passes_by_itself_is_not_told(practice: Practice, led: Operat
 async def test_the_whole_installation_with_its_members_is_looked_at(
     practice: Practice, led: OperationId
 ) -> None:
-    """Tables of which only the index speaks, clocks that differ, a member's key that would never go."""
+    """Tables that exist only in the index, clocks that differ, a member's key that would never expire."""
     client, keyspace = practice.client, practice.client.keyspace
     await client.put(
         keyspace.active_operation(OperationId("lost", "noop", 1)), b'{"version":1,"type":"noop"}'
@@ -716,7 +716,7 @@ async def test_an_etcd_that_may_lose_data_is_a_warning_and_nothing_is_wrong_yet(
 async def test_an_operation_that_is_marked_by_nobody_known_ends_without_a_finding(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:
-    """What is under way within one look is not told in the next."""
+    """A change that is in progress during one check is no finding of the next."""
     await make_table(client)
     async with (
         running(config_of(etcd_config)) as coordinator,

@@ -34,7 +34,7 @@ def record_of(name: str, location: str) -> TableRecord:
 
 
 async def put(client: EtcdClient, *records: TableRecord, claimed: bool = True) -> None:
-    """Tables, whatever stands in their way."""
+    """Put tables without any check."""
     for record in records:
         claim = Claim.of(client.keyspace, record)
         table = table_puts(client.keyspace.table(record.name), record)
@@ -52,7 +52,7 @@ async def told(doctor: Doctor, *, fix: bool = False) -> dict[tuple[str, str], Re
 
 
 async def test_tables_that_share_or_nest_are_told(doctor: Doctor, client: LossyClient) -> None:
-    """S2: each by the name of the other one; nothing is put right, since somebody has to choose."""
+    """S2: each finding names the other table; nothing is fixed, since a person has to choose."""
     await put(client, record_of("alone", "file:///data/g"), record_of("outer", "file:///data/f"))
     await put(client, record_of("inner", "file:///data/f/kind"))
     await put(client, record_of("same", "file:///data/f"), claimed=False)
@@ -64,7 +64,7 @@ async def test_tables_that_share_or_nest_are_told(doctor: Doctor, client: LossyC
 
 
 async def test_claims_that_lack_are_added_once(doctor: Doctor, client: LossyClient) -> None:
-    """S2: of two tables that live in one folder one gets it, and the other one is told."""
+    """S2: of two tables in one folder one gets the claim, and the other gets a finding."""
     await put(client, record_of("a", "file:///data/a"), claimed=False)
     await put(client, record_of("b", "file:///data/a/b"), record_of("c", "s3://bucket/c"), claimed=False)
     found = await told(doctor, fix=True)

@@ -93,6 +93,6 @@ def test_no_bytes_are_a_defect(
 
 
 def test_every_method_tells_what_is_no_message(channel: grpc.Channel) -> None:
-    """U3: of each method, whoever sends it."""
+    """U3: for every method and every caller."""
     said = {method: status(channel, method, b"\xff\xff\xff", token_of(ADMIN)) for method in ALL}
     assert set(said.values()) == {grpc.StatusCode.INVALID_ARGUMENT}, said

@@ -1,6 +1,6 @@
 """Tables whose files are ahead of an etcd that came back from a backup (O27, B1, U8).
 
-Keys are put back as they stood, which is what a restore does: revisions go on, and what was held is gone.
+Keys get their earlier values, as in a restore: revisions continue, and leases are gone.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
 async def test_an_operation_of_the_backup_that_has_published_since_ends_as_it_did(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
 ) -> None:
-    """Its caller asks again under its request id, and hears of it; watermarks stand where they stood."""
+    """Its caller repeats the request id and gets the result; watermarks keep their values."""
     source = write_csv(tmp_path / "s", "a.csv", 0, 10)
     async with serving(etcd_config, tmp_path, client) as service:
         await service.client.create_table("t", str(tmp_path / "table"))

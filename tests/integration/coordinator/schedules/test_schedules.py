@@ -77,7 +77,7 @@ async def test_a_schedule_is_added_listed_paused_resumed_and_removed(
 async def test_a_schedule_that_cannot_be_read_is_listed_as_such(
     sdk: AsyncClient, client: LossyClient
 ) -> None:
-    """U2: of a newer version, as it stands there for a while during an upgrade; the others are told."""
+    """U2: a record of a newer version, as may exist during an upgrade; the other schedules are shown."""
     await sdk.add_schedule("t", "b", "noop", NOTHING, cron=YEARLY)
     await client.put(client.keyspace.table("t").schedule("a"), b'{"version": 99}')
     newer, known = await sdk.schedules("t")
@@ -123,7 +123,7 @@ async def test_what_makes_no_sense_is_refused_and_leaves_nothing(
 
 
 async def test_an_id_of_another_request_is_no_repeat(sdk: AsyncClient) -> None:
-    """O7: nobody is told that what was not done is done."""
+    """O7: the reply never claims an action that was not executed."""
 
     async def asked(method: str, name: str, **fields: str) -> None:
         await sdk._call(method, table="t", name=name, request_id="mine", **fields)
@@ -190,7 +190,7 @@ async def test_what_was_missed_is_made_up_for_once(sdk: AsyncClient, client: Los
 
 
 async def test_what_is_in_the_way_is_told_and_counted(sdk: AsyncClient, client: LossyClient) -> None:
-    """The last operation, somebody else's, a pause, and an argument that makes no sense."""
+    """The previous operation, another one, a pause, and an invalid argument."""
     await sdk.add_schedule("t", "s", "noop", {"partitions": 1}, cron=YEARLY)
 
     async def skipped(count: int, code: str, message: str) -> None:
@@ -305,7 +305,7 @@ async def test_a_condition_is_looked_at_when_the_head_has_moved(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever moves it, here a program of pyiceberg. Once for each head; what is in the way is waited for."""
+    """Any program may move it, here one of pyiceberg. Once for each head; after incompatible operations."""
     monkeypatch.setattr(timekeeping, "HEADS_EVERY_S", 0.05)
     monkeypatch.setattr(policy, "AGAIN_S", 0.1)
     monkeypatch.setattr(agenda, "AGAIN_S", 0.1)

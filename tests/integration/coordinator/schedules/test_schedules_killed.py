@@ -1,4 +1,4 @@
-"""Ticks while whoever leads their table is killed, or halted for longer than its lease lives."""
+"""Ticks while the leader of their table is killed, or paused for longer than its lease."""
 
 from __future__ import annotations
 

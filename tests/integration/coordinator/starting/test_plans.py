@@ -138,7 +138,7 @@ async def test_a_follow_up_is_planned_on_what_a_foreign_program_has_moved(
 async def test_planning_again_ends_with_the_deadline_of_the_call(
     sdk: AsyncClient, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """U4: on a table that never stands still; nothing is started."""
+    """U4: on a table that keeps changing; nothing is started."""
     keys, moves = client.keyspace.table("t"), iter(range(1_000_000))
     plan = Planner.plan
 
@@ -160,7 +160,7 @@ async def test_planning_again_ends_with_the_deadline_of_the_call(
 
 @pytest.mark.parametrize("moved", ["table", "head", "watermarks", "index", "run_ops"])
 async def test_what_a_plan_looks_at_is_compared(client: LossyClient, moved: str) -> None:
-    """O2, P16: each of it; it is planned again on what stands then."""
+    """O2, P16: every key of it; a change causes planning on the new state."""
     await make_table(client)
     keys = client.keyspace.table("t")
     written = {

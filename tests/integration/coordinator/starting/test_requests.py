@@ -63,7 +63,7 @@ async def expiries(client: LossyClient) -> int:
 async def test_what_has_failed_is_started_again_under_its_id(
     sdk: AsyncClient, client: LossyClient, cancelled: bool
 ) -> None:
-    """O7: a new instance, and the reply says of which one; what has succeeded stays the answer."""
+    """O7: a new instance, and the reply names the failed one; a success stays the answer."""
     if cancelled:
         first = await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
         await sdk.cancel(first.name)
@@ -148,7 +148,7 @@ async def test_an_answer_outlives_the_history(sdk: AsyncClient, client: LossyCli
 
 
 async def test_many_who_start_it_again_start_one(sdk: AsyncClient, client: LossyClient) -> None:
-    """O7: whoever comes first; the others find it."""
+    """O7: the first one starts it; the others find it."""
     first = await failed(sdk, client)
     answers = await asyncio.gather(
         *(sdk.start("t", "noop", {"partitions": 1}, request_id="r") for _ in range(10))

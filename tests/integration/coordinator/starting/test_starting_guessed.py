@@ -107,7 +107,7 @@ async def test_starts_and_ends_of_one_table_lose_no_races_to_each_other(
 async def test_what_others_have_started_meanwhile_counts(
     service: Service, etcd_config: EtcdConfig, client: EtcdClient, deaf: None
 ) -> None:
-    """O1, O2: whoever remembers it wrongly reads it."""
+    """O1, O2: a coordinator whose cached state is wrong reads it again."""
     async with serving(etcd_config) as other:
         instances = []
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""The trail of a whole installation is watched once, whoever follows it, and each hears every entry once."""
+"""The audit trail is watched once for all followers, and each follower gets every entry once."""
 
 from __future__ import annotations
 

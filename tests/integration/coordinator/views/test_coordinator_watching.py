@@ -79,7 +79,7 @@ async def test_an_operation_is_followed_to_its_end(service: Service, client: Etc
 
 @pytest.fixture
 def led(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
-    """What leaders here will tell the end of. Whoever waits for such an end waits for nothing else."""
+    """Operations led here: waiting for the end of one needs nothing else."""
     led: set[bytes] = set()
     lead = Ends.lead
 

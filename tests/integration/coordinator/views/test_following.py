@@ -64,7 +64,7 @@ async def caught_up(followed: Followed, succeeded: int) -> None:
 async def test_a_slow_reader_is_sent_the_newest_state(
     service: Service, client: EtcdClient, following: Following
 ) -> None:
-    """G2: and nothing of what was told meanwhile; its revision is that of the state."""
+    """G2: it skips the updates in between; its revision is that of the state."""
     operation = await service.start("t", argument={"partitions": 31})
     with following.watching(operation, whole=True) as followed:
         told = updates(client, Leads(), followed, after=0, heartbeat_s=0.3, stopping=asyncio.Event())
@@ -87,7 +87,7 @@ async def test_a_slow_reader_is_sent_the_newest_state(
 async def test_who_watches_first_and_who_comes_later_see_the_same(
     service: Service, client: EtcdClient, following: Following
 ) -> None:
-    """G2: the one who comes later is told of nothing that his first update has shown."""
+    """G2: a later watcher gets nothing again that its first update has shown."""
     operation = await service.start("t", argument={"partitions": 3})
     stopping = asyncio.Event()
     with following.watching(operation, whole=True) as followed:
@@ -120,7 +120,7 @@ async def test_an_operation_that_goes_while_its_pause_is_read_is_no_defect(
 async def test_the_knowledge_of_a_leader_here_is_used_as_long_as_it_leads(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:
-    """G2: once it has gone, etcd is watched; nobody who watches notices."""
+    """G2: once the leader has moved, etcd is watched; watchers do not notice."""
     async with running(config_of(etcd_config)) as coordinator:
         following, service = coordinator._following, Service(coordinator.address)
         assert following is not None
@@ -150,7 +150,7 @@ async def test_the_knowledge_of_a_leader_here_is_used_as_long_as_it_leads(
 async def test_a_runner_that_lets_go_is_seen_where_the_leader_is(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:
-    """The leader is told of no deletion: that of the operation's own keys is watched for those who look."""
+    """The leader watches no deletions: those of the operation's own keys are watched for its watchers."""
     async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
         await service.create_table("t")
         operation = await service.start("t", argument={"partitions": 2})
@@ -278,7 +278,7 @@ async def test_following_that_crashes_is_an_error_to_who_watches(
 
 
 class Recorder:
-    """Notes what it is told."""
+    """Records its events."""
 
     def __init__(self, *, broken: bool = False) -> None:
         self.keys: list[bytes] = []

@@ -249,7 +249,7 @@ async def applying(world: World, table: str) -> None:
 
 
 async def not_led(world: World, table: str) -> None:
-    """Somebody else should lead it, who is alive and does not."""
+    """Another member should lead it, which is alive and does not."""
     await world.queue(table)
 
 
@@ -469,7 +469,7 @@ Ask: TypeAlias = Callable[[], Awaitable[tuple[str, str]]]
 
 
 async def says(world: World, table: str, line: str, mood: str = ".*", ask: Ask | None = None) -> None:
-    """Wait for a line; the last one that was said is told if it never comes."""
+    """Wait for a line; a failure shows the last line instead."""
     said = ""
 
     async def command() -> tuple[str, str]:

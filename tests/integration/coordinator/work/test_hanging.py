@@ -1,4 +1,4 @@
-"""Code of users that hangs: it delays no other table, is told of, counted, and ended."""
+"""Code of users that hangs: it delays no other table, is reported, counted, and ended."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def lives(pid: int) -> bool:
 
 
 async def stuck(service: Service, folder: Path, where: str, table: str = "t") -> OperationId:
-    """An operation of which something hangs, once it does."""
+    """An operation whose code hangs, once it hangs."""
     operation = await service.start(table, "stuck", {"where": where, "folder": str(folder)})
     await eventually(lambda: hanging(folder))
     return operation
@@ -290,7 +290,7 @@ async def test_a_cancellation_ends_a_hook_that_hangs(etcd_config: EtcdConfig, tm
 
 @pytest.mark.parametrize("where", ["commit_steps", "hook", "step"])
 async def test_resolve_abort_ends_what_hangs(etcd_config: EtcdConfig, tmp_path: Path, where: str) -> None:
-    """G5: once it is told of; anything else is refused, as of an operation that is not parked."""
+    """G5: once it is reported; other decisions are refused, since the operation is not parked."""
     async with serving_stuck(etcd_config) as service:
         operation = await stuck(service, tmp_path, where)
         named = {"hook": "complete_operation", "step": "executing the commit steps"}

@@ -34,7 +34,7 @@ SCHEMA = ["id: long", "kind: string", "day: date"]
 async def under_way(
     client: LossyClient, etcd: EtcdConfig, folder: Path
 ) -> AsyncIterator[tuple[Whole, Operation]]:
-    """An operation of 90 rows, some of which are written; it goes on once the folder holds ``release``."""
+    """An operation of 90 rows, some of which are written; it continues once the folder holds ``release``."""
     source = write_csv(folder / "src" / "a", "1.csv", 0, 90)
     async with (
         coordinated(etcd, folder, client, more=[DEALING], schema=SCHEMA) as service,
@@ -76,7 +76,7 @@ async def test_rows_that_are_cut_differently_each_time_are_there_once(
 async def test_a_run_of_which_only_marks_are_left_is_done_away_with(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
-    """O10, O11, P2: all its results stand, and it has not said that they are all: none of its rows counts.
+    """O10, O11, P2: all its results are marked, but their count is not sealed: none of its rows counts.
     The leader has seen these results come, and does not see them go."""
     source = write_csv(tmp_path / "src" / "a", "1.csv", 0, ROWS)
     async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
@@ -147,7 +147,7 @@ async def test_what_ends_all_executors_is_given_up(
 async def test_executors_that_are_replaced_in_order_do_not_fail_it(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O16: whoever lets go of it lives, so it is not what ends executors."""
+    """O16: an executor that releases it lives, so the operation does not kill executors."""
     monkeypatch.setattr(dynamic_run, "MAX_RUNS", 1)
     source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 90)
     async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
@@ -171,7 +171,7 @@ async def test_executors_that_are_replaced_in_order_do_not_fail_it(
 async def test_a_query_that_takes_too_long_fails(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1: also one that does not end when it is told to; its executor goes on once it has."""
+    """S1: also one that cannot be cancelled; its executor continues once it has ended."""
     monkeypatch.setattr(ingest_operation, "QUERY_S", 1.0)
     async with under_way(client, etcd_config, tmp_path) as (service, operation):
         ended = await service.client.wait(operation.name, timeout_s=90)
@@ -257,7 +257,7 @@ async def test_an_executor_without_spark_leaves_a_transform_to_others(
 async def test_a_cancellation_in_the_middle_leaves_nothing(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
-    """O19; and until then everybody can say how it stands."""
+    """O19; until then its progress is shown."""
     async with under_way(client, etcd_config, tmp_path) as (service, operation):
         told = (await service.client.explain("t")).sentence
         assert told.startswith("dealing/1 running: 0 of an unknown number of jobs done, run by "), told

@@ -130,7 +130,7 @@ async def test_an_executor_waits_out_an_absence_of_etcd(
 
 
 class Flaky(LocalLauncher):
-    """Launches fail as often as they are told to, before anything runs."""
+    """The given number of launches fail, before anything runs."""
 
     def __init__(self, ledger: Ledger, failures: int, error: LaunchFailed) -> None:
         super().__init__(ledger, slots=2)
@@ -272,7 +272,7 @@ async def test_the_next_runner_resumes_from_the_checkpoint(client: LossyClient, 
 
 
 class Claimant:
-    """Somebody who claims."""
+    """A claimant of jobs."""
 
     closed = False
 
@@ -330,7 +330,7 @@ async def test_a_claim_that_is_held_or_asked_for_is_let_be(client: LossyClient) 
 
 
 class Told:
-    """Collects what it is told of runs."""
+    """Collects events of runs."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []

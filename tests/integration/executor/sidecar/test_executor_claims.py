@@ -121,7 +121,7 @@ async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothi
 async def test_a_job_whose_sidecar_was_halted_past_its_lease_is_done_once_by_another_host(
     client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
-    """O9, O10: nobody can push to it, and yet it is cancelled: its own clock says that its claim is over.
+    """O9, O10: no push can reach it, but it is cancelled: its own clock says that its claim is over.
     When the sidecar wakes up it saves and marks nothing."""
     arg = await start_operation(client, "owned", owned(tmp_path, hold_at=2), jobs=1, exclusive=True)
     taken = await take(client, arg, session)

@@ -134,7 +134,7 @@ async def test_a_sidecar_is_a_member_and_its_successor_is_another_one(
 async def test_a_sidecar_that_leaves_claims_behind_is_no_member_any_more(
     client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
-    """O13: although its lease stands until its successor has taken them."""
+    """O13: although its lease lives until its successor has taken them."""
     argument = {"folder": str(tmp_path), "steps": 2, "hold_at": 1}
     taken = await take(client, await start_operation(client, "owned", argument, exclusive=True), session)
     async with sidecar_process(etcd_config, place, tmp_path, ttl_s=20) as sidecar:

@@ -1,4 +1,4 @@
-"""What is decided about a backlog is done once, and told truthfully, whatever is lost on the way."""
+"""Decisions about a backlog take effect once, and the reply is true, whichever message is lost."""
 
 from __future__ import annotations
 

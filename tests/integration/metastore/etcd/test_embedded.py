@@ -136,7 +136,7 @@ def test_a_killed_one_is_gone_at_once_and_starts_again(own_etcd: EtcdProcess) ->
 
 
 def test_options_and_variables_reach_etcd_as_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A quota is obeyed; a stray ETCD_NAME, which etcd would refuse beside the flag, is not passed on."""
+    """A quota is obeyed; a stray ETCD_NAME, which etcd refuses together with the flag, is not passed on."""
     monkeypatch.setenv("ETCD_NAME", "somebody-else")
     small = EtcdProcess(tmp_path, options=["--quota-backend-bytes=1000000"])
     with small, pytest.raises(subprocess.CalledProcessError) as raised:

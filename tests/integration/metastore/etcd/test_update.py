@@ -256,7 +256,7 @@ async def test_it_ends_within_the_callers_deadline(etcd_config: EtcdConfig, key:
 
 
 async def test_who_is_patient_waits_for_an_etcd_that_is_away_or_full(client: LossyClient, key: bytes) -> None:
-    """O27, J3: a worker's write outlives both; that of somebody who is waited for does not."""
+    """O27, J3: a worker's write outlives both; a write that a caller waits for does not."""
     client.fail(Fault.DOWN, Fault.FULL, Fault.LOST_REPLY, Fault.FULL, Fault.DOWN)
     txn = Txn((absent(key),), (Put(key, b"1"),), (Get(key),))
     result = await settle(client, txn, patience_s=30.0)
@@ -275,7 +275,7 @@ async def test_patience_ends(client: LossyClient, key: bytes) -> None:
 async def test_a_nested_transaction_that_a_full_etcd_refuses_stays_in_doubt(
     client: LossyClient, key: bytes
 ) -> None:
-    """J3: the outer compares say nothing of it, so its maker is told that an earlier copy may stand."""
+    """J3: the outer compares do not show it, so the error says that an earlier copy may have been applied."""
     told: list[bool] = []
 
     def build(doubt: bool) -> Txn:

@@ -305,7 +305,7 @@ def _watchers(etcd: EtcdProcess) -> int:
 
 
 async def test_who_waits_for_a_key_to_go_heeds_one_of_his_own(client: EtcdClient, prefix_key: bytes) -> None:
-    """O25: by a request of his that was delayed. He would wait for ever: nobody else takes it away."""
+    """O25: by a delayed request of the same member. It would wait forever: no other one deletes the key."""
     key, other, mine = prefix_key + b"k", await client.lease_grant(60), await client.lease_grant(60)
     await client.put(key, b"", lease=other)
     waiting = asyncio.create_task(until_absent(client, key, ours=mine))

@@ -134,7 +134,7 @@ async def test_resigning_survives_lost_answers(
 async def test_a_resignation_that_may_have_failed_says_so(
     client: LossyClient, keys: TableKeys, session: LeaseSession
 ) -> None:
-    """Else a table would be led by somebody who believes that it is not."""
+    """Else a table would be led by a member that does not know that it leads."""
     epoch = await campaign(client, keys, session, record("me"))
     assert epoch is not None
     client.fail(*[Fault.LOST_REQUEST] * MAX_TRIES)

@@ -103,7 +103,7 @@ async def test_its_keys_expire_when_it_is_abandoned(client: EtcdClient) -> None:
 async def test_it_is_given_up_before_etcd_drops_it(
     client: EtcdClient, victim: EtcdClient, proxy: Proxy
 ) -> None:
-    """O10, O25: cut off, its holder stops while the key still stands, so that no two ever act."""
+    """O10, O25: cut off, its holder stops while the key still exists, so that two never act."""
     session = await LeaseSession(victim, TTL_S).start()
     key = await bound_key(client, session)
     proxy.hold_requests()

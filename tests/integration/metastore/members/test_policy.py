@@ -13,7 +13,7 @@ from support.etcd.lossy import Fault, LossyClient, puts
 
 
 async def grant(client: LossyClient, who: str, request: str) -> PolicyRecord | None:
-    """Add a grant, whatever stands."""
+    """Add a grant to any policy."""
 
     def change(standing: PolicyRecord | None) -> PolicyRecord | None:
         before = standing.grants if standing is not None else []

@@ -21,7 +21,7 @@ from support.services.executing import job_records, remove_operation, set_state,
 
 @pytest_asyncio.fixture
 async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
-    """The lease of whoever plays the runner."""
+    """The lease of the runner that the test plays."""
     async with LeaseSession(client, 5) as session:
         yield session
 
@@ -91,7 +91,7 @@ async def test_what_an_earlier_run_left_goes_in_bites(
 async def test_a_count_is_sealed_once_whether_or_not_the_reply_comes(
     client: LossyClient, session: LeaseSession, fault: Fault
 ) -> None:
-    """O7: and then it stands, whoever takes the operation over."""
+    """O7: then it stays, whichever runner takes the operation over."""
     arg = await start_operation(client, jobs=0)
     run = DynamicRun(client, (await take(client, arg, session)).run)
     await run.begin()

@@ -263,7 +263,7 @@ async def test_a_lost_reply_to_a_finish_is_done_exactly_once(
     ],
 )
 async def test_after_a_lost_reply_no_failure_counts_as_certain(led: Led, first: Fault, then: Fault) -> None:
-    """P8: whoever believed "it did not happen" would delete the files of a commit that has happened."""
+    """P8: a caller that believed "it did not happen" would delete the files of a commit that happened."""
     op = await led.sealed()
     led.client.fail(first, *[then] * (MAX_TRIES - 1))
     with pytest.raises(OutcomeUnknown) as caught:
@@ -475,7 +475,7 @@ async def test_nothing_of_an_operation_that_lives_is_collected(led: Led) -> None
 
 
 async def test_neighbours_are_not_collected(led: Led) -> None:
-    """O29: instance 1 beside 10 and 2."""
+    """O29: instance 1 next to 10 and 2."""
     ops = [await led.begin(kind="k", object=f"o{n}", compatible=lambda other: True) for n in range(3)]
     near = [replace(ops[0].operation, instance=10), replace(ops[0].operation, object="o00")]
     for neighbour in near:

@@ -34,7 +34,7 @@ from support.waiting import eventually
 
 @pytest_asyncio.fixture
 async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
-    """The lease of whoever plays the runner."""
+    """The lease of the runner that the test plays."""
     async with LeaseSession(client, 5) as session:
         yield session
 

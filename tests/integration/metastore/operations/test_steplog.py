@@ -150,7 +150,7 @@ async def test_a_writer_that_dies_anywhere_leaves_no_log_or_all_of_it(
 
 
 async def test_the_log_that_stands_wins(op: Committing) -> None:
-    """C1: whoever works out the steps anew executes what was logged first."""
+    """C1: a leader that computes the steps again executes those that were logged first."""
     first, second = op.noted(5, "first"), op.noted(9, "second")
     assert await write(op, first) == first
     assert await write(op, second) == first

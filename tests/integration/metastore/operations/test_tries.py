@@ -1,4 +1,4 @@
-"""How often a job was tried, counted across the death of whoever tried it."""
+"""Attempts at a job are counted, even when the process that tries it dies."""
 
 from __future__ import annotations
 

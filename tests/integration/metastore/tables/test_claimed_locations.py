@@ -106,7 +106,7 @@ async def test_a_repeated_create_is_refused_for_its_name(sdk: AsyncClient) -> No
 
 
 async def test_what_is_compared_does_not_grow_with_the_tables(client: LossyClient) -> None:
-    """S2: ten thousand tables beside, and the transaction is as it was with none."""
+    """S2: with ten thousand tables next to it, the transaction is the same as with none."""
     wanted = claim(client, "s3://bucket/warehouse/n/t")
     size = Txn(wanted.free(), (wanted.put,)).size()
     beside = [claim(client, f"s3://bucket/warehouse/n/t{number}", f"t{number}").put for number in range(MANY)]

@@ -153,7 +153,7 @@ async def test_a_folder_is_free_again_only_when_its_files_are_gone(
 async def test_a_drop_that_was_interrupted_is_gone_on_with(
     sdk: AsyncClient, client: LossyClient, tmp_path: Path
 ) -> None:
-    """By whoever repeats it, or makes a table of that name: nothing of the old one is the new one's past."""
+    """By a repeated drop, or by creating a table with that name, which has no history of the old one."""
 
     async def dies(record: DropRecord) -> None:
         raise KeyboardInterrupt

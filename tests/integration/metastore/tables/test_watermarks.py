@@ -1,4 +1,4 @@
-"""Watermarks that somebody puts elsewhere by hand."""
+"""Watermarks that are set by hand."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_what_cannot_be_meant_is_refused_by_field(sdk: AsyncClient) -> Non
 
 
 async def test_they_stay_while_an_operation_moves_them(sdk: AsyncClient, client: LossyClient) -> None:
-    """C8: it began where they stand. One that moves none is not in the way."""
+    """C8: it started from their values. An operation that moves none is no obstacle."""
     await begin(client, kind="validate", effect=Effect.READS)
     await sdk.set_watermark("t", "s", "1", "9")
     moves = {"s": {"1": WatermarkMove(before="9", after="10")}}

@@ -1,4 +1,4 @@
-"""Publishing what was written before its operation began: once, whoever asks and however often."""
+"""Publishing files that were written before their operation began: once, however many requests come."""
 
 from __future__ import annotations
 

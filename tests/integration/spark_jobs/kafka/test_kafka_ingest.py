@@ -234,7 +234,7 @@ def test_bad_records_go_into_quarantine_and_others_into_the_table(
 
 
 def test_records_beside_bad_ones_keep_their_own_offsets(ingesting: Ingesting, topic: KafkaTopic) -> None:
-    """A row is put together from a value and what stands beside it: they must be of one record."""
+    """A row combines a value and metadata: both must be of the same record."""
     values = [b"bad" if number % 7 == 0 else {"id": number} for number in range(2000)]
     topic.produce(values, 0)
     metadata = {"offset": "at", "partition": "part"}

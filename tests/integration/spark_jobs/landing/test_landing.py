@@ -137,7 +137,7 @@ async def test_history_done_opens_the_gate(dock: Dock) -> None:
 
 
 async def test_history_done_opens_a_gate_once(dock: Dock) -> None:
-    """B12, B6: a gate that somebody has closed since stays closed, whoever looks; a new file opens it."""
+    """B12, B6: a gate that was closed again stays closed when the folder is polled; a new file opens it."""
     dock.control("_HISTORYDONE")
     assert (await dock.look()).controls == ["_HISTORYDONE"]
     await dock.sdk.set_ordering("t", gate="closed")
@@ -313,7 +313,7 @@ async def test_a_pointer_names_data_elsewhere(dock: Dock) -> None:
 
 
 async def test_unordered_batches_start_at_once_and_once(dock: Dock) -> None:
-    """B13: their operations go by the name of the batch, whoever starts them."""
+    """B13: their operations have the name of the batch, whichever process starts them."""
     dock.control("_config/a.json", '{"partitions": 0}')
     landing = Landing(dock.client, "t", str(dock.folder), type="friend")
     again = Landing(dock.client, "t", str(dock.folder), type="friend")
@@ -335,7 +335,7 @@ async def _equal(read: Callable[[], Awaitable[list[str]]], expected: list[str]) 
 
 
 async def test_an_unordered_batch_that_failed_is_told_until_somebody_decides(dock: Dock) -> None:
-    """B13, B8, U1: by whoever looks; another configuration is another try."""
+    """B13, B8, U1: reported at every poll; a changed configuration is a new attempt."""
     dock.control("_config/a.json", '{"letters": "!"}')
     dock.drop("1", data="x")
     feed = Landing(dock.client, "t", str(dock.folder), type="letters")

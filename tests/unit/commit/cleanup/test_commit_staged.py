@@ -55,7 +55,7 @@ def test_only_what_was_not_published_is_removed(table: Table, jobs: int) -> None
 
 @pytest.mark.parametrize("effect", [Effect.READS, Effect.CLEANS])
 def test_files_of_an_operation_that_adds_none_are_swept(table: Table, effect: Effect) -> None:
-    """C18: what it does to its table stands in its record, whatever its type is."""
+    """C18: the effect on the table is in the operation's record, so the type does not matter."""
     operation = table.staged([rows(0, 4)])
     operation.arg.effect = effect
     assert sweep(operation.arg, operation.history({}), operation.jobs) > 0

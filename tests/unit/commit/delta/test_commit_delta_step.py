@@ -121,7 +121,7 @@ def test_commits_happen_once_however_often_they_are_executed(world: World) -> No
 
 
 def test_columns_that_the_files_bring_are_added_once(world: World) -> None:
-    """C3, C15: in a version right before that of the rows, whoever executes it how often."""
+    """C3, C15: in the version right before that of the rows, however often the step is executed."""
     commit_of(world, staged(world, "1", [1])).execute(operation(world))
     wider: str = Schema.from_arrow(ROWS.append(pa.field("fare", pa.float64()))).to_json()
     with pytest.raises(StepConflict, match="fare"):

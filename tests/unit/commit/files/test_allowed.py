@@ -54,7 +54,7 @@ def _unlisted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """One that may be read, beside a secret that may not."""
+    """A file that may be read, next to a secret that may not."""
     made = tmp_path / "in"
     made.mkdir()
     (tmp_path / "secret").write_text("id\n1\n")
@@ -210,7 +210,7 @@ def test_tables_are_opened_in_listed_places_alone(tmp_path: Path, monkeypatch: p
 def test_a_table_whose_metadata_names_files_elsewhere_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """S1: whoever may write to a table may say that any file is one of it."""
+    """S1: a writer to a table can add any file to its metadata."""
     monkeypatch.setenv(LOCATIONS, str(tmp_path))
     table = Table("flights", str(tmp_path / "tables" / "flights"), Layout.create(ROWS, ["kind"]))
     table.publish(table.staged([rows(0, 3)]))
@@ -254,7 +254,7 @@ def test_an_endpoint_that_a_caller_names_gets_no_credentials_of_ours(
 
 
 def test_the_endpoint_of_a_catalog_is_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of whoever makes it, with the credentials of the environment."""
+    """Its creator configures the endpoint, with the credentials of the environment."""
     properties = {"etcd.endpoints": "127.0.0.1:9", "s3.endpoint": "http://minio:9000"}
     for _ in range(2):
         EtcdCatalog("mine", **properties).close()
@@ -316,7 +316,7 @@ def test_secrets_may_be_referred_to(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_kafka_is_reached_where_it_is_listed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S1: brokers, and who gives tokens out, are told who we are."""
+    """S1: brokers and issuers of tokens get our credentials."""
     monkeypatch.setenv(SOURCES, "kafka://broker:9092")
     assert consumer_settings("broker:9092", {})
     with pytest.raises(NotAllowed):

@@ -91,7 +91,7 @@ def test_lists_in_the_records_of_jobs_become_one_manifest(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("change", [{"header": "00000000"}, {"entries": "0000000000"}])
 def test_a_list_of_another_encoding_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
-    """C11: told from the record; rows are not lost silently."""
+    """C11: the record shows it; rows are not lost silently."""
     table = new_table(tmp_path)
     operation = table.start(1)
     operation.run("0", [rows(0, 10)], inline=True)

@@ -134,7 +134,7 @@ def test_any_snapshot_of_the_past_is_found(tmp_path: Path) -> None:
 
 
 def test_the_log_of_earlier_metadata_is_bounded(tmp_path: Path) -> None:
-    """And what it no longer names is told."""
+    """And the commit reports the files that it no longer names."""
     table = new_table(tmp_path, **{"write.metadata.previous-versions-max": "3"})
     locations = []
     for i in range(6):

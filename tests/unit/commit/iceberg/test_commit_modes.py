@@ -235,7 +235,7 @@ def moving(table: Table, mode: str = "ignore") -> Staged:
 
 
 def test_of_two_that_were_to_find_no_data_one_wins(tmp_path: Path) -> None:
-    """P5: the other is told which snapshot is there, and whose."""
+    """P5: the error of the other names the snapshot and its operation."""
     table = new_table(tmp_path)
     one, two = table.staged([rows(0, 1)]), table.staged([rows(1, 1)])
     table.publish(one, IcebergAppendIfEmpty())
@@ -286,7 +286,7 @@ def test_without_data_ignore_is_an_append(tmp_path: Path) -> None:
 
 
 def test_metadata_that_fell_out_of_the_log_is_removed_after_the_commit(tmp_path: Path) -> None:
-    """P4, P8: told by the commit, removed by the sweep behind it: not before the commit is certain."""
+    """P4, P8: the commit reports it and the sweep after it removes it: not before the commit is certain."""
     table = new_table(
         tmp_path,
         **{
@@ -318,7 +318,7 @@ def test_metadata_is_kept_unless_the_table_says_otherwise(tmp_path: Path) -> Non
 
 
 def test_a_snapshot_that_expired_meanwhile_refuses_to_guess(tmp_path: Path) -> None:
-    """P6, P13: what the partitions held at the start can no longer be told, once the table has moved on."""
+    """P6, P13: the content of the partitions at the start is unknown once its snapshot has expired."""
     table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([of_kinds(0, "a")]))
     mine, other = table.staged([of_kinds(10, "a")]), table.staged([of_kinds(11, "a")])

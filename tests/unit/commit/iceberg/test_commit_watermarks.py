@@ -74,7 +74,7 @@ def test_moves_change_only_what_they_name() -> None:
 def test_a_watermark_that_has_moved_is_a_conflict(
     present: dict[str, dict[str, str]], move: WatermarkMove, complaint: str
 ) -> None:
-    """P16: two operations over the same range: one wins, the other is refused and told why."""
+    """P16: two operations over the same range: one wins, the other is refused with the reason."""
     with pytest.raises(WatermarkConflict) as caught:
         moved(present, {"s": {"0": move}})
     assert complaint in caught.value.message

@@ -424,7 +424,7 @@ def test_a_job_whose_runs_are_gone_begins_again(tmp_path: Path) -> None:
 def test_keys_that_do_not_fit_into_memory_are_written_in_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same index comes of it; and no entry stands there twice."""
+    """The index is the same; no entry occurs twice."""
     monkeypatch.setattr(index_job, "BATCH_ROWS", 16)
     sizes = {"run_bytes": 200, "batch_bytes": 100, "fan_in": 3}
     monkeypatch.setattr("distop.spark_jobs.tables.external_sort.sort_rows.__kwdefaults__", sizes)
@@ -490,7 +490,7 @@ def test_a_table_of_no_files_has_an_index_of_no_parts(tmp_path: Path) -> None:
 
 
 def test_the_plan_and_what_jobs_report_stay_small(tmp_path: Path) -> None:
-    """etcd holds neither the names of files nor what stands in them."""
+    """etcd holds neither the names of files nor their content."""
     world = world_of(tmp_path, files=40)
     built = world.start("id", files_per_job=20).run()
     assert "0-7-0-0.parquet" not in msgspec.json.encode(built.arg).decode()

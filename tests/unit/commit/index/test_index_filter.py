@@ -97,7 +97,7 @@ def test_planning_asks_the_indexes(tmp_path: Path) -> None:
 
 
 def test_the_value_of_a_filter_may_be_of_another_kind(tmp_path: Path) -> None:
-    """Whether it makes sense is told as it is without an index."""
+    """An invalid value has the same error as without an index."""
     world = Indexing(new_table(tmp_path))
     world.table.publish(world.table.staged([rows(0, 10)]))
     world.build("id")

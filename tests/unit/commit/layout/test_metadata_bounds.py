@@ -1,4 +1,4 @@
-"""Metadata files that somebody names may hold anything; to look at one costs little all the same."""
+"""Metadata files named by callers may hold anything; reading one costs little all the same."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_of_a_million_mistakes_one_is_told(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", [f"{CANARY}\n", {"table-uuid": CANARY}, {"last-updated-ms": CANARY}])
 def test_what_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
-    """S5: it may be a file of somebody else's."""
+    """S5: it may be a file of another user."""
     good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
     text = content if isinstance(content, str) else json.dumps({**good, **content})
     (path := tmp_path / "t.metadata.json").write_text(text)
@@ -72,7 +72,7 @@ def test_what_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
 def test_a_value_of_another_kind_is_no_defect(
     read: Callable[[str], object], value: Any, tmp_path: Path
 ) -> None:
-    """U3: wherever it stands; pyiceberg takes some for what they should be."""
+    """U3: at any place; pyiceberg converts some of them."""
     good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
     refused = set()
     for name in good:

@@ -53,7 +53,7 @@ def test_files_come_into_partition_folders_and_the_marker_is_last(tree: PlainTab
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_partitions"])
 def test_no_marker_stands_beside_a_part_of_an_operation(tree: PlainTable, mode: str) -> None:
-    """C4, C7: the one of the operation before goes first, the new one comes last, whoever goes on."""
+    """C4, C7: the old marker is removed first, the new one comes last, whichever process continues."""
     fs, root = file_system(tree.location, tree.storage)
     tree.publish(rows(0, 30))
     before = tree.names()
@@ -105,7 +105,7 @@ def test_files_that_turned_up_meanwhile_refuse_modes_for_empty_trees(tmp_path: P
 
 @pytest.mark.parametrize("mode", ["overwrite", "overwrite_partitions"])
 def test_files_of_another_table_are_not_replaced(tmp_path: Path, mode: str) -> None:
-    """S2, P5: of a table in the folder that a link leads to, whoever has made it."""
+    """S2, P5: those of a table in the folder that a link leads to."""
     (tmp_path / "here").symlink_to(tmp_path / "tree")
     (tmp_path / "tree").mkdir()
     tree = PlainTable(f"file://{tmp_path}/here", {})

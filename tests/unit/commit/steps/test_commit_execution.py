@@ -154,7 +154,7 @@ def test_an_unknown_step_is_named_and_the_steps_before_it_are_done() -> None:
 
 
 def test_taking_back_goes_the_other_way() -> None:
-    """C16, P9: what could not be taken back is told."""
+    """C16, P9: steps that could not be undone are reported."""
     steps = [step(0), step(1, stage=1), step(2, stage=1, kind="blind"), step(3, stage=2), step(4, stage=2)]
     run(*steps)
     world.fails[3] = OSError("busy")

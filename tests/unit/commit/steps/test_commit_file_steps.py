@@ -190,7 +190,7 @@ def test_a_target_with_other_content_is_not_taken_for_done(world: World, wrong: 
 
 @pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
 def test_source_and_target_both_missing_is_permanent(world: World) -> None:
-    """C6: an error, not an endless retry; also when something else stands at the target."""
+    """C6: an error, not an endless retry; also when another file is at the target."""
     record = rename(world, target="final/1.csv", overwrite=True)
     world.place("staged/1.csv").remove()
     for _ in range(2):
@@ -217,7 +217,7 @@ def test_a_source_that_is_not_what_was_written_is_not_published(world: World, no
 
 @pytest.mark.parametrize("world", ["s3", *ACROSS], indirect=True)
 def test_a_source_of_the_same_size_and_other_content_is_not_published(world: World) -> None:
-    """C5: where content is read or told on the way. On one disk a rename looks at the size alone."""
+    """C5: where content is read, or its checksum is known. On one disk a rename looks at the size alone."""
     record = made(world, "rename")
     source = world.place(record.argument["source"])
     world.write(source.url, b"R" * record.argument["size"])
@@ -385,7 +385,7 @@ def test_a_marker_belongs_to_one_operation(world: World) -> None:
 
 @pytest.mark.parametrize("world", ["disk", "s3"], indirect=True)
 def test_a_marker_that_is_taken_back_stands_beside_no_other_files(world: World) -> None:
-    """C7: which one it has replaced nobody knows."""
+    """C7: which file it has replaced is unknown."""
     record = CASES["success over"](world)
     run(world, record)
     assert not step_of(record).undo(world.context)

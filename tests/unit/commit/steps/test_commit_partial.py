@@ -25,7 +25,7 @@ def move(*jobs: tuple[int, int]) -> WatermarkMove:
 
 
 def failing(table: Table, failed: set[int], count: int, **moves: WatermarkMove) -> Staged:
-    """An operation of one row a job, some of which have failed."""
+    """An operation with one row for each job; some jobs have failed."""
     operation = table.start(count, watermarks={"s": dict(moves)} if moves else {})
     for index in range(count):
         operation.run(str(index), [rows(index, 1)])

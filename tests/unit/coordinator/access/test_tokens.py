@@ -250,6 +250,6 @@ def test_what_is_no_set_of_public_keys_is_refused(content: bytes) -> None:
 
 @pytest.mark.parametrize("url", ["http://issuer.example", "ftp://a", "issuer", ""])
 def test_keys_come_over_tls(url: str) -> None:
-    """S5: whoever sits between could let anybody in."""
+    """S5: a man in the middle could admit any caller."""
     with pytest.raises(InvalidArgument):
         IssuerKeys("https://issuer.example", url) if url else IssuerKeys("http://issuer.example")

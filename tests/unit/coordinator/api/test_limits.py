@@ -1,4 +1,4 @@
-"""How much one caller may have under way, and how it is told that it has too much."""
+"""The limits of concurrent calls of one caller, and the error beyond them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done next about a backlog, from what stands in etcd."""
+"""The next action for a backlog, from its state in etcd."""
 
 from __future__ import annotations
 

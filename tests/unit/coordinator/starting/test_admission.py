@@ -1,4 +1,4 @@
-"""Which starts are let in under load, and what the others are told."""
+"""Which starts are admitted under load, and the errors of the others."""
 
 from __future__ import annotations
 

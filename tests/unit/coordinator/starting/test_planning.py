@@ -1,4 +1,4 @@
-"""Planning: bounded, and given up when nobody wants it any more."""
+"""Planning: bounded, and abandoned when no caller waits for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Slow(Executor):
 
 
 async def test_a_cancellation_that_comes_along_with_the_plan_counts() -> None:
-    """O24: a leader that has been told to stop must stop."""
+    """O24: a leader that was cancelled must stop."""
     threads = Slow()
     planner = Planner(Work(Registry(()), threads))
     planning = asyncio.create_task(planner.plan(planner.registry.get("noop"), REQUEST, 30.0))

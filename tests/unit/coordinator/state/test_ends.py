@@ -1,4 +1,4 @@
-"""Ends told from memory: who asks hears of what is led here, and waits for nothing else."""
+"""Ends of operations from memory: a caller gets the end of an operation that is led here, without etcd."""
 
 from __future__ import annotations
 

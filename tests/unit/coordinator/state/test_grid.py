@@ -22,7 +22,7 @@ BROKEN = failure_record("a1", "BAD_ROW", "line 3", 6.0)
 
 
 def grid_of(one: Tracked) -> JobGrid:
-    """Of an operation whose jobs are few enough to be told apart."""
+    """The grid of an operation with jobs few enough to be tracked one by one."""
     assert isinstance(one.jobs, JobGrid)
     return one.jobs
 

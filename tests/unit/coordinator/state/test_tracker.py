@@ -40,7 +40,7 @@ NAMES = ["0", "1", "a.b", "state.1", "% /"]
 
 
 def grid_of(one: Tracked) -> JobGrid:
-    """Of an operation whose jobs are few enough to be told apart."""
+    """The grid of an operation with jobs few enough to be tracked one by one."""
     assert isinstance(one.jobs, JobGrid)
     return one.jobs
 

@@ -12,7 +12,7 @@ from support.waiting import eventually
 
 
 class Source:
-    """Counts how often it is asked, and answers when told to."""
+    """Counts its calls, and answers when the test releases it."""
 
     def __init__(self) -> None:
         self.asked = 0

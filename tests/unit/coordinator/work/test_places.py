@@ -1,4 +1,4 @@
-"""Places are given in turns between tables, and kept by nobody who takes long."""
+"""Slots are given in turns between tables, and slow calls release theirs."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_what_another_host_went_beyond_is_not_taken_over(scratch: Scratch) -> No
 
 @pytest.mark.parametrize("stands", [b"1", b"2"])
 def test_a_save_whose_outcome_is_unknown_keeps_the_folder(scratch: Scratch, stands: bytes) -> None:
-    """It died between the two: whichever checkpoint stands, the folder is as old."""
+    """It died between the two: whichever checkpoint is in etcd, the folder belongs to it."""
     folder = leave(scratch)
     scratch.made_up_to(folder, "a/b", b"1", b"2")
     after = scratch.kept(OPERATION, "a/b", "7-s-6", 6, stands)

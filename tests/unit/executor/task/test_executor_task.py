@@ -27,7 +27,7 @@ NOWHERE = Scratch(SidecarFolder(Path("/nonexistent")))
 
 
 class ScriptedPort:
-    """Answers marks as it is told; everything else is granted."""
+    """Answers marks as scripted; everything else succeeds."""
 
     def __init__(self, *verdicts: Verdict) -> None:
         self.marks: list[Mark] = []

@@ -76,7 +76,7 @@ def test_names_of_the_checklist_are_allowed(name: str) -> None:
 
 @given(NAMES, NAMES)
 def test_a_table_sees_its_own_keys_only(one: str, other: str) -> None:
-    """O29: `orders` beside `orders2`, whatever they are called."""
+    """O29: `orders` next to `orders2`, and names of every kind."""
     keyspace = Keyspace()
     mine, theirs = keyspace.table(one), keyspace.table(other)
     for key in (
@@ -93,7 +93,7 @@ def test_a_table_sees_its_own_keys_only(one: str, other: str) -> None:
 
 @given(OPERATIONS, OPERATIONS, PARTITIONS)
 def test_an_operation_sees_its_own_keys_only(one: OperationId, other: OperationId, partition: str) -> None:
-    """O29: instance 1 beside 10, an object beside another, a partition that looks like either."""
+    """O29: instance 1 next to 10, an object next to another, a partition that looks like either."""
     keyspace = Keyspace()
     mine, theirs = keyspace.operation(one), keyspace.operation(other)
     for key in (theirs.arg, theirs.state, theirs.job_state(partition), theirs.claim(partition)):
@@ -188,7 +188,7 @@ def test_names_that_are_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["arg", "state", "commit", "runner", "cancel", "nextInstanceId"])
 def test_words_of_an_operation_are_no_objects_and_no_partitions(name: str) -> None:
-    """O29: a partition called "commit" would stand where the commit sequence does."""
+    """O29: a partition called "commit" would have the key of the commit sequence."""
     for check in (check_object, check_partition):
         with pytest.raises(InvalidName):
             check(name)
@@ -241,7 +241,7 @@ def test_a_strange_key_in_the_history_is_reported(key: bytes) -> None:
 
 
 def test_a_table_has_one_spelling() -> None:
-    """O29: the namespace ``default`` may be written where it is all that stands before a name."""
+    """O29: the namespace ``default`` may be written before a name if it is the only level."""
     assert check_table_name("default.flights") == check_table_name("flights") == "flights"
     assert check_table_name("default") == "default"
     for name in ("a.flights", "a.default.flights", "default.a.flights", "Default.flights", "a b.c"):

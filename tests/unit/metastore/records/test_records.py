@@ -1,4 +1,4 @@
-"""What stands in etcd: round trips, older and newer layouts, values that are none of ours."""
+"""Records in etcd: round trips, older and newer layouts, foreign values."""
 
 from __future__ import annotations
 
@@ -186,20 +186,20 @@ MOVE = WatermarkMove(after=3)  # type: ignore[arg-type]
     ],
 )
 def test_what_could_not_be_read_again_is_not_written(record: Record) -> None:
-    """U3: whoever gives it is told; no reader is."""
+    """U3: the writer gets the error, not the readers."""
     with pytest.raises(InvalidArgument, match=type(record).__name__):
         encode(record)
 
 
 def test_an_unknown_option_is_not_ignored() -> None:
-    """Whoever set it relies on it: an operation is not run without what was asked for."""
+    """The caller relies on it: an operation is not run without an option that was requested."""
     value = msgspec.json.decode(encode(OperationArg(table="t", type="noop", instance=1)))
     with pytest.raises(CorruptRecord, match="retryOnTuesdays"):
         decode(msgspec.json.encode(value | {"options": {"retryOnTuesdays": 3}}), OperationArg, b"key")
 
 
 def test_options_that_are_refused_on_reading_are_a_corrupt_record() -> None:
-    """Nobody who reads etcd is told that *his* argument is invalid."""
+    """A reader of etcd never gets the error that *its* argument is invalid."""
     arg = OperationArg(table="t", type="noop", instance=1)
     value = msgspec.json.decode(encode(arg)) | {"options": {"deadlineS": -1.0}}
     with pytest.raises(CorruptRecord, match="deadline must be positive"):

@@ -1,4 +1,4 @@
-"""Deletion from plan to sweep: rows that a predicate is true of go, all others stay, whoever else writes."""
+"""Deletion from plan to sweep: rows that match are removed, all others stay, also with concurrent writers."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ def test_a_bad_line_fails_the_job_with_its_file_and_line(ingesting: Ingesting, l
 
 
 def test_keys_that_the_sample_did_not_show_are_bad_rows_or_ignored(ingesting: Ingesting) -> None:
-    """The sample is the beginning of a file, and a rare key stands further down."""
+    """The sample is the beginning of a file, and a rare key occurs further down."""
     many = [{"a": number, "b": "x" * 100} for number in range(25_000)]
     path = write(ingesting, *many, {"a": -1, "rare": 1})
     with pytest.raises(BadRow, match="line 25001: unexpected field"):

@@ -30,7 +30,7 @@ def test_overwrite_partitions_replaces_those_of_the_new_rows(ingesting: Ingestin
 
 
 def test_overwrite_may_replace_what_came_meanwhile(ingesting: Ingesting) -> None:
-    """P6: if it is told to; by default it is refused."""
+    """P6: if the argument allows it; by default it is refused."""
     ingesting.ingest(paths=source(ingesting, "a", (1, "x")))
     refused = ingesting.start(paths=source(ingesting, "b", (2, "x")), mode="overwrite")
     told = ingesting.start(paths=source(ingesting, "c", (3, "x")), mode="overwrite", on_conflict="rebase")

@@ -1,4 +1,4 @@
-"""An ingest of what is new: every file once, whatever else lies beside it."""
+"""An ingest of new files: every file once, whichever other files are there."""
 
 from __future__ import annotations
 

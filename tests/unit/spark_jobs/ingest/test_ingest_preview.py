@@ -1,4 +1,4 @@
-"""What an ingest would do, told before anything is started."""
+"""The preview of an ingest: nothing is started."""
 
 from __future__ import annotations
 

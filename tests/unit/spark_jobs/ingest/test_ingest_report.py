@@ -15,7 +15,7 @@ def ingesting(tmp_path: Path) -> Ingesting:
 
 
 def source(folder: Path, bad: int) -> str:
-    """Five files of 400 rows, of which ``bad`` are bad, in two of them."""
+    """Five files of 400 rows, with ``bad`` bad rows in two of them."""
     sources = folder / "source"
     sources.mkdir()
     for number in range(5):

@@ -287,7 +287,7 @@ def test_an_operation_that_runs_meanwhile_is_not_touched(tmp_path: Path) -> None
 
 
 def littered(tmp_path: Path) -> tuple[Table, set[str]]:
-    """A table with a past, and what dead processes have left beside it."""
+    """A table with a history, and leftovers of dead processes."""
     table = new_table(tmp_path, ["kind"])
     for i in range(12):
         table.publish(table.staged([rows(i, 2)], [rows(100 + i, 2)]))

@@ -122,7 +122,7 @@ def test_rows_are_unique_over_all_blocks(tmp_path: Path) -> None:
 
 
 def test_keys_are_sorted_out_on_disk(tmp_path: Path) -> None:
-    """A million keys, of which one is there twice: they are kept in a file, not in memory."""
+    """A million keys, one of them twice: they are kept in a file, not in memory."""
     rules = RuleSet(rules=parse_rules(RuleArgument(unique="id"), SCHEMA))
     block = 1 << 19
     with RowChecks(rules, lambda: tmp_path) as checks:

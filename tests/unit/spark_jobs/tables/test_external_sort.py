@@ -34,7 +34,7 @@ def batches(count: int, size: int, seed: int = 1) -> list[pa.RecordBatch]:
 
 
 def rank(value: Any, *, descending: bool, nulls_first: bool) -> tuple[Any, ...]:
-    """Where Iceberg puts a number: NaN is the largest, NULL where it was told to be."""
+    """Where Iceberg puts a number: NaN is the largest, NULL as the sort order says."""
     if value is None:
         return (0 if nulls_first else 2,)
     number = (1, 0.0) if math.isnan(value) else (0, value)
