@@ -56,7 +56,7 @@ async def share_of(
     changed, ops = (
         _applied(keys, arg, ordering, entries, now)
         if failure is None
-        else _failed(keys, arg, ordering, entries, failure, now)
+        else _failed(arg, ordering, entries, failure, now)
     )
     return Txn(compares, (Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}"), *ops))
 
@@ -76,7 +76,6 @@ def _applied(
 
 
 def _failed(
-    keys: TableKeys,
     arg: OperationArg,
     ordering: OrderingRecord,
     entries: Entries,

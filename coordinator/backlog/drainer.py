@@ -207,7 +207,7 @@ class Drainer:
             raise
         except Exception as error:
             if len(batches) > 1:
-                return await self._part(backlog, batches, error)
+                return await self._part(batches, error)
             return await self._failed(backlog, first, error)
 
     async def _combined(
@@ -296,7 +296,7 @@ class Drainer:
     async def _settled(self, txn: Txn, replied: Callable[[], None]) -> bool:
         return await self._launcher.settled(txn, replied)
 
-    async def _part(self, backlog: Backlog, batches: Sequence[Waiting], error: Exception) -> float:
+    async def _part(self, batches: Sequence[Waiting], error: Exception) -> float:
         """Batches that cannot be applied together are applied one by one, to find the faulty one."""
         alone = [
             Put(waiting.kv.key, encode(msgspec.structs.replace(waiting.record, alone=True)))

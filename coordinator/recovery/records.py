@@ -66,7 +66,7 @@ async def publish_again(
         if arg.uuid == found.uuid:
             await _finish(client, keys, op, epoch, arg, found, now)
             return True
-    await _remember(client, keys, epoch, operation, found, now)
+    await _remember(client, keys, epoch, operation, found)
     return True
 
 
@@ -123,7 +123,7 @@ def _history(found: Publication, arg: OperationArg | None) -> HistoryRecord:
 
 
 async def _remember(
-    client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId, found: Publication, now: float
+    client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId, found: Publication
 ) -> None:
     line, number = keys.history(operation), keys.next_instance(operation.type)
     states = [keys.unordered(state, found.unordered) for state in (WAITING, RUNNING, FAILED, DONE)]

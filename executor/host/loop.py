@@ -11,6 +11,9 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+MOST_FREE = 32
+"""Free threads that are kept."""
+
 
 def event_loop() -> asyncio.AbstractEventLoop:
     """uvloop's if it is installed: it makes small messages half as expensive."""
@@ -40,8 +43,8 @@ class Daemons:
     A free thread takes the next call: starting one takes longer than many jobs.
     """
 
-    def __init__(self, *, most_free: int = 32) -> None:
-        self._most_free = most_free
+    def __init__(self) -> None:
+        self._most_free = MOST_FREE
         self._free = 0
         self._lock = threading.Lock()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()

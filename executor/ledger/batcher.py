@@ -37,6 +37,11 @@ from distop.metastore.operations.runs import Run
 
 log = logging.getLogger(__name__)
 
+IN_FLIGHT = 16
+"""Concurrent transactions, over all runs. The client sends small ones together."""
+PER_RUN = 2
+"""The same for one run, so that a large operation leaves room for the others."""
+
 
 class Submitter(Protocol):
     """The sender of marks, which gets the verdicts (on the event loop; must not block)."""
@@ -72,19 +77,12 @@ class MarkBatcher:
 
     Parameters
     ----------
-    in_flight:
-        Concurrent transactions, over all runs. The client sends small ones together.
-    per_run:
-        The same for one run, so that a large operation leaves room for the others.
     patience_s:
         How long a group is retried while etcd does not answer.
     """
 
-    def __init__(
-        self, client: EtcdClient, *, in_flight: int = 16, per_run: int = 2, patience_s: float = PATIENCE_S
-    ) -> None:
-        self._client = client
-        self._in_flight, self._per_run, self._patience_s = in_flight, per_run, patience_s
+    def __init__(self, client: EtcdClient, *, patience_s: float = PATIENCE_S) -> None:
+        self._client, self._patience_s = client, patience_s
         self._queues: dict[tuple[bytes, int], _Queue] = {}
         self._turns: deque[_Queue] = deque()
         self._sending: set[asyncio.Task[None]] = set()
@@ -129,11 +127,11 @@ class MarkBatcher:
     def _send_what_fits(self) -> None:
         """Start transactions while there is room, the runs taking turns."""
         for _ in range(len(self._turns)):
-            if self._closed or len(self._sending) >= self._in_flight:
+            if self._closed or len(self._sending) >= IN_FLIGHT:
                 return
             queue = self._turns[0]
             self._turns.rotate(-1)
-            if queue.waiting and queue.flying < self._per_run:
+            if queue.waiting and queue.flying < PER_RUN:
                 queue.flying += 1
                 task = asyncio.create_task(self._send(queue, queue.take()))
                 self._sending.add(task)

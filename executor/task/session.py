@@ -77,7 +77,7 @@ class Session(Generic[T]):
     ``T`` is what the task wants to get back with a verdict.
     """
 
-    def __init__(self, port: Port, operation: str, token: int, *, claims: bool, window: int = WINDOW) -> None:
+    def __init__(self, port: Port, operation: str, token: int, *, claims: bool) -> None:
         self.operation, self.token, self.claims = operation, token, claims
         self.over = ""
         """Why the run is over; empty while it is held. Set by push."""
@@ -88,7 +88,6 @@ class Session(Generic[T]):
         that renews it may be suspended, and cannot notify then."""
         self.closed = False
         self._port = port
-        self._window = window
         self._numbers = itertools.count(1)
         self._waiting: dict[int, T] = {}
         self._answers: deque[tuple[T, Verdict]] = deque()
@@ -111,9 +110,9 @@ class Session(Generic[T]):
         DistopError
             An earlier mark could not be answered, or nothing was answered for :data:`ANSWER_TIMEOUT_S`.
         """
-        if len(self._waiting) >= self._window:
+        if len(self._waiting) >= WINDOW:
             self._port.flush()
-            self._until(lambda: len(self._waiting) < self._window)
+            self._until(lambda: len(self._waiting) < WINDOW)
         number = next(self._numbers)
         # Before it is sent: the answer may be here before submit() returns.
         self._waiting[number] = tag

@@ -15,6 +15,9 @@ WIDE = 4
 FEW = 3
 """After more empty windows than this, the next ones grow faster."""
 
+MOST_CACHED = 10_000
+"""Ranges whose first window is cached."""
+
 
 class Windows:
     """The position of the next page: from :attr:`start` to (without) :attr:`stop`.
@@ -70,8 +73,7 @@ class Beginnings:
     Finding such a window makes etcd count the whole range; so it is cached until it has hardly any keys left.
     """
 
-    def __init__(self, most: int = 10_000) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._ends: dict[bytes, bytes] = {}
 
     def of(self, start: bytes) -> bytes:
@@ -83,7 +85,7 @@ class Beginnings:
         self._ends.pop(start, None)
         if end:
             self._ends[start] = end
-            if len(self._ends) > self._most:
+            if len(self._ends) > MOST_CACHED:
                 del self._ends[next(iter(self._ends))]
 
 

@@ -13,10 +13,10 @@ from distop.metastore.records.table import IndexRecord
 log = logging.getLogger(__name__)
 
 
-async def read_indexes(client: EtcdClient, keys: TableKeys, *, revision: int = 0) -> list[IndexRecord]:
-    """All indexes of a table that this version understands, by column. At ``revision``; 0: now."""
+async def read_indexes(client: EtcdClient, keys: TableKeys) -> list[IndexRecord]:
+    """All indexes of a table that this version understands, by column."""
     found = []
-    for kv in (await client.scan(keys.index_prefix, revision=revision)).kvs:
+    for kv in (await client.scan(keys.index_prefix)).kvs:
         try:
             found.append(decode(kv.value, IndexRecord, kv.key))
         except CorruptRecord as error:  # readers do without it

@@ -105,7 +105,7 @@ def open_target(client: Client, options: WriteOptions, struct: StructType) -> Wr
     table = _table(client, options)
     refuse_unchecked(table.name, table.options)
     storage = storage_options(table, options)
-    layout = _layout(table, options, storage) or Layout.create(
+    layout = _layout(table, storage) or Layout.create(
         columns_for(frame),
         table.options.get("partitionBy", ()),
         {**DEFAULT_PROPERTIES, **(table.options.get("properties") or {})},
@@ -144,7 +144,7 @@ def _table(client: Client, options: WriteOptions) -> Table:
         return find_table(client, options)  # another writer was first
 
 
-def _layout(table: Table, options: WriteOptions, storage: dict[str, Any]) -> Layout | None:
+def _layout(table: Table, storage: dict[str, Any]) -> Layout | None:
     """The columns of the table, if they are fixed already."""
     if table.metadata_location:
         return Layout.of(TableFile.read(table.metadata_location, storage=storage).metadata)

@@ -181,7 +181,7 @@ def find_files(
         More than :data:`MAX_FILES` files or ``most`` paths, or listing takes too long.
     """
     search = _Search(clock() + LISTING_SECONDS, clock)
-    fs, roots = _expand(paths, search, most)
+    fs, roots = _expand(paths, most)
     folder = _common_folder(roots)
     found: dict[str, list[SourceFile]] = {}
     seen: set[str] = set()
@@ -281,7 +281,7 @@ def _check_name(path: str) -> None:
         raise _unreadable(shown, "its name is not valid UTF-8") from None
 
 
-def _expand(paths: list[str], search: _Search, most: int) -> tuple[FileSystem, list[str]]:
+def _expand(paths: list[str], most: int) -> tuple[FileSystem, list[str]]:
     """The one file system of all paths, and the paths within it with globs replaced by their matches."""
     file_system: FileSystem | None = None
     roots: list[str] = []
