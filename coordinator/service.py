@@ -16,8 +16,9 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
+
+import uvloop
 
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
@@ -347,15 +348,10 @@ async def serve(config: CoordinatorConfig, on_ready: Callable[[Coordinator], Non
 
 def run(config: CoordinatorConfig) -> int:
     """Run a coordinator in this process until SIGTERM or SIGINT; the exit code."""
-    runner: Callable[..., None] = asyncio.run
-    if find_spec("uvloop"):
-        import uvloop
-
-        runner = uvloop.run
     settle_heap()
     code = 0
     try:
-        runner(serve(config))
+        uvloop.run(serve(config))
     except DistopError as error:
         log.error("coordinator_failed", extra={"code": error.code, "error": str(error)})
         code = error.kind.exit_code
