@@ -153,7 +153,7 @@ class Coordinator:
             tls,
             self.config.limits,
         )
-        beside = [asyncio.create_task(one.run()) for one in (admission, policies)]
+        helpers = [asyncio.create_task(one.run()) for one in (admission, policies)]
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         completion = Completion(
             client,
@@ -184,7 +184,7 @@ class Coordinator:
                     log.warning("incarnation_failed", extra={"code": error.code, "error": str(error)})
                     await _either(self._stop.wait(), asyncio.sleep(RETRY_S))
         finally:
-            for task in beside:
+            for task in helpers:
                 task.cancel()
             await server.stop(GRACE_S)
             if web is not None:
@@ -304,16 +304,16 @@ async def _load_types(registry: Registry, threads: Executor) -> None:
 async def _tell(client: EtcdClient, member: str, planner: Planner) -> None:
     """Keep slow plans in the member's record. Slow calls of completions are recorded with their
     operations."""
-    told: list[LongCall] = []
+    reported: list[LongCall] = []
     while True:
         await asyncio.sleep(TELL_EVERY_S)
         long = planner.work.long()[:MAX_TOLD]
         calls = [LongCall(table=one.table, what=one.what, since=one.at) for one in long]
-        if calls == told:
+        if calls == reported:
             continue
         try:
             await tell_of_calls(client, client.keyspace.coordinator(member), calls)
-            told = calls
+            reported = calls
         except DistopError as error:
             log.warning("calls_not_told_of", extra={"error": str(error)})
 

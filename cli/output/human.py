@@ -92,12 +92,12 @@ class HumanOutput(Output):
         if operation.completion is not None and operation.parked:
             asked = f" (parked: distop resolve {operation.name} {operation.completion.decisions})"
         asked = asked or (" (paused)" if operation.pause else "")
-        told = dict(operation.facts)
-        failed = told.pop("failedPartitions", None) or {}
-        series = told.pop("series", None) or {}
-        broken = broken_rules(told)
-        told.pop("violations", None)
-        facts = [(name, text_of(value)) for name, value in sorted(told.items())]
+        others = dict(operation.facts)
+        failed = others.pop("failedPartitions", None) or {}
+        series = others.pop("series", None) or {}
+        broken = broken_rules(others)
+        others.pop("violations", None)
+        facts = [(name, text_of(value)) for name, value in sorted(others.items())]
         self._screen.pairs(
             [
                 ("operation", operation.name),
@@ -134,10 +134,10 @@ class HumanOutput(Output):
         self.note(f"{said}; follow it with: distop watch {operation.name}")
 
     def preview(self, preview: Mapping[str, Any]) -> None:
-        told = dict(preview)
-        columns, rows = told.pop("columns", []), told.pop("rows", [])
-        warnings, bad = told.pop("warnings", []), told.pop("badRows", [])
-        self._screen.pairs([(name, text_of(value)) for name, value in told.items()])
+        fields = dict(preview)
+        columns, rows = fields.pop("columns", []), fields.pop("rows", [])
+        warnings, bad = fields.pop("warnings", []), fields.pop("badRows", [])
+        self._screen.pairs([(name, text_of(value)) for name, value in fields.items()])
         grid = grid_of("COLUMN", "TYPE", "FROM", *(f"ROW {number + 1}" for number in range(len(rows))))
         for column in columns:
             values = (row.get(column["name"]) for row in rows)
@@ -211,29 +211,29 @@ class HumanOutput(Output):
             self._out.print(line, soft_wrap=True)
         self.note(f"looked at {looked}" + ("" if found else ": no problem found"))
 
-    def _grants(self, told: Grants) -> None:
+    def _grants(self, grants: Grants) -> None:
         grid = grid_of("WHO", "ROLE", "TABLES")
-        for grant in told.grants:
+        for grant in grants.grants:
             grid.add_row(printable(grant.who), grant.role, printable(", ".join(grant.tables)))
         self._screen.list(
             grid,
-            "no grant that you can see" if told.enforced else "no policy: every caller may do everything",
+            "no grant that you can see" if grants.enforced else "no policy: every caller may do everything",
             False,
         )
-        groups = f", of {', '.join(told.groups)}" if told.groups else ""
+        groups = f", of {', '.join(grants.groups)}" if grants.groups else ""
         self.note(
-            f"you are {printable(told.subject + groups)}"
-            if told.subject
+            f"you are {printable(grants.subject + groups)}"
+            if grants.subject
             else "the service does not know who you are"
         )
 
     def _audit_entry(self, entry: AuditEntry) -> None:
-        told = (
+        parts = (
             when(entry.at),
             printable(f"{entry.by or 'unknown'} {entry.outcome} {entry.action} {entry.target}"),
             printable(f"({entry.reason})" if entry.reason else ""),
         )
-        self._out.print(*filter(None, told), soft_wrap=True, markup=False, highlight=False)
+        self._out.print(*filter(None, parts), soft_wrap=True, markup=False, highlight=False)
 
     def _enqueued(self, answer: Enqueued) -> None:
         self._out.print(f"{printable(answer.batch)}: {answer.became}")

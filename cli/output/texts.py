@@ -65,17 +65,17 @@ def index_line(index: Index) -> str:
     return f"{index.column}: snapshot {index.snapshot_id}, {state}, {index.files:,} files{left_out}"
 
 
-def series_line(told: Mapping[str, Any]) -> str:
+def series_line(series: Mapping[str, Any]) -> str:
     """How many operations a series has."""
-    if not told:
+    if not series:
         return ""
-    return f"{told['name']}: {told['operations']:,} since {told['since']}, {told['rows']:,} rows"
+    return f"{series['name']}: {series['operations']:,} since {series['since']}, {series['rows']:,} rows"
 
 
 def in_series(operation: Operation) -> str:
     """A suffix for the name of a series' last operation."""
-    told = operation.facts.get("series")
-    return f" ({told['operations']:,} of {printable(told['name'])})" if told else ""
+    series = operation.facts.get("series")
+    return f" ({series['operations']:,} of {printable(series['name'])})" if series else ""
 
 
 def text_of(value: Any) -> str:

@@ -105,8 +105,8 @@ def _statistics(footer: pq.FileMetaData, counted_columns: set[str]) -> dict[str,
     def known(values: dict[str, Any]) -> dict[str, Any]:
         return {name: _text(value) for name, value in values.items() if name not in unknown}
 
-    told = {"minValues": known(least), "maxValues": known(most), "nullCount": known(nulls)}
-    return {"numRecords": footer.num_rows, **{name: values for name, values in told.items() if values}}
+    statistics = {"minValues": known(least), "maxValues": known(most), "nullCount": known(nulls)}
+    return {"numRecords": footer.num_rows, **{name: values for name, values in statistics.items() if values}}
 
 
 def _text(value: Any) -> Any:

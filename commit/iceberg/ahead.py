@@ -257,21 +257,21 @@ def _ancestors(start: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Sn
 
 
 def _publication(snapshot: Snapshot) -> Publication:
-    told = snapshot.summary.additional_properties if snapshot.summary else {}
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
     try:
-        batches = from_json(told.get(BATCHES, "[]").encode(), list[str])
-        request = from_json(told[REQUEST].encode(), Request) if REQUEST in told else None
+        batches = from_json(properties.get(BATCHES, "[]").encode(), list[str])
+        request = from_json(properties[REQUEST].encode(), Request) if REQUEST in properties else None
     except msgspec.MsgspecError as error:
         raise Unclear(f"the summary of snapshot {snapshot.snapshot_id} cannot be read: {error}") from error
-    rows = told.get(ADDED_RECORDS, "")
+    rows = properties.get(ADDED_RECORDS, "")
     return Publication(
         snapshot_id=snapshot.snapshot_id,
         at=snapshot.timestamp_ms / 1000,
         rows=int(rows) if rows.isascii() and rows.isdecimal() else 0,
-        operation=told.get(OPERATION, ""),
-        uuid=told.get(UUID, ""),
-        started_by=told.get(STARTED_BY, ""),
+        operation=properties.get(OPERATION, ""),
+        uuid=properties.get(UUID, ""),
+        started_by=properties.get(STARTED_BY, ""),
         batches=tuple(batches),
-        unordered=told.get(UNORDERED, ""),
+        unordered=properties.get(UNORDERED, ""),
         request=request,
     )

@@ -93,9 +93,9 @@ class IcebergStep(TransactionalStep):
         io = file_io(base.location, arg.storage)
         draft = Draft(io, file, branch_of(arg), columns)
         moves = selection(arg, context.view.jobs).moves
-        told = provenance(arg, moves)
+        properties = provenance(arg, moves)
         if draft.branch:
-            check_carried(file, draft.branch, context.marks, moves, told)
+            check_carried(file, draft.branch, context.marks, moves, properties)
         try:
             self.check(draft, layout, output, arg)
             change = self.change(draft, layout, output, snapshot_id)
@@ -106,7 +106,7 @@ class IcebergStep(TransactionalStep):
             if change is None:
                 location = draft.write()
             else:
-                change.summary.additional_properties.update(told)
+                change.summary.additional_properties.update(properties)
                 location = draft.add_snapshot(
                     snapshot_id,
                     change.manifests,

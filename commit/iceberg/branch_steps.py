@@ -154,11 +154,11 @@ class IcebergPublishBranch(_OfBranch):
                 details={"snapshot": str(at or ""), "by": by, "branch": branch},
             )
         new_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
-        told = provenance(arg, joined_moves(snapshots))
+        properties = provenance(arg, joined_moves(snapshots))
 
         def write(draft: Draft) -> str:
             made = rebased(draft, snapshots, new_id)
-            made.summary.additional_properties.update(told)
+            made.summary.additional_properties.update(properties)
             facts.update(files=made.files, rows=made.rows)
             return draft.add_snapshot(new_id, made.manifests, made.summary, now=context.now(), updates=[gone])
 

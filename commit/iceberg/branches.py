@@ -86,7 +86,7 @@ def unpublished(file: TableFile, branch: str) -> Unpublished:
 
 
 def check_carried(
-    file: TableFile, branch: str, present: Marks, moves: Moves, told: Mapping[str, str]
+    file: TableFile, branch: str, present: Marks, moves: Moves, properties: Mapping[str, str]
 ) -> None:
     """Whether a snapshot of a branch can move watermarks when it is published.
 
@@ -94,7 +94,7 @@ def check_carried(
     ----------
     present:
         The watermarks of the table.
-    told:
+    properties:
         What the snapshot will record about them.
 
     Raises
@@ -105,7 +105,7 @@ def check_carried(
         There are too many for a snapshot.
     """
     moved(unpublished(file, branch).watermarks(present), moves)
-    if any(moves.values()) and WATERMARKS_BEFORE not in told:
+    if any(moves.values()) and WATERMARKS_BEFORE not in properties:
         raise PreconditionFailed(
             f"a snapshot of branch {branch!r} would have to carry more watermarks than it can",
             hint="ingest fewer paths at a time",

@@ -44,19 +44,24 @@ class Request(RequestNote, kw_only=True):
 
 def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
     """Who made a snapshot and what it holds: shows after a loss of etcd what was done already."""
-    told = {OPERATION: str(arg.id), UUID: arg.uuid, STARTED_BY: arg.started_by, UNORDERED: arg.unordered}
+    properties = {
+        OPERATION: str(arg.id),
+        UUID: arg.uuid,
+        STARTED_BY: arg.started_by,
+        UNORDERED: arg.unordered,
+    }
     if arg.batches:
-        told[BATCHES] = _text(arg.batches)
+        properties[BATCHES] = _text(arg.batches)
     note = arg.request_note
     if arg.request_id and note.call != arg.request_id:  # other ids were made for a single call
         request = Request(id=arg.request_id, digest=note.digest, call=note.call, forget_at=note.forget_at)
-        told[REQUEST] = _text(request)
-    return {name: value for name, value in told.items() if value} | watermarks_told(moved)
+        properties[REQUEST] = _text(request)
+    return {name: value for name, value in properties.items() if value} | watermarks_told(moved)
 
 
 def watermarks_told(moved: Moves) -> dict[str, str]:
     """What a snapshot says of the watermarks that moved with it."""
-    told: dict[str, str] = {}
+    properties: dict[str, str] = {}
     if any(moved.values()):
         after = {
             source: {name: move.after for name, move in moves.items()} for source, moves in moved.items()
@@ -65,11 +70,13 @@ def watermarks_told(moved: Moves) -> dict[str, str]:
             source: {name: move.before for name, move in moves.items() if move.before is not None}
             for source, moves in moved.items()
         }
-        told[WATERMARKS], told[WATERMARKS_BEFORE] = _text(after), _text(before)
-        if len(told[WATERMARKS]) + len(told[WATERMARKS_BEFORE]) > MAX_SUMMARY_WATERMARKS_BYTES:
-            told[WATERMARKS] = _text({source: f"{len(moves)} partitions" for source, moves in moved.items()})
-            del told[WATERMARKS_BEFORE]
-    return told
+        properties[WATERMARKS], properties[WATERMARKS_BEFORE] = _text(after), _text(before)
+        if len(properties[WATERMARKS]) + len(properties[WATERMARKS_BEFORE]) > MAX_SUMMARY_WATERMARKS_BYTES:
+            properties[WATERMARKS] = _text(
+                {source: f"{len(moves)} partitions" for source, moves in moved.items()}
+            )
+            del properties[WATERMARKS_BEFORE]
+    return properties
 
 
 def moves_of(snapshot: Snapshot) -> Moves:
@@ -80,10 +87,10 @@ def moves_of(snapshot: Snapshot) -> Moves:
     PreconditionFailed
         There were too many to store, or the summary is invalid.
     """
-    told = snapshot.summary.additional_properties if snapshot.summary else {}
-    if WATERMARKS not in told:
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    if WATERMARKS not in properties:
         return {}
-    if WATERMARKS_BEFORE not in told:
+    if WATERMARKS_BEFORE not in properties:
         raise PreconditionFailed(f"snapshot {snapshot.snapshot_id} does not say which watermarks it moves")
     before = _decoded(snapshot, WATERMARKS_BEFORE)
     return {
@@ -110,10 +117,10 @@ def without(snapshots: Iterable[Snapshot], watermarks: Mapping[str, Mapping[str,
     """
     back: dict[str, dict[str, str | None]] = {}
     for snapshot in snapshots:
-        told = snapshot.summary.additional_properties if snapshot.summary else {}
-        if WATERMARKS not in told:
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        if WATERMARKS not in properties:
             continue
-        if WATERMARKS_BEFORE not in told:
+        if WATERMARKS_BEFORE not in properties:
             raise PreconditionFailed(
                 f"snapshot {snapshot.snapshot_id} does not record the earlier values of its watermarks",
                 hint=_KEEP,

@@ -77,8 +77,10 @@ class IndexPublish(TransactionalStep):
         """
         arg = context.view.arg
         build = Build(arg)
-        stands = decode(context.index.value, IndexRecord, context.index.key) if context.index.exists else None
-        if (stands.manifest if stands is not None else "") != build.plan.replaces:
+        published = (
+            decode(context.index.value, IndexRecord, context.index.key) if context.index.exists else None
+        )
+        if (published.manifest if published is not None else "") != build.plan.replaces:
             raise Conflict(
                 f"the index on {build.plan.column!r} of table {arg.table!r} has changed since {arg.id} began",
                 hint="start it again",

@@ -88,8 +88,8 @@ def evolved(
         added.append(made)
     schema = _schema(layout.schema, [*columns, *added], layout.schema.schema_id + 1)
     widened = [column.field_id for column in layout.schema.columns if column.name in wider]
-    told = Evolution(added=[column.field_id for column in added], widened=widened)
-    return (replace(layout, schema=schema) if told else layout), told
+    evolution = Evolution(added=[column.field_id for column in added], widened=widened)
+    return (replace(layout, schema=schema) if evolution else layout), evolution
 
 
 def _numbered(column: NestedField, last: int, taken: set[int]) -> NestedField:
@@ -126,11 +126,11 @@ def put_on(present: Schema, planned: Schema, evolution: Evolution, known: Iterab
     there = {column.field_id: column for column in present.columns}
     names = {column.name for column in present.columns}
     past = {number for schema in known for number in schema.field_ids}
-    told = {(column.field_id, column.name) for one in (present, *known) for column in one.columns}
+    known_names = {(column.field_id, column.name) for one in (present, *known) for column in one.columns}
     columns = dict(there)
     for column in planned.columns:
         number, now = column.field_id, there.get(column.field_id)
-        is_known = (number, column.name) in told
+        is_known = (number, column.name) in known_names
         if number in evolution.added and not is_known:
             if column.name in names or not past.union(there).isdisjoint(Schema(column).field_ids):
                 raise _conflict(column, "the table now has a different one with that name or id")

@@ -61,8 +61,8 @@ def columns_in_files(schema: Schema, spec: PartitionSpec) -> list[str]:
 
     Raises :class:`~distop.errors.InvalidArgument` if no column is left.
     """
-    told = {field.source_id for field in spec.fields if isinstance(field.transform, IdentityTransform)}
-    names = [column.name for column in schema.columns if column.field_id not in told]
+    in_path = {field.source_id for field in spec.fields if isinstance(field.transform, IdentityTransform)}
+    names = [column.name for column in schema.columns if column.field_id not in in_path]
     if not names:
         raise InvalidArgument(
             "all columns are partition columns, and the files would have none",

@@ -59,14 +59,14 @@ class Wire:
         return found
 
     def _task(self, task: Task, places: dict[str, int]) -> dict[str, Any]:
-        told: dict[str, Any] = {"data-file": self._file(task.file)}
+        message: dict[str, Any] = {"data-file": self._file(task.file)}
         if task.deletes:
-            told["delete-file-references"] = sorted({places[file.file_path] for file in task.deletes})
-        told["residual-filter"] = True if task.all_rows else self._residual
-        return told
+            message["delete-file-references"] = sorted({places[file.file_path] for file in task.deletes})
+        message["residual-filter"] = True if task.all_rows else self._residual
+        return message
 
     def _file(self, file: DataFile) -> dict[str, Any]:
-        told: dict[str, Any] = {
+        message: dict[str, Any] = {
             "spec-id": file.spec_id,
             "content": _CONTENTS[file.content],
             "file-path": file.file_path,
@@ -75,20 +75,20 @@ class Wire:
             "file-size-in-bytes": file.file_size_in_bytes,
             "record-count": file.record_count,
         }
-        told |= {
+        message |= {
             name: found for name, attribute in _COUNTS.items() if (found := self._counts(file, attribute))
         }
         if file.key_metadata is not None:
-            told["key-metadata"] = file.key_metadata.hex()
+            message["key-metadata"] = file.key_metadata.hex()
         if file.split_offsets:
-            told["split-offsets"] = file.split_offsets
+            message["split-offsets"] = file.split_offsets
         if file.equality_ids:
-            told["equality-ids"] = file.equality_ids
+            message["equality-ids"] = file.equality_ids
         if file.sort_order_id is not None:
-            told["sort-order-id"] = file.sort_order_id
+            message["sort-order-id"] = file.sort_order_id
         if (only := only_file_of(file)) is not None:
-            told["referenced-data-file"] = only
-        return told
+            message["referenced-data-file"] = only
+        return message
 
     def _counts(self, file: DataFile, attribute: str) -> dict[str, list[int]] | None:
         if file.content != DataFileContent.DATA or not self._stats:
@@ -113,5 +113,5 @@ class Wire:
 def _json(kind: IcebergType, value: Any) -> Any:
     if value is None or not isinstance(kind, PrimitiveType) or isinstance(kind, UnknownType):
         return value
-    told = to_json(kind, value)
-    return str(told) if told != told else told  # JSON has no NaN
+    text = to_json(kind, value)
+    return str(text) if text != text else text  # JSON has no NaN

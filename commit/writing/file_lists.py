@@ -119,8 +119,8 @@ def result_of(
         whole = {**counts, **held}
         if len(msgspec.json.encode(whole)) <= MAX_INLINE_BYTES:
             return whole
-    told = files.write(io, path)
-    whole = {**counts, **told}
+    written = files.write(io, path)
+    whole = {**counts, **written}
     if len(msgspec.json.encode(whole)) >= MAX_RESULT_BYTES:
         whole.pop("partitions", None)
     return whole

@@ -70,8 +70,8 @@ class Gate:
     async def denied(self, action: str, refusal: DistopError, *, target: str = "") -> None:
         """Log the denial and write it to the audit trail."""
         who = acting.get()
-        told = {"action": action, "subject": who.subject, "address": who.address, "code": refusal.code}
-        log.info("call_denied", extra=told)
+        fields = {"action": action, "subject": who.subject, "address": who.address, "code": refusal.code}
+        log.info("call_denied", extra=fields)
         if self._denials is not None:
             await self._denials.record(action, by=who.claimed, target=target, reason=refusal.message)
 

@@ -145,15 +145,15 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         async with aclosing(doctor.examine(what)) as examined:
             async for progress in examined:
                 yield pb.DiagnoseResponse(
-                    findings=[_finding(told) for told in progress.reported],
+                    findings=[_finding(reported) for reported in progress.reported],
                     tables=progress.tables,
                     operations=progress.operations,
                     done=progress.done,
                 )
 
 
-def _finding(told: Reported) -> pb.Finding:
-    finding = told.finding
+def _finding(reported: Reported) -> pb.Finding:
+    finding = reported.finding
     return pb.Finding(
         code=finding.code,
         severity=int(finding.severity),  # type: ignore[arg-type]  # the same numbers
@@ -162,6 +162,6 @@ def _finding(told: Reported) -> pb.Finding:
         sentence=finding.sentence,
         remedy=finding.remedy,
         fixable=finding.fix is not None,
-        fixed=told.fixed,
-        outcome=told.outcome,
+        fixed=reported.fixed,
+        outcome=reported.outcome,
     )

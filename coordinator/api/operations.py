@@ -370,7 +370,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 yield pb.OperationUpdate(operation=message, revision=message.revision)
                 return
         with self._following.watching(operation, whole=not request.states_only) as followed:
-            told = updates(
+            stream = updates(
                 self._client,
                 self._memory.leads,
                 followed,
@@ -378,6 +378,6 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 heartbeat_s=heartbeat_s,
                 stopping=self._stopping,
             )
-            async with aclosing(told):
-                async for update in told:
+            async with aclosing(stream):
+                async for update in stream:
                     yield update

@@ -141,9 +141,9 @@ class Drainer:
         """Do the next thing; return the seconds until the next look, 0 to wait for events."""
         backlog = await self.reader.read()
         self._flying = bool(backlog.ordering.running)
-        beside = await self._unordered.look(backlog)
-        ordered = await self._look_at_first(backlog, rests=beside is None)
-        return min((pause for pause in (ordered, beside) if pause), default=0.0)
+        unordered = await self._unordered.look(backlog)
+        ordered = await self._look_at_first(backlog, rests=unordered is None)
+        return min((pause for pause in (ordered, unordered) if pause), default=0.0)
 
     async def _look_at_first(self, backlog: Backlog, *, rests: bool) -> float:
         match decide(backlog):

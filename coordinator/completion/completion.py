@@ -163,8 +163,8 @@ class Completion:
                 return
             # Permanent: another attempt would fail the same way. The operation is aborted with this reason.
             message = shortened(str(error), MAX_ERROR_LENGTH)
-            told = error.facts if isinstance(error, ValidationFailed) else {}
-            record = ErrorRecord(code=error.code, message=message, at=self._wall(), facts=told)
+            facts = error.facts if isinstance(error, ValidationFailed) else {}
+            record = ErrorRecord(code=error.code, message=message, at=self._wall(), facts=facts)
             state, revision = await seal(
                 self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
             )

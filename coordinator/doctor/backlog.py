@@ -97,7 +97,7 @@ def _held_by_nobody(seen: TableSeen, entry: KeyValue, what: str, operation: str,
         "PAUSE_INDEX_WITHOUT_PAUSE",
         operation=operation,
         subject=text(entry.key),
-        sentence=f"the index of paused things names {what}, which is not paused: it stands still",
+        sentence=f"the index of paused things names {what}, which is not paused: nothing starts on it",
         remedy=f"{DOCTOR} removes the entry",
         fix=Change("removed the entry", Txn((unchanged(entry), absent(pause_key)), (Delete(entry.key),))),
     )

@@ -221,13 +221,13 @@ def _unpublished(seen: TableSeen, head: Head, view: TableView) -> Iterator[Findi
         )
 
 
-def _watermarks(seen: TableSeen, stands: Marks, expected: Watermarks) -> Iterator[Finding]:
-    stands.chunks.know(position(source, name) for source, names in expected.items() for name in names)
+def _watermarks(seen: TableSeen, marks: Marks, expected: Watermarks) -> Iterator[Finding]:
+    marks.chunks.know(position(source, name) for source, names in expected.items() for name in names)
     behind = [
-        f"{source} {partition} at {stands.value(source, partition) or 'nothing'}, rows up to {value}"
+        f"{source} {partition} at {marks.value(source, partition) or 'nothing'}, rows up to {value}"
         for source, partitions in sorted(expected.items())
         for partition, value in sorted(partitions.items())
-        if (standing := stands.value(source, partition)) is None or is_after(value, standing)
+        if (standing := marks.value(source, partition)) is None or is_after(value, standing)
     ]
     if behind:
         named = "; ".join(behind[:MAX_NAMED])

@@ -107,10 +107,10 @@ class Doctor:
                     {getting, working}, timeout=HEARTBEAT_S, return_when=asyncio.FIRST_COMPLETED
                 )
                 if getting.done():
-                    operations, told = getting.result()
+                    operations, reported = getting.result()
                     progress.tables += operations >= 0
                     progress.operations += max(operations, 0)
-                    progress.reported = told
+                    progress.reported = reported
                 else:
                     getting.cancel()
                 yield progress
@@ -189,11 +189,11 @@ class Doctor:
             await asyncio.sleep(LOOK_EVERY_S)
             again: dict[tuple[str, ...], Finding] = {one.identity: one for one in await look(what)}
             suspects = {identity: again[identity] for identity in suspects.keys() & again.keys()}
-        told = worst(list(confirmed.values()))
+        findings = worst(list(confirmed.values()))
         if not what.fix:
-            return [Reported(one) for one in told]
+            return [Reported(one) for one in findings]
         fixing = Fixing(self._client, self._blocking, _remove, by=what.by, at=self._wall())
-        reported = [await apply(fixing, one) for one in told]
+        reported = [await apply(fixing, one) for one in findings]
         await prune_softly(self._client, self._client.keyspace.audit_prefix)
         return reported
 

@@ -48,11 +48,11 @@ def measured(table: TableRecord, head: Head) -> dict[str, int]:
 
     metadata = load_metadata(head.metadata_location, storage=storage_of(table))
     snapshot = metadata.current_snapshot()
-    told = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
-    return {name: measure(metadata, told) for name, measure in MEASURES.items()}
+    summary = snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
+    return {name: measure(metadata, summary) for name, measure in MEASURES.items()}
 
 
-def _small_files(metadata: TableMetadata, told: Mapping[str, Any]) -> int:
+def _small_files(metadata: TableMetadata, summary: Mapping[str, Any]) -> int:
     """Data files in excess of the number that the target size of writers would give."""
     from pyiceberg.table import TableProperties
 
@@ -61,18 +61,18 @@ def _small_files(metadata: TableMetadata, told: Mapping[str, Any]) -> int:
         TableProperties.WRITE_TARGET_FILE_SIZE_BYTES_DEFAULT,
     )
     size = max(1, _number(metadata.properties, name) or default)
-    return max(0, _number(told, "total-data-files") - -(-_number(told, "total-files-size") // size))
+    return max(0, _number(summary, "total-data-files") - -(-_number(summary, "total-files-size") // size))
 
 
-def _number(told: Mapping[str, Any], name: str) -> int:
-    text = str(told.get(name, ""))
+def _number(summary: Mapping[str, Any], name: str) -> int:
+    text = str(summary.get(name, ""))
     return int(text) if text.isascii() and text.isdecimal() else 0
 
 
 MEASURES: dict[str, Callable[[TableMetadata, Mapping[str, Any]], int]] = {
     "small_files": _small_files,
-    "data_files": lambda _, told: _number(told, "total-data-files"),
-    "delete_files": lambda _, told: _number(told, "total-delete-files"),
+    "data_files": lambda _, summary: _number(summary, "total-data-files"),
+    "delete_files": lambda _, summary: _number(summary, "total-delete-files"),
     "snapshots": lambda metadata, _: len(metadata.snapshots),
 }
 """The measures by their names in conditions."""

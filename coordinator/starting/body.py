@@ -232,9 +232,9 @@ def operation_arg(
 def for_people(argument: Mapping[str, Any]) -> str:
     """An argument for display and for the record: JSON in its order, bounded, and without secrets."""
     for items, letters in ((20, 400), (5, 200), (2, 50)):
-        told = to_json(_cut(without_secrets(argument), items, letters), "argument")
-        if len(told.encode()) <= MAX_ASKED_BYTES:
-            return told
+        text = to_json(_cut(without_secrets(argument), items, letters), "argument")
+        if len(text.encode()) <= MAX_ASKED_BYTES:
+            return text
     return to_json({"…": f"{len(to_json(argument, 'argument')):,} characters of JSON"}, "argument")
 
 

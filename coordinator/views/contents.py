@@ -28,9 +28,9 @@ def content_of(table: TableRecord, head: Head | None) -> pb.TableContent:
     if head.metadata_location:
         metadata = load_metadata(head.metadata_location, storage=storage_of(table))
         layout = Layout.of(metadata)
-        told = _summary(metadata.current_snapshot())
+        summary = _summary(metadata.current_snapshot())
         for field, name in (("rows", "records"), ("files", "data-files"), ("bytes", "files-size")):
-            if (count := _count(told, f"total-{name}")) is not None:
+            if (count := _count(summary, f"total-{name}")) is not None:
                 setattr(content, field, count)
     elif head.layout:
         layout = Layout.from_json(head.layout)
@@ -94,18 +94,18 @@ def _newest_first(metadata: TableMetadata) -> list[Snapshot]:
 
 
 def _snapshot(snapshot: Snapshot, current: int | None, history: set[int], refs: list[str]) -> pb.Snapshot:
-    told = _summary(snapshot)
+    summary = _summary(snapshot)
     return pb.Snapshot(
         snapshot_id=snapshot.snapshot_id,
         parent_id=snapshot.parent_snapshot_id,
         committed_at=timestamp(snapshot.timestamp_ms / 1000),
         change=snapshot.summary.operation.value if snapshot.summary else "",
-        operation=told.get("distop.operation", ""),
-        started_by=told.get("distop.started-by", ""),
-        added_rows=_count(told, "added-records"),
-        removed_rows=_count(told, "deleted-records"),
-        rows=_count(told, "total-records"),
-        bytes=_count(told, "total-files-size"),
+        operation=summary.get("distop.operation", ""),
+        started_by=summary.get("distop.started-by", ""),
+        added_rows=_count(summary, "added-records"),
+        removed_rows=_count(summary, "deleted-records"),
+        rows=_count(summary, "total-records"),
+        bytes=_count(summary, "total-files-size"),
         present=snapshot.snapshot_id == current,
         in_history=snapshot.snapshot_id in history,
         refs=sorted(refs),
@@ -116,6 +116,6 @@ def _summary(snapshot: Snapshot | None) -> Mapping[str, Any]:
     return snapshot.summary.additional_properties if snapshot and snapshot.summary else {}
 
 
-def _count(told: Mapping[str, Any], name: str) -> int | None:
-    text = str(told.get(name, ""))
+def _count(summary: Mapping[str, Any], name: str) -> int | None:
+    text = str(summary.get(name, ""))
     return int(text) if text.isdecimal() else None

@@ -83,8 +83,8 @@ def _series(note: SeriesNote | None) -> dict[str, Any]:
         {"operation": one.operation, "finishedAt": utc(one.finished_at), "rows": one.rows}
         for one in reversed(note.last)
     ]
-    told = {"name": note.name, "operations": note.count, "rows": note.rows, "since": utc(note.since)}
-    return {"series": told | {"last": last}}
+    series = {"name": note.name, "operations": note.count, "rows": note.rows, "since": utc(note.since)}
+    return {"series": series | {"last": last}}
 
 
 def utc(seconds: float) -> str:

@@ -100,11 +100,11 @@ class Trail:
                 try:
                     async with aclosing(changes):
                         async for batch in changes:
-                            stands, self._at = self._since is not None, batch.revision
+                            is_open, self._at = self._since is not None, batch.revision
                             self._since = self._since if self._since is not None else batch.revision
                             new = entries_of(self._client, (event.kv for event in batch.events))
                             self._remember(new)
-                            if new or not stands or clock() - self._told_at >= TELL_EVERY_S:
+                            if new or not is_open or clock() - self._told_at >= TELL_EVERY_S:
                                 self._tell()
                 except Compacted:
                     continue  # followers catch up with watches of their own

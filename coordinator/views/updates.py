@@ -56,7 +56,7 @@ async def updates(
         yield pb.OperationUpdate(operation=operation, revision=operation.revision)
     if operation.state in ENDED_STATES:
         return
-    told = max(after, operation.revision)
+    sent = max(after, operation.revision)
     due = loop.time() + heartbeat_s
     while True:
         if stopping.is_set():
@@ -70,7 +70,7 @@ async def updates(
         if followed.version != version:
             version = followed.version
             update = followed.update()
-            if update is None or update[1] <= told:
+            if update is None or update[1] <= sent:
                 continue
         elif loop.time() < due:
             with suppress(TimeoutError):
@@ -82,8 +82,8 @@ async def updates(
             if update is None:  # it is still being read
                 operation = await read_operation(client, followed.operation, leads)
                 update = pb.OperationUpdate(operation=operation).SerializeToString(), operation.revision
-        told = max(told, update[1])
-        yield _as_of(update, told)
+        sent = max(sent, update[1])
+        yield _as_of(update, sent)
         due = loop.time() + heartbeat_s
 
 

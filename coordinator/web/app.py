@@ -177,14 +177,14 @@ class WebServer:
                 answer_to(await self._doors.enter(request))
                 return await show(request)
             except DistopError as error:
-                told = {
+                fields = {
                     "code": error.code,
                     "message": error.message,
                     "hint": error.hint,
                     "retryable": error.retryable,
                     "details": error.details,
                 }
-                text = json.dumps({"error": told}, ensure_ascii=False)
+                text = json.dumps({"error": fields}, ensure_ascii=False)
                 return Response(text, HTTP_STATUS[error.kind], media_type="application/json")
 
         return endpoint
@@ -299,12 +299,12 @@ class WebServer:
     async def _api_jobs(self, query: Query) -> dict[str, Any]:
         """The partition grid: a letter a cell (``.`` waiting, ``r`` running, ``s`` done, ``f`` failed)."""
         view = await self._reads.operation(OperationId.parse(query.needed("name")))
-        told: dict[str, Any] = {"operation": plain(view.operation)}
+        body: dict[str, Any] = {"operation": plain(view.operation)}
         if view.grid is not None:
-            told |= {"cells": view.grid.text(LARGE_GRID), "failures": view.grid.failures}
+            body |= {"cells": view.grid.text(LARGE_GRID), "failures": view.grid.failures}
         if view.reason is not None:
-            told["why"] = _told(view.reason)
-        return told
+            body["why"] = _told(view.reason)
+        return body
 
     async def _api_members(self, _: Query) -> dict[str, Any]:
         return {"members": [plain(member) for member in await self._reads.members()]}

@@ -148,8 +148,8 @@ class Reads:
         table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
         members = await self.members()
         shown = await self._view(table, members, live=LIVE, history=(page + 1) * HISTORY + 1)
-        told = await with_schedules(self.client, table, shown.reason, now=self.wall())
-        return replace(shown, reason=told)
+        reason = await with_schedules(self.client, table, shown.reason, now=self.wall())
+        return replace(shown, reason=reason)
 
     async def operation(self, operation: OperationId) -> OperationPage:
         """One operation, live or finished.

@@ -69,7 +69,7 @@ class _Template:
             )
         return self._control
 
-    def fork(self, told: Mapping[str, object], *files: int) -> None:
+    def fork(self, message: Mapping[str, object], *files: int) -> None:
         """Request a process, with the changes of this one's environment since the start."""
         with self._lock:
             control = self._started()
@@ -79,7 +79,7 @@ class _Template:
                 for name in names
                 if self._environ.get(name) != os.environ.get(name)
             }
-            _ask(control, FORK, {**told, "environ": changed, "path": sys.path}, *files)
+            _ask(control, FORK, {**message, "environ": changed, "path": sys.path}, *files)
 
     def kill(self, pid: int) -> None:
         """End one of its processes."""
@@ -99,8 +99,8 @@ class _Template:
                 self._program.wait()
 
 
-def _ask(control: socket.socket, what: bytes, told: object, *files: int) -> None:
-    body = json.dumps(told).encode()
+def _ask(control: socket.socket, what: bytes, message: object, *files: int) -> None:
+    body = json.dumps(message).encode()
     socket.send_fds(control, [what + len(body).to_bytes(4)], files)
     control.sendall(body)
 
@@ -166,8 +166,8 @@ class Processes:
         ended = False
         try:
             # In a thread: pickling the results of a million jobs takes seconds.
-            loop, told = asyncio.get_running_loop(), (self.lease.lease, call)
-            message = await loop.run_in_executor(self._pickling, framed, CALL, told)
+            loop, payload = asyncio.get_running_loop(), (self.lease.lease, call)
+            message = await loop.run_in_executor(self._pickling, framed, CALL, payload)
             process.writer.write(message)
             await process.writer.drain()
             while True:
@@ -195,8 +195,8 @@ class Processes:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                told = {"modules": modules, "operations": self._operations, "log": logging.getLogger().level}
-                _template.fork(told, theirs.fileno(), self.lease.file)
+                setup = {"modules": modules, "operations": self._operations, "log": logging.getLogger().level}
+                _template.fork(setup, theirs.fileno(), self.lease.file)
             process = _Process(*await asyncio.open_unix_connection(sock=ours))
         except BaseException:
             ours.close()

@@ -57,19 +57,19 @@ def main(control_file: int) -> None:
         if not asked:
             break
         control.settimeout(None)
-        told: Any = json.loads(control.recv(int.from_bytes(asked[1:]), socket.MSG_WAITALL))
+        request: Any = json.loads(control.recv(int.from_bytes(asked[1:]), socket.MSG_WAITALL))
         children -= {pid for pid in children if _has_ended(pid)}
         if asked[:1] == KILL:
-            if told in children:
-                os.kill(told, signal.SIGKILL)
+            if request in children:
+                os.kill(request, signal.SIGKILL)
             continue
-        load(told["modules"])
+        load(request["modules"])
         pid = os.fork()
         if not pid:
             try:
                 control.close()
                 crashpoints.works_for(coordinator)
-                _work(told, *files)
+                _work(request, *files)
             finally:
                 os._exit(0)
         children.add(pid)
@@ -88,16 +88,16 @@ def load(modules: Iterable[str]) -> None:
             import_module(module)
 
 
-def _work(told: dict[str, Any], link_file: int, lease_file: int) -> None:
+def _work(request: dict[str, Any], link_file: int, lease_file: int) -> None:
     """The life of a worker process."""
-    for name, value in told["environ"].items():
+    for name, value in request["environ"].items():
         if value is None:
             os.environ.pop(name, None)
         else:
             os.environ[name] = value
-    sys.path[:] = told["path"]
+    sys.path[:] = request["path"]
     with suppress(OSError), socket.socket(fileno=link_file) as link:
-        _Worker(link, SharedLease(lease_file), Registry(told["operations"]), told["log"]).serve()
+        _Worker(link, SharedLease(lease_file), Registry(request["operations"]), request["log"]).serve()
 
 
 def _has_ended(pid: int) -> bool:

@@ -163,11 +163,11 @@ def ask(session: SparkSession, asked: probe.Asked) -> Checked:
         expected = max(1, _executors(session))
         if len(seen) >= expected:
             break
-    told = [Finding(*what, workers=tuple(sorted(hosts))) for what, hosts in found.items()]
+    results = [Finding(*what, workers=tuple(sorted(hosts))) for what, hosts in found.items()]
     if len(seen) < expected:
         sentence = f"{len(seen)} of {expected} executors of Spark have answered"
-        told.append(Finding("WORKERS_NOT_SEEN", sentence))
-    return Checked(tuple(seen.values()), tuple(told))
+        results.append(Finding("WORKERS_NOT_SEEN", sentence))
+    return Checked(tuple(seen.values()), tuple(results))
 
 
 def _round(session: SparkSession, asked: probe.Asked, deadline: float) -> list[dict[str, Any]]:

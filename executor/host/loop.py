@@ -22,12 +22,12 @@ def event_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-def event_of(told: threading.Event) -> asyncio.Event:
+def event_of(event: threading.Event) -> asyncio.Event:
     """An event of the running loop that is set once ``told`` is, by any thread."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def wait() -> None:
-        told.wait()
+        event.wait()
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(stop.set)
 

@@ -76,18 +76,18 @@ class Scratch:
             A later attempt has it: this one has lost its claim.
         """
         job = self._job(operation, partition)
-        mine, stands = job / f"k{claim}-{attempt}", digest(checkpoint)
+        mine, saved = job / f"k{claim}-{attempt}", digest(checkpoint)
         left = sorted((kept[0], path) for path in job.iterdir() if (kept := kept_by(path.name)))
         if left and left[-1][0] > claim:
             raise Cancelled(f"job {partition} of {operation} has a later attempt on this host")
         note = read_note(job)
-        if left and note is not None and note.boot == _boot_id() and stands in note.checkpoints:
+        if left and note is not None and note.boot == _boot_id() and saved in note.checkpoints:
             with suppress(FileNotFoundError):  # a sweep was faster
                 os.rename(left.pop()[1], mine)
         for _, path in left:
             shutil.rmtree(path, ignore_errors=True)
         # The note comes before the first folder: a folder alone would be taken for older than it is.
-        _write(job, JobNote(partition, [stands], _boot_id()))
+        _write(job, JobNote(partition, [saved], _boot_id()))
         mine.mkdir(mode=0o700, exist_ok=True)
         return mine
 

@@ -202,6 +202,6 @@ class MarkBatcher:
                 submitter.unanswered([number for _, number, _ in group], failure)
             return
         self.answered.update(verdict.outcome for verdict in answers)
-        told = zip(entries, answers, strict=True)
-        for submitter, answered in groupby(told, key=lambda pair: pair[0][0]):
+        pairs = zip(entries, answers, strict=True)
+        for submitter, answered in groupby(pairs, key=lambda pair: pair[0][0]):
             submitter.answered([(number, mark, verdict) for (_, number, mark), verdict in answered])

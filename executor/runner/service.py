@@ -96,11 +96,11 @@ async def serve_until_told(
     config: ExecutorConfig,
     types: ServedTypes,
     session: SparkSession | None,
-    told: threading.Event | None,
+    stop_event: threading.Event | None,
     ready: Callable[[str], None] = lambda member: None,
 ) -> None:
     """Serve until ``told``, or (in the main thread) until a signal. Raises as :func:`serve`."""
-    stop = asyncio.Event() if told is None else event_of(told)
+    stop = asyncio.Event() if stop_event is None else event_of(stop_event)
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -113,8 +113,8 @@ def _asked(path: Path, origin: str) -> EtcdBinary:
 
 def find_etcdctl() -> Path:
     """The etcdctl next to :func:`find_etcd`'s etcd, else the first in the same places."""
-    beside = find_etcd().path.with_name("etcdctl")
-    for path, _ in _programs([(beside, ""), *_places("etcdctl")]):
+    sibling = find_etcd().path.with_name("etcdctl")
+    for path, _ in _programs([(sibling, ""), *_places("etcdctl")]):
         return path
     raise EtcdNotFound(
         "no program etcdctl was found next to etcd, on PATH, in this environment or as a wheel"

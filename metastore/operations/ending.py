@@ -203,14 +203,14 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
         gone += (Delete(op.waiting),)  # otherwise the seal removed it
     history = Put(keys.history(op.operation), encode(finish.history))
     said = finish.history
-    told: tuple[Op, ...] = ()
+    notes: tuple[Op, ...] = ()
     if finish.arg is not None:
-        told = (
+        notes = (
             *answered(keys, finish.arg, said.outcome, said.finished_at),
             *operation_puts(keys, finish.arg, said),
         )
     reads = (Get(op.state), Get(epoch.key), Get(history.key))
-    return Txn(compares, (run_ops, history, *told, *gone), reads, lane=keys.prefix) + publication
+    return Txn(compares, (run_ops, history, *notes, *gone), reads, lane=keys.prefix) + publication
 
 
 async def finish(

@@ -246,8 +246,8 @@ class FollowUpStart:
     def txn(self, keys: TableKeys) -> Txn:
         """Its contribution to the finishing transaction, which writes ``runOps`` itself."""
         absent_request = absent(keys.request(self.request.request_id))
-        stands = (unchanged(kv) for kv in self.planned_on)
-        compares = (unchanged(self.next_instance_kv), absent_request, *stands)
+        planned = (unchanged(kv) for kv in self.planned_on)
+        compares = (unchanged(self.next_instance_kv), absent_request, *planned)
         return Txn(compares, _new_operation(keys, self.arg))
 
 

@@ -32,10 +32,10 @@ class OperationId:
 
     def __str__(self) -> str:
         names = (self.table, self.type, self.object) if self.object else (self.table, self.type)
-        told = "/".join(names)
-        if "%" in told or told.count("/") >= len(names):
-            told = "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
-        return f"{told}/{self.instance}"
+        path = "/".join(names)
+        if "%" in path or path.count("/") >= len(names):
+            path = "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
+        return f"{path}/{self.instance}"
 
     @property
     def slot(self) -> str:
@@ -46,8 +46,7 @@ class OperationId:
     def parse(cls, text: str) -> OperationId:
         """The inverse of ``str``: slashes inside names are written ``%2F``, percent signs ``%25``.
 
-        Raises :class:`InvalidName` for a text that is not the name of an operation: otherwise it would be
-        used as a key.
+        Raises :class:`InvalidName` for any other text, which must not become a key.
         """
         try:
             parts = [unescape(part) for part in text.split("/")]

@@ -154,8 +154,8 @@ def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
 
 def bytes_per_job(snapshot: Any) -> int:
     """About how many bytes of a snapshot a job reads."""
-    told = str(snapshot.summary["total-files-size"] if snapshot.summary else "")
-    return max(JOB_BYTES, int(told) // WANTED_JOBS if told.isdecimal() else 0)
+    total = str(snapshot.summary["total-files-size"] if snapshot.summary else "")
+    return max(JOB_BYTES, int(total) // WANTED_JOBS if total.isdecimal() else 0)
 
 
 def _snapshot(file: Any, branch: str) -> Any:

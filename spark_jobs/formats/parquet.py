@@ -54,11 +54,13 @@ def holds(file: OpenFile, column: str, dtype: pa.DataType) -> bool:
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             chunks = (group.column(index) for index in range(group.num_columns))
-            told = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
-            if told is None or (not told.has_min_max and told.null_count != group.num_rows):
+            statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
+            if statistics is None or (not statistics.has_min_max and statistics.null_count != group.num_rows):
                 return False
             try:
-                pa.array([told.min, told.max] if told.has_min_max else [], found).cast(dtype)
+                pa.array([statistics.min, statistics.max] if statistics.has_min_max else [], found).cast(
+                    dtype
+                )
             except (pa.ArrowInvalid, pa.ArrowTypeError):
                 return False
     return True

@@ -108,10 +108,10 @@ class BuildIndex(DistributedOperation):
             raise invalid("column", f"the table has no column {argument.column!r}; it has {known}")
         encoding = encoding_of(column.name, column.field_type)
         io = file_io(request.table.location, storage)
-        stands = request.index
+        published = request.index
         base: IndexManifest | None = None
-        if stands is not None and not argument.full and stands.field_id == column.field_id:
-            base = load_manifest(io, stands.manifest, request.table.location.rstrip("/"))
+        if published is not None and not argument.full and published.field_id == column.field_id:
+            base = load_manifest(io, published.manifest, request.table.location.rstrip("/"))
             if base is not None and not base.fits(schema, column.field_id):
                 base = None
         present = snapshot_files(io, snapshot.manifest_list)
@@ -127,8 +127,8 @@ class BuildIndex(DistributedOperation):
             snapshot_id=str(snapshot.snapshot_id),
             sequence_number=snapshot.sequence_number or 0,
             manifest_list=snapshot.manifest_list,
-            replaces="" if stands is None else stands.manifest,
-            base=stands.manifest if stands is not None and base is not None else "",
+            replaces="" if published is None else published.manifest,
+            base=published.manifest if published is not None and base is not None else "",
             cuts=cut(not_covered(present, kept), argument.files_per_job),
             rebuilt=rebuilt,
             layout={"properties": dict(metadata.properties)},

@@ -90,8 +90,8 @@ class Ingest(DistributedOperation):
         if operation.argument.get(RULES):
             # First: if it refuses, nothing has been prepared or executed.
             steps.insert(0, StepRecord(step="rules.gate"))
-        told = any(operation.argument.get(name) for name in TOLD)
-        if told or operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
+        reports = any(operation.argument.get(name) for name in TOLD)
+        if reports or operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
             steps.append(StepRecord(step="ingest.report"))
         return steps
 

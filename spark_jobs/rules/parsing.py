@@ -103,8 +103,8 @@ class _Columns:
         rules = []
         for column in names:
             self._known(column)
-            told = given.name if given.name is None or len(names) == 1 else f"{given.name}: {column}"
-            name = _name(told, f"not_null({column})")
+            label = given.name if given.name is None or len(names) == 1 else f"{given.name}: {column}"
+            name = _name(label, f"not_null({column})")
             rules.append(Rule(name=name, violated=f"{quoted(column)} IS NULL", columns=[column]))
         return rules
 
