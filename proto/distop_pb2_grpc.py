@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class OperationServiceStub:
-    """Operations: start, look at, follow, cancel.
+    """Operations: start, show, follow, cancel.
     """
 
     def __init__(self, channel):
@@ -88,18 +88,18 @@ class OperationServiceStub:
 
 
 class OperationServiceServicer:
-    """Operations: start, look at, follow, cancel.
+    """Operations: start, show, follow, cancel.
     """
 
     def StartOperation(self, request, context):
-        """Starts an operation, or returns the one this request id has started before.
+        """Starts an operation, or returns the one that an earlier call with this request id has started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PreviewOperation(self, request, context):
-        """What such a start would do, planned as a start is; nothing is started.
+        """What such a start would do. It is planned like a start, but nothing is started.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,22 +126,22 @@ class OperationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CancelOperation(self, request, context):
-        """Asks for cancellation. The answer says how the operation stands; it is over when state says so.
+        """Asks for cancellation. The answer has the present state of the operation; it has ended when state says so.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveOperation(self, request, context):
-        """Decides about an operation that is parked because completing it kept failing.
+        """Decides about a parked operation, whose completion kept failing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseOperation(self, request, context):
-        """A paused operation launches no jobs and is not published; what is done stays done, and its deadline goes on
-        counting. Pausing what is paused, and resuming what is not, changes nothing and is no error.
+        """A paused operation launches no jobs and is not published. Its results stay, and its deadline continues. Pausing a
+        paused operation, or resuming one that is not paused, changes nothing and is no error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -154,7 +154,7 @@ class OperationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListTraces(self, request, context):
-        """Stack traces of user code that raised in it; the last ones are kept.
+        """Stack traces of user code of the operation; the last ones are stored.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -222,7 +222,7 @@ def add_OperationServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OperationService:
-    """Operations: start, look at, follow, cancel.
+    """Operations: start, show, follow, cancel.
     """
 
     @staticmethod
@@ -497,7 +497,7 @@ class OperationService:
 
 
 class TableServiceStub:
-    """Tables: what they are, what is published.
+    """Tables: their configuration, and what is published.
     """
 
     def __init__(self, channel):
@@ -569,7 +569,7 @@ class TableServiceStub:
 
 
 class TableServiceServicer:
-    """Tables: what they are, what is published.
+    """Tables: their configuration, and what is published.
     """
 
     def CreateTable(self, request, context):
@@ -591,21 +591,21 @@ class TableServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainTable(self, request, context):
-        """Why a table moves, or does not: one sentence.
+        """Why work on a table proceeds, or does not: one sentence.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTable(self, request, context):
-        """What it holds, as its published state says: columns, rows, bytes, and what loaded it last.
+        """The published content: columns, rows, bytes, and the last operation that added rows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListSnapshots(self, request, context):
-        """The snapshots that it still knows, the newest first.
+        """The snapshots that have not expired, the newest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -618,14 +618,14 @@ class TableServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ChangeWatermarks(self, request, context):
-        """Puts watermarks where somebody says that they belong. Refused while an operation runs that moves them.
+        """Changes watermarks by hand. Refused while an operation runs that moves them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PauseTable(self, request, context):
-        """A paused table starts nothing, and holds its running operations as if each were paused.
+        """A paused table starts nothing; its running operations are paused, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -638,16 +638,16 @@ class TableServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AlterTable(self, request, context):
-        """Changes columns, partitioning, properties and rules: all of it in one transaction, or nothing. Refused while an
-        operation runs that would go wrong, by its name; others go on, and are put on what the table has become.
+        """Changes columns, partitioning, properties and rules: all changes in one transaction, or none. Refused while an
+        incompatible operation runs, which the error names; other operations continue, and publish into the changed table.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DropTable(self, request, context):
-        """Forgets a table with its watermarks, history and backlog; refused while operations run. Safe to repeat until
-        it says TABLE_NOT_FOUND.
+        """Removes a table with its watermarks, history and backlog; refused while operations run. Safe to repeat until
+        the answer is TABLE_NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -725,7 +725,7 @@ def add_TableServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class TableService:
-    """Tables: what they are, what is published.
+    """Tables: their configuration, and what is published.
     """
 
     @staticmethod
@@ -1054,7 +1054,7 @@ class TableService:
 
 
 class ClusterServiceStub:
-    """The processes that make up the service.
+    """The processes of the installation.
     """
 
     def __init__(self, channel):
@@ -1096,7 +1096,7 @@ class ClusterServiceStub:
 
 
 class ClusterServiceServicer:
-    """The processes that make up the service.
+    """The processes of the installation.
     """
 
     def ListMembers(self, request, context):
@@ -1112,29 +1112,29 @@ class ClusterServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Diagnose(self, request, context):
-        """Looks for what should not be: operations that nobody drives, keys and files without an owner, etcd
-        without room. Findings come as they are confirmed; with fix, what is safe to put right is put right.
+        """Checks the installation: operations without a leader or runner, keys and files without an owner, etcd out of
+        space. Findings come when they are confirmed; with fix, those that are safe to fix are fixed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DrainCoordinator(self, request, context):
-        """A draining coordinator gives its tables up and gets none; it still answers calls.
+        """A draining coordinator hands its tables over and gets no new ones; it still answers calls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListAudit(self, request, context):
-        """Who did what and when, the newest first: of one table, or what concerns the installation.
+        """The audit trail, the newest entries first: of one table, or of the installation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FollowAudit(self, request, context):
-        """The same as it grows, the oldest first. Without end; a response without entries says that it is alive.
+        """New entries of the audit trail, the oldest first, without end; a response without entries is a heartbeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1182,7 +1182,7 @@ def add_ClusterServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ClusterService:
-    """The processes that make up the service.
+    """The processes of the installation.
     """
 
     @staticmethod
@@ -1349,8 +1349,8 @@ class ClusterService:
 
 
 class AccessServiceStub:
-    """Who may do what. Without a policy everybody may do everything; once one stands, nobody may do what no grant allows.
-    A table that a caller may not read does not exist for him: NOT_FOUND, and no listing has it.
+    """Access rights. Without a policy every caller may do everything; with one, only what a grant allows. A table that a
+    caller may not read does not exist for this caller: NOT_FOUND, and no listing contains it.
     """
 
     def __init__(self, channel):
@@ -1372,12 +1372,12 @@ class AccessServiceStub:
 
 
 class AccessServiceServicer:
-    """Who may do what. Without a policy everybody may do everything; once one stands, nobody may do what no grant allows.
-    A table that a caller may not read does not exist for him: NOT_FOUND, and no listing has it.
+    """Access rights. Without a policy every caller may do everything; with one, only what a grant allows. A table that a
+    caller may not read does not exist for this caller: NOT_FOUND, and no listing contains it.
     """
 
     def ListGrants(self, request, context):
-        """Who the caller is for this service, and the grants: all of them for an admin, else those that are the caller's.
+        """The verified caller, and the grants: all of them for an admin, else those of the caller.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1412,8 +1412,8 @@ def add_AccessServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class AccessService:
-    """Who may do what. Without a policy everybody may do everything; once one stands, nobody may do what no grant allows.
-    A table that a caller may not read does not exist for him: NOT_FOUND, and no listing has it.
+    """Access rights. Without a policy every caller may do everything; with one, only what a grant allows. A table that a
+    caller may not read does not exist for this caller: NOT_FOUND, and no listing contains it.
     """
 
     @staticmethod
@@ -1472,7 +1472,7 @@ class AccessService:
 
 
 class IndexServiceStub:
-    """Indexes of columns, which the operation build_index makes.
+    """Indexes of columns, built by the operation build_index.
     """
 
     def __init__(self, channel):
@@ -1489,7 +1489,7 @@ class IndexServiceStub:
 
 
 class IndexServiceServicer:
-    """Indexes of columns, which the operation build_index makes.
+    """Indexes of columns, built by the operation build_index.
     """
 
     def ListIndexes(self, request, context):
@@ -1515,7 +1515,7 @@ def add_IndexServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class IndexService:
-    """Indexes of columns, which the operation build_index makes.
+    """Indexes of columns, built by the operation build_index.
     """
 
     @staticmethod
@@ -1583,28 +1583,28 @@ class BacklogServiceServicer:
     """
 
     def EnqueueBatch(self, request, context):
-        """Queues a batch. Safe to repeat: an equal batch that is queued or applied stays what it is.
+        """Queues a batch. Safe to repeat: an equal batch that is queued or applied is not changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListBacklog(self, request, context):
-        """The batches that wait, in order, and how the table is fed.
+        """The waiting batches, in order, and the settings of the backlog.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetOrdering(self, request, context):
-        """Changes how the table is fed: fields that are not set stay as they are.
+        """Changes the settings of the backlog: fields that are not set stay as they are.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ControlBacklog(self, request, context):
-        """Decides about what the table waits for.
+        """Decides what happens to the batch or gate that the table waits for.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1755,7 +1755,7 @@ class BacklogService:
 
 
 class ScheduleServiceStub:
-    """What is done to tables by itself: operations that are started at times, or on conditions.
+    """Schedules of tables: operations that are started at given times, or on conditions.
     """
 
     def __init__(self, channel):
@@ -1782,7 +1782,7 @@ class ScheduleServiceStub:
 
 
 class ScheduleServiceServicer:
-    """What is done to tables by itself: operations that are started at times, or on conditions.
+    """Schedules of tables: operations that are started at given times, or on conditions.
     """
 
     def AddSchedule(self, request, context):
@@ -1792,14 +1792,14 @@ class ScheduleServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListSchedules(self, request, context):
-        """Those of a table, in the order of their names.
+        """The schedules of a table, in the order of their names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ControlSchedule(self, request, context):
-        """Pauses, resumes or removes one.
+        """Pauses, resumes or removes a schedule.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1832,7 +1832,7 @@ def add_ScheduleServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ScheduleService:
-    """What is done to tables by itself: operations that are started at times, or on conditions.
+    """Schedules of tables: operations that are started at given times, or on conditions.
     """
 
     @staticmethod
