@@ -1,1 +1,1 @@
-"""The catalog protocol of Apache Iceberg over HTTP: what other engines read and write tables through."""
+"""Apache Iceberg's REST catalog protocol over HTTP, through which other engines read and write tables."""

@@ -1,7 +1,8 @@
 """The catalog of a coordinator over HTTP: Apache Iceberg's REST protocol, for engines that speak it.
 
-It runs in the coordinator's event loop; what blocks gets a thread, in turns between tables. All of it is done
-by :class:`~distop.commit.catalog.catalog.EtcdCatalog`, which Python programs may use without a coordinator.
+It runs in the coordinator's event loop; blocking calls run in threads, in turns between tables. The work is
+done by :class:`~distop.commit.catalog.catalog.EtcdCatalog`, which Python programs may use without a
+coordinator.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ log = logging.getLogger(__name__)
 
 THREADS, THREAD_NAME = 64, "distop-catalog"
 PLANNERS, PLANS_EACH = 16, 2
-"""Scans that are planned by threads of their own, in all and of one table."""
+"""Scans that are planned concurrently, in threads of their own: in total, and of one table."""
 PLANS_AT_A_TIME = 4
-"""They keep a processor busy, which the leader's lease needs, too."""
+"""Planning keeps a processor busy, which the renewal of the lease needs, too."""
 MAX_CONNECTIONS = 1024
 MAX_CALLS = 256
-"""Requests under way, half of them of one address; more are sent away."""
+"""Concurrent requests, half of them from one address; more are refused."""
 MAX_BODY = 16 << 20
-"""Bytes of a request."""
+"""Longest request, in bytes."""
 MAX_PARTS = 60_000
-"""Of its JSON: a schema of as many columns as a table may have takes 40,000."""
+"""Most values in its JSON. A schema with as many columns as a table may have has 40,000."""
 MAX_MISTAKES = 20
-"""Of one request, that are told."""
+"""Most mistakes of a request in its error."""
 LARGE = 64 << 10
-"""Bytes of a request that takes a while to read."""
+"""Requests with more bytes than this are parsed in a thread."""
 BODY_S = 30.0
 """Seconds in which a request must have arrived."""
 READ_S, CHANGE_S = 30.0, 120.0
@@ -67,15 +68,16 @@ class RestCatalog:
     Parameters
     ----------
     listen:
-        ``host:port``; port 0 picks a free one, which :attr:`address` then tells.
+        ``host:port``; port 0 picks a free one, see :attr:`address`.
     warehouse:
-        Where new tables lie whose creator names no location. Without one each must name it, or its namespace.
+        The place of new tables without a location. Without a warehouse, each table or its namespace needs
+        one.
     gate:
-        Knows who calls, and what he may.
+        Identifies callers and checks their rights.
     tls:
-        The certificate to serve with; ``None``: in plain text.
+        The certificate to serve with; ``None``: plain text.
     limits:
-        Those of callers: of them the starts, which here are new tables.
+        The limits of callers; here that of starts applies to new tables.
     """
 
     def __init__(
@@ -111,7 +113,7 @@ class RestCatalog:
         await self._server.start()
 
     async def stop(self) -> None:
-        """Answer what was asked, and end."""
+        """Answer open requests, and end."""
         await self._server.stop()
         for threads in (self._threads, self._planners):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -178,11 +180,11 @@ class RestCatalog:
         if (model := route.body) is None:
             return Call(parts=parts, query=query, headers=headers, who=who)
         if not headers.get("content-type", "").lower().startswith("application/json"):
-            # Any web site can have a browser send a form or a text here, and no JSON.
+            # Any web site can make a browser send a form or a text here, but not JSON.
             raise _Refused(415, "BadRequestException", "the content type must be application/json")
         text = await _body(receive)
-        # A long one would keep all others waiting.
-        if text.count(b",") > MAX_PARTS:  # each could be a mistake, and all of them are looked for
+        # Parsing a long one would delay all others.
+        if text.count(b",") > MAX_PARTS:  # each could be a mistake, and all are reported
             raise _Refused(413, "BadRequestException", f"the request has more than {MAX_PARTS:,} parts")
         parsing = asyncio.to_thread(model.model_validate_json, text) if len(text) > LARGE else None
         try:
@@ -200,7 +202,7 @@ class RestCatalog:
         named = route.tables(call)
         key = ".".join(named[0]) if named else call.parts.get("namespace", "")
         limit_s = CHANGE_S if route.changes else READ_S
-        present = copy_context()  # the audit trail says whose call it is
+        present = copy_context()  # the audit trail names the caller
 
         def once() -> Reply:
             return present.run(self._repeats.once, route, call)
@@ -224,11 +226,11 @@ _NO_TOKENS = {
     "error": "unsupported_grant_type",
     "error_description": "no tokens are given out here: oauth2-server-uri must be the URL of your issuer",
 }
-"""For clients that were told of no issuer (RFC 6749, 5.2): they ask the catalog."""
+"""For clients that have no issuer configured and ask the catalog (RFC 6749, 5.2)."""
 
 
 class _Refused(Exception):
-    """A request that is not looked into any further."""
+    """A request that is refused without further checks."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)

@@ -1,6 +1,6 @@
-"""What requests carry, as models that say what is wrong with one.
+"""The bodies of requests, as models whose validation errors say what is wrong.
 
-What an update or a requirement may be is pyiceberg's to say: one that it does not know is refused.
+Updates and requirements are pyiceberg's models: one that it does not know is refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _hyphens(name: str) -> str:
 
 
 class Body(BaseModel):
-    """Names have hyphens on the wire. What is not known is left out."""
+    """Names have hyphens in JSON. Unknown fields are ignored."""
 
     model_config = ConfigDict(alias_generator=_hyphens, frozen=True)
 
@@ -79,7 +79,7 @@ class Renaming(Body):
 
 
 class Change(Body):
-    """Of one table."""
+    """A commit to one table."""
 
     identifier: Named | None = None
     requirements: tuple[TableRequirement, ...]
@@ -87,7 +87,7 @@ class Change(Body):
 
 
 class ViewChange(Body):
-    """Of one view."""
+    """A commit to one view."""
 
     identifier: Named | None = None
     requirements: tuple[ViewRequirement, ...] = ()
@@ -95,27 +95,27 @@ class ViewChange(Body):
 
 
 class NamedChange(Change):
-    """Of one of several tables."""
+    """The commit to one of several tables."""
 
     identifier: Named
 
 
 class Transaction(Body):
-    """Of several tables."""
+    """A commit to several tables."""
 
     table_changes: tuple[NamedChange, ...]
 
 
 class Planning(Body):
-    """A scan that is to be planned."""
+    """A scan to plan."""
 
     snapshot_id: int | None = None
     select: tuple[str | None, ...] | None = None
-    """Of no effect: what is planned are files."""
+    """Without effect: the answer has files, not rows."""
     filter: Any = None
     """JSON, see :func:`~distop.commit.scans.predicates.read_filter`."""
     min_rows_requested: int | None = None
-    """A hint, which is not taken."""
+    """A hint, which is ignored."""
     case_sensitive: bool = True
     use_snapshot_schema: bool = False
     start_snapshot_id: int | None = None
@@ -130,4 +130,4 @@ class PlanTask(Body):
 
 
 class Report(Body):
-    """Metrics of a scan or commit: nothing of them is kept."""
+    """Metrics of a scan or commit: ignored."""

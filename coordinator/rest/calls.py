@@ -1,4 +1,4 @@
-"""One request as its handler sees it, and the answer to it."""
+"""One request as a handler gets it, and its answer."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from distop.coordinator.access.callers import Caller
 from distop.errors import InvalidArgument
 
 MAX_PAGE = 1000
-"""Most names in one answer; whoever wants more asks again with the token of the next page."""
+"""Most names in one answer; the token of the next page continues the list."""
 
 SEPARATOR = "\x1f"
-"""Stands between the levels of a namespace, in paths (``%1F``) and in parameters."""
+"""Separates the levels of a namespace, in paths (``%1F``) and in parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """What is asked for. The parts of the path are decoded, each for itself."""
+    """A request. The parts of the path are decoded one by one."""
 
     parts: Mapping[str, str]
     query: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     """With names in lower case."""
     body: Any = None
-    """As the model of the route."""
+    """The body, as the model of the route."""
     text: bytes = b""
-    """The same as it came."""
+    """The body as received."""
     who: Caller = field(default_factory=Caller)
-    """Who asks, and what it may see."""
+    """The caller, and what it may see."""
 
     @property
     def namespace(self) -> Identifier:
@@ -53,7 +53,7 @@ class Call:
 
     @property
     def parent(self) -> Identifier:
-        """The namespace whose namespaces are asked for; empty: the topmost."""
+        """The namespace whose children are requested; empty: the top level."""
         given = self.query.get("parent", "")
         return tuple(given.split(SEPARATOR)) if given else ()
 
@@ -63,7 +63,7 @@ class Call:
 
     @property
     def page_size(self) -> int:
-        """Names in one answer, at most. Raises :class:`~distop.errors.InvalidArgument`."""
+        """Most names in one answer. Raises :class:`~distop.errors.InvalidArgument`."""
         given = self.query.get("pageSize", "") or str(MAX_PAGE)
         if not (given.isascii() and given.isdecimal() and int(given[:9]) > 0):
             raise InvalidArgument(
@@ -74,7 +74,7 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """An answer: JSON, or none."""
+    """An answer: JSON, or no body."""
 
     status: int = 200
     body: bytes = b""
@@ -82,7 +82,7 @@ class Reply:
 
 
 def json_reply(value: Any, status: int = 200, **headers: str) -> Reply:
-    """An answer with a value in it; ``msgspec.Raw`` goes in as it is."""
+    """An answer with a value; ``msgspec.Raw`` is included unchanged."""
     named = {name.replace("_", "-"): text for name, text in headers.items()}
     return Reply(status=status, body=msgspec.json.encode(value), headers=named)
 

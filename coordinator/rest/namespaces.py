@@ -1,4 +1,4 @@
-"""What is done with namespaces."""
+"""Requests about namespaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shown(who: Caller, namespace: Identifier) -> bool:
 
 
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
-    """Those right below one, or the topmost."""
+    """The direct children of a namespace, or the top level."""
     found = [one for one in catalog.list_namespaces(call.parent) if shown(call.who, one)]
     start = bisect_right(found, tuple(call.page_token.split(SEPARATOR))) if call.page_token else 0
     page, rest = found[start : start + call.page_size], found[start + call.page_size :]

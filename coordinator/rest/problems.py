@@ -1,9 +1,9 @@
-"""What a client is told when something goes wrong. The status decides what becomes of its data.
+"""Errors for clients. The status decides what a client does with its data.
 
-Of a request that changes something a client takes 500, 502 and 504 for *nobody knows*: it leaves all files
-where they are. Every other status says that nothing has happened: it removes what it has written, or tries
-again. 503 is never the answer to one, since some clients send it again, whatever has become of the first;
-except where it carries a key for that, see :func:`unsure`.
+Of a request that changes something, a client takes 500, 502 and 504 for an unknown outcome: it leaves all
+files where they are. Every other status means that nothing has happened: it removes its files, or tries
+again. 503 is never the answer to such a request, since some clients then repeat it, whatever the outcome of
+the first; except if the request has an idempotency key, see :func:`unsure`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _PROBLEMS: tuple[tuple[type[Exception], int, str], ...] = (
     (ForbiddenError, 403, "ForbiddenException"),
     (NotImplementedError, 501, "UnsupportedOperationException"),
 )
-"""The first that fits. ``ValueError`` comes later, as many of these are one."""
+"""The first match counts. ``ValueError`` comes last, as many of these are subclasses of it."""
 
 _KINDS = {
     Kind.INVALID: (400, "BadRequestException"),
@@ -68,16 +68,16 @@ _KINDS = {
 
 
 def problem(error: Exception, *, changes: bool) -> Reply:
-    """The answer for an error of a request, which ``changes`` something or only reads."""
+    """The answer for an error. ``changes``: the request changes something, it does not only read."""
     status, kind = _problem(error)
     if changes and isinstance(error, InvalidName):
-        status, kind = 400, "BadRequestException"  # what is to be made is refused; what is read is not found
+        status, kind = 400, "BadRequestException"  # a new name is refused; an existing one is not found
     elif changes and status == 503:
         status = 429  # certainly not sent to etcd
     elif changes and status >= 500 and status != 501:
         kind = UNKNOWN
     elif not changes and isinstance(error, FileNotFoundError):
-        status, kind = 404, "NotFoundException"  # the table is there, and its metadata is not
+        status, kind = 404, "NotFoundException"  # the table exists, but its metadata does not
     elif not changes and kind == UNKNOWN:
         status, kind = 503, "ServiceUnavailableException"
     message = str(error) or type(error).__name__
@@ -85,8 +85,8 @@ def problem(error: Exception, *, changes: bool) -> Reply:
 
 
 def unsure(reply: Reply) -> Reply:
-    """For a request that may be a repeat: it was not done now, but may have been before. It carries a key, so
-    that whoever sends it again does no harm."""
+    """For a request that may be a repeat: it was not executed now, but may have been before. It has a key, so
+    that a repetition does no harm."""
     message = msgspec.json.decode(reply.body)["error"]["message"]
     return told(503, UNKNOWN, message)
 

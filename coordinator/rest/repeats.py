@@ -1,7 +1,7 @@
-"""Requests that come again: one that carries an ``Idempotency-Key`` is done once.
+"""Repeated requests: one with an ``Idempotency-Key`` is executed once.
 
-What was done is noted in the transaction that does it, so that every coordinator knows, also of a reply that
-nobody has heard. A request that was refused is not noted: nothing has happened, and it may be tried again.
+A request is noted in the transaction that executes it, so that every coordinator knows it, even if no client
+got the reply. A refused request is not noted: nothing has happened, and it may be tried again.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def carries_key(scope: Scope) -> bool:
 
 
 class Repeats:
-    """Of one coordinator. May be used from several threads."""
+    """The repeats of one coordinator. May be used from several threads."""
 
     def __init__(self, catalog: EtcdCatalog) -> None:
         self._catalog, self._answers = catalog, Answers(catalog.etcd)
 
     def once(self, route: Route, call: Call) -> Reply:
-        """Do what is asked for, unless that was done for the same request before: then the same answer again.
+        """Execute a request, unless it was executed before: then return the same answer again.
 
-        Namespaces take no keys: what is done with one twice is refused, or changes nothing.
+        Requests about namespaces have no keys: a repetition is refused, or changes nothing.
         """
         key = call.headers.get(HEADER, "")
         if not key or not route.changes or not route.tables(call):
@@ -49,7 +49,7 @@ class Repeats:
             self._answers.forget_lease()
             raise
         except Exception:
-            # It may have lost to a repeat of itself, or have been done although nobody knew.
+            # It may have lost to a repetition of itself, or have been executed with an unknown outcome.
             if (meanwhile := self._answers.find(key, digest)) is not None:
                 return tables.answered(self._catalog, meanwhile)
             raise

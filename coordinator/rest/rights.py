@@ -1,4 +1,4 @@
-"""Who may ask for what: the roles of the policy, on the tables and views that a request names."""
+"""Rights of requests: the roles of the policy, on the tables and views that a request names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from distop.coordinator.rest.routes import Route
 from distop.errors import TableNotFound
 
 MAX_TARGET = 1_000
-"""Letters of the tables of one request in the audit trail."""
+"""Longest text, in characters, for the tables of one request in the audit trail."""
 
 
 async def admit(gate: Gate, who: Caller, route: Route, call: Call) -> None:
-    """Raise as :func:`check` does, and have it stand in the audit trail."""
+    """Raise as :func:`check` does, and record it in the audit trail."""
     try:
         check(who, route, call)
     except REFUSALS as refusal:
@@ -28,10 +28,10 @@ async def admit(gate: Gate, who: Caller, route: Route, call: Call) -> None:
 
 
 def check(who: Caller, route: Route, call: Call) -> None:
-    """Raise an error unless the caller may do it.
+    """Raise an error unless the caller has the right.
 
     A table or view that the caller may not see does not exist for it, and neither does a namespace in which
-    it may see none; lists leave both out. What else names no table, such as to make a namespace, needs the
+    it may see none; lists omit both. A request that names no table, such as creating a namespace, needs the
     role everywhere.
     """
     role, named = route.effect.value, route.tables(call)

@@ -1,4 +1,4 @@
-"""What can be asked for: each endpoint, what it does, and the tables that it does it to.
+"""The endpoints: each with its handler, and the tables that a request names.
 
 Paths are split before they are decoded: a slash in a name is written ``%2F``, and is no separator. Iceberg's
 Java client writes a blank as a plus sign, others as ``%20``: both are read, and a plus sign is ``%2B``.
@@ -35,11 +35,11 @@ from distop.proto.rights import Role
 
 
 class Effect(Enum):
-    """What a request does to what it names; the value is the role that it needs there."""
+    """What a request does to the tables it names; the value is the role that it needs."""
 
     READ = Role.READER
     CHANGE = Role.WRITER
-    """Makes, commits to or renames tables, or changes a namespace."""
+    """Creates, commits to or renames tables, or changes a namespace."""
     DROP = Role.ADMIN
 
 
@@ -74,15 +74,15 @@ class Route:
     method: str
     path: str
     handle: Callable[[EtcdCatalog, Call], Reply]
-    """Blocks."""
+    """The handler; blocking."""
     effect: Effect = Effect.READ
     body: type[Body] | None = None
     tables: Callable[[Call], tuple[Identifier, ...]] = _none
-    """Those that it reads or changes; views, too, which have names as tables have."""
+    """The tables and views that it reads or changes."""
     shows: bool = False
-    """Whether it tells of namespaces, or lists: what the caller may not see is left out."""
+    """Whether it describes namespaces, or lists: what the caller may not see is omitted."""
     plans: bool = False
-    """Whether it goes through the files of a table, which keeps a processor busy: few do so at a time."""
+    """Whether it reads a table's list of files, which keeps a processor busy: few run at a time."""
 
     @property
     def makes(self) -> bool:

@@ -1,6 +1,6 @@
-"""Planning of scans for engines: which files may hold the rows that are asked for, by statistics and indexes.
+"""Planning of scans for engines: which files may hold the requested rows, by statistics and indexes.
 
-Nothing is kept between requests. A plan task is the request again, with the part of the scan that it stands
+Nothing is stored between requests. A plan task repeats the request, with the part of the scan that it stands
 for: a snapshot never changes, so every coordinator finds the same files for it.
 """
 
@@ -29,26 +29,26 @@ from distop.metastore.records.structs import from_json
 from distop.metastore.tables.indexes import read_indexes
 
 MAX_FILTER = 256 << 10
-"""Bytes of a filter: it stands in the answer at each file of which not all rows are asked for."""
+"""Longest filter, in bytes: the answer repeats it for each file with other rows, too."""
 MAX_ANSWER = 32 << 20
-"""Bytes of an answer, about."""
+"""Approximate size of an answer, in bytes."""
 TASK_BYTES = 600
-"""Of a file in an answer, about, besides the filter."""
+"""Approximate bytes of a file in an answer, without the filter."""
 PARTS, MAX_TOKENS = 16, 1 << 20
-"""Plan tasks of one answer, and the bytes that they take at most, if they are several."""
+"""Most plan tasks of one answer, and their bytes, if there are several."""
 MAX_PLAN_ID = 1_500
-"""Letters of a plan's id, which stands in a path, by which its result can be fetched again."""
+"""Longest id of a plan, in characters. It is part of a path that fetches the result again."""
 MAX_TOKEN = 1 << 20
-"""Bytes of what a plan task says."""
+"""Longest content of a plan task, in bytes."""
 
 
 class _Asked(msgspec.Struct, frozen=True, array_like=True):
-    """What a plan task says: a scan, and the part of it that is to be planned."""
+    """The content of a plan task: a scan, and the part of it to plan."""
 
     wanted: Wanted
     stats: list[int]
     span: Span | None
-    """``None``: all of it."""
+    """The part; ``None``: the whole scan."""
 
 
 def plan(catalog: EtcdCatalog, call: Call) -> Reply:
@@ -70,7 +70,7 @@ def plan(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def result(catalog: EtcdCatalog, call: Call) -> Reply:
-    """A plan again: it was completed when it was made."""
+    """Return a plan again: it was complete when it was created."""
     found = _asked(catalog, call, call.parts["plan-id"])
     if found is None:
         return told(404, "NoSuchPlanIdException", "there is no such plan (any more): plan again")
@@ -78,7 +78,7 @@ def result(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def cancel(catalog: EtcdCatalog, call: Call) -> Reply:
-    """Nothing is held for a plan."""
+    """Cancel a plan: nothing is stored for one."""
     catalog.metadata_location(call.table)
     return NOTHING
 
@@ -92,7 +92,7 @@ def tasks(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def _wanted(table: Table, body: Planning) -> Wanted:
-    """What a request asks for. Raises :class:`~distop.errors.InvalidArgument`."""
+    """The scan of a request. Raises :class:`~distop.errors.InvalidArgument`."""
     if "filter" in body.model_fields_set and body.filter is None:
         raise InvalidArgument("the filter is null; leave it out for all rows", details={"field": "filter"})
     try:
@@ -125,7 +125,7 @@ def _wanted(table: Table, body: Planning) -> Wanted:
 
 
 def _ids(schema: Schema, body: Planning) -> list[int]:
-    """The columns whose statistics are asked for; engines also name columns that are no table's."""
+    """The columns whose statistics are requested; engines also name columns that the table does not have."""
     found = []
     for name in body.stats_fields or ():
         try:
@@ -136,7 +136,7 @@ def _ids(schema: Schema, body: Planning) -> list[int]:
 
 
 def _page(catalog: EtcdCatalog, call: Call, scan: Scan, asked: _Asked) -> dict[str, Any]:
-    """The first page of what a plan task stands for, and plan tasks for the rest of it."""
+    """The first page of the part of a plan task, and plan tasks for the rest of it."""
     residual = msgspec.Raw(msgspec.json.encode(asked.wanted.filter))
     root, io, schema = scan.metadata.location.rstrip("/"), scan.io, scan.schema
     keys = catalog.etcd.keyspace.table(table_name(call.table))
@@ -149,7 +149,7 @@ def _page(catalog: EtcdCatalog, call: Call, scan: Scan, asked: _Asked) -> dict[s
     )
     answer = Wire(scan.metadata, residual, asked.stats).tasks(page.tasks)
     if page.rest is not None:
-        # A task's own rest goes on by itself: what can be done side by side was cut when it was planned.
+        # The rest of a task is one task: parallel parts were cut when the scan was planned.
         parts = 1 if asked.span is not None else min(PARTS, MAX_TOKENS // len(_token(asked)))
         spans = parted(scan, page.rest, max(1, parts))
         answer["plan-tasks"] = [_token(msgspec.structs.replace(asked, span=span)) for span in spans]
@@ -161,9 +161,9 @@ def _token(asked: _Asked) -> str:
 
 
 def _asked(catalog: EtcdCatalog, call: Call, token: str) -> tuple[Scan, _Asked] | None:
-    """What a token says of a table as it is now; ``None`` if it is none, or its snapshot is gone.
+    """The content of a token for the present table; ``None`` if it is invalid, or its snapshot is gone.
 
-    Whoever may read the table may make tokens as well: one says nothing that could not be asked for.
+    A reader of the table may forge tokens: one contains nothing that could not be requested.
     """
     table = catalog.load_table(call.table)
     try:

@@ -1,4 +1,4 @@
-"""What is done with tables."""
+"""Requests about tables."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
-    """Those right in a namespace."""
+    """The tables directly in a namespace."""
     return page_of(call, catalog.tables_after)
 
 
 def page_of(call: Call, after: Callable[[Identifier, Identifier], Iterator[Identifier]]) -> Reply:
-    """One page of what is right in a namespace. ``after``: gives all behind the last one seen."""
+    """One page of the entries of a namespace. ``after``: returns all behind the last one seen."""
     last = (*call.namespace, call.page_token) if call.page_token else ()
     seen = (one for one in after(call.namespace, last) if call.who.sees(table_name(one)))
     found = list(islice(seen, call.page_size + 1))
@@ -41,7 +41,7 @@ def page_of(call: Call, after: Callable[[Identifier, Identifier], Iterator[Ident
 
 
 def create(catalog: EtcdCatalog, call: Call) -> Reply:
-    """A new table; a staged one is only what it would be, until it is committed."""
+    """Create a table; a staged one is only described, and created by its commit."""
     wanted = call.body
     shape = (
         wanted.columns,
@@ -56,7 +56,7 @@ def create(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def absolute(location: str | None) -> str | None:
-    """A relative one, which some engines send, means nothing here: the catalog chooses, and says what."""
+    """Some engines send relative locations, which have no meaning here: the catalog chooses one instead."""
     return location if location and (location.startswith("/") or _SCHEME.match(location)) else None
 
 
@@ -65,7 +65,7 @@ def register(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def load(catalog: EtcdCatalog, call: Call) -> Reply:
-    """Its metadata as it lies in storage, unless the asker has it already."""
+    """The table's metadata as stored, unless the client has it already."""
     snapshots = call.query.get("snapshots", "") or "all"
     if snapshots not in ("all", "refs"):
         raise InvalidArgument("snapshots is all or refs", details={"field": "snapshots"})
@@ -73,7 +73,7 @@ def load(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def loaded(catalog: EtcdCatalog, call: Call, location: str, snapshots: str = "all") -> Reply:
-    """The metadata that lies there, of a table or a view, unless the asker has it already."""
+    """The stored metadata of a table or a view, unless the client has it already."""
     etag = _etag(location, snapshots)
     seen = [one.strip().removeprefix("W/") for one in call.headers.get("if-none-match", "").split(",")]
     if etag in seen:
@@ -109,7 +109,7 @@ def commit_all(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def answered(catalog: EtcdCatalog, record: AnswerRecord) -> Reply:
-    """What was answered before, to a request that comes again."""
+    """The earlier answer, for a repeated request."""
     if not record.result:
         return NOTHING
     return json_reply(_loaded(record.result, msgspec.Raw(_text(catalog, record.result))))
@@ -129,7 +129,7 @@ def rename(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def report(_: EtcdCatalog, __: Call) -> Reply:
-    """Metrics of a scan or commit are taken, and not kept."""
+    """Metrics of a scan or commit are accepted and ignored."""
     return NOTHING
 
 
@@ -138,7 +138,7 @@ def _text(catalog: EtcdCatalog, location: str) -> bytes:
 
 
 def told(made: Table | StoredView) -> Reply:
-    """What was made, or changed."""
+    """The answer with a created or changed table or view."""
     location, metadata = made.metadata_location, msgspec.Raw(made.metadata.model_dump_json().encode())
     return json_reply(_loaded(location, metadata), etag=_etag(location, "all"))
 
@@ -158,7 +158,7 @@ def _etag(location: str, snapshots: str) -> str:
 
 
 def _with_refs(text: bytes) -> dict[str, Any]:
-    """Metadata with those snapshots only that a branch or a tag names."""
+    """Metadata with only the snapshots that a branch or a tag refers to."""
     metadata: dict[str, Any] = msgspec.json.decode(text)
     named = {ref["snapshot-id"] for ref in metadata.get("refs", {}).values()}
     named.add(metadata.get("current-snapshot-id"))

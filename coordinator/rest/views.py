@@ -1,4 +1,4 @@
-"""What is done with views."""
+"""Requests about views."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from distop.coordinator.rest.tables import absolute, check_same, loaded, page_of
 
 
 def find(catalog: EtcdCatalog, call: Call) -> Reply:
-    """Those right in a namespace."""
+    """The views directly in a namespace."""
     return page_of(call, catalog.views_after)
 
 
@@ -23,7 +23,7 @@ def register(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def load(catalog: EtcdCatalog, call: Call) -> Reply:
-    """Its metadata as it lies in storage, unless the asker has it already."""
+    """The view's metadata as stored, unless the client has it already."""
     return loaded(catalog, call, catalog.view_metadata_location(call.view))
 
 
