@@ -11,7 +11,7 @@ __all__ = ["EtcdCatalog"]
 
 
 def __getattr__(name: str) -> Any:
-    # Only when it is asked for: coordinators use the pointers, and need not load pyiceberg for them.
+    # Imported on demand: coordinators use the pointers without loading pyiceberg.
     if name == "EtcdCatalog":
         from distop.commit.catalog.catalog import EtcdCatalog
 

@@ -1,9 +1,9 @@
-"""Watermarks that a program of Iceberg moves with what it commits, so that its rows are there exactly once.
+"""Watermarks that a program of Iceberg moves with its commits, so that its rows exist exactly once.
 
 They are properties of the snapshot, ``distop.watermark.<source>.<partition>``, with dots inside of a name
-written ``%2E``. They move in the transaction that moves the head, and only forward: a program that commits
-the same rows again, since it never heard of the first time, is refused. A snapshot of a branch carries them
-until the branch is published, as one that an operation has written there.
+written ``%2E``. They move in the transaction that moves the head, and only forward: a program that
+repeats a commit whose reply was lost is refused. A snapshot of a branch carries them
+until the branch is published, like a snapshot of an operation.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ PREFIX = "distop.watermark."
 def marks_moved(
     etcd: SyncEtcd, record: TableRecord | None, base: TableMetadata | None, updates: Sequence[TableUpdate]
 ) -> Txn:
-    """What moves the watermarks of a table with a commit: those that its snapshots carry, and those that the
-    snapshots of a branch have carried, which it makes part of the main one.
+    """The watermark moves of a commit: those that its snapshots carry, and those that the snapshots of a
+    branch have carried, if the commit makes it part of the main branch.
 
-    Its last snapshot then says what it moves, so that a rollback can take it back; what a snapshot says by
-    such names of its own is left out. A snapshot of another branch says what it is going to move, and moves
-    nothing: its rows are not seen yet.
+    The commit's last snapshot then records the moves, so that a rollback can undo them; properties with the
+    same names in the snapshot itself are removed. A snapshot of another branch records its future moves, and
+    moves nothing: its rows are not visible yet.
 
     Raises
     ------
     InvalidArgument
-        That cannot be, or the table is to be made, or no branch holds the snapshots.
+        The watermarks are invalid, or the commit creates the table, or no branch holds the snapshots.
     AlreadyIngested
-        One would not go forward.
+        A watermark would not move forward.
     WatermarkConflict
-        One that a branch carries does not begin where the table's stands now.
+        A move that a branch carries does not start at the table's present watermark.
     """
     added = [update.snapshot for update in updates if isinstance(update, AddSnapshotUpdate)]
     for snapshot in added:
@@ -86,7 +86,7 @@ def marks_moved(
 
 
 def _goal(updates: Iterable[TableUpdate]) -> tuple[str, int | None]:
-    """The branch that a commit moves, and where to: the main one, if it is among several. Without a name: it
+    """The branch that a commit moves, and its new snapshot; of several, the main one. Without a name: it
     moves none, or several others."""
     goals = {
         one.ref_name: one.snapshot_id
@@ -99,7 +99,7 @@ def _goal(updates: Iterable[TableUpdate]) -> tuple[str, int | None]:
 
 
 def _before(base: TableMetadata, added: Iterable[Snapshot], at: int | None) -> list[Snapshot]:
-    """The snapshots that lead to one, and are neither new nor part of the main branch; the newest first."""
+    """The ancestors of a snapshot that are neither new nor part of the main branch; the newest first."""
     new = {one.snapshot_id: one for one in added}
     known: dict[int, Snapshot] | None = None
     found: list[Snapshot] = []
@@ -117,7 +117,7 @@ def _before(base: TableMetadata, added: Iterable[Snapshot], at: int | None) -> l
 
 
 def _carried(added: Iterable[Snapshot]) -> Watermarks:
-    """What the snapshots of a commit say of watermarks."""
+    """The watermarks of the snapshots of a commit."""
     found: Watermarks = {}
     told = [one.summary.additional_properties for one in added if one.summary is not None]
     for name, value in ((name, value) for properties in told for name, value in properties.items()):
@@ -138,8 +138,8 @@ def _carried(added: Iterable[Snapshot]) -> Watermarks:
 def _moving(
     etcd: SyncEtcd, keys: TableKeys, record: TableRecord, carried: Sequence[Moves], wanted: Watermarks
 ) -> tuple[Txn, Moves]:
-    """What moves watermarks of a table, if they are still as read: first what snapshots have carried, then
-    to what is wanted; and what the latter moves."""
+    """The transaction part that moves watermarks of a table, if they are still as read: first to what
+    snapshots have carried, then to the requested values; and the moves of the latter."""
     room = [wanted, *({source: list(moves) for source, moves in one.items()} for one in carried)]
 
     async def read(client: EtcdClient) -> tuple[KeyValue, Marks]:

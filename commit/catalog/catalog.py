@@ -3,8 +3,8 @@
     load_catalog("distop", **{"py-catalog-impl": "distop.commit.catalog.catalog.EtcdCatalog",
                               "etcd.endpoints": "127.0.0.1:2379"})
 
-What a program writes through it and what operations publish move the same head, each by a transaction that
-compares what it was built on: neither loses the other's rows (P6, P7).
+A commit of a program and a publication of an operation move the same head, each by a transaction that
+compares the state that it was based on: neither loses the other's rows (P6, P7).
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from distop.metastore.tables.answers import Note
 from distop.proto.identity import default_identity
 
 KEPT_STORAGE = 1000
-"""Tables whose storage options are kept at hand."""
+"""Tables whose storage options are cached."""
 
 
 Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
-"""Of one table: what must hold of it, and what becomes of it."""
+"""The commit to one table: its requirements and its updates."""
 
 
 @for_pyiceberg
@@ -74,24 +74,24 @@ class EtcdCatalog(ViewCatalog):
 
     Properties: ``etcd.endpoints`` or ``uri`` (``host:port``, several separated by commas), ``etcd.prefix``,
     ``etcd.user``, ``etcd.password``, ``etcd.password-file``, ``etcd.ca-cert``, ``etcd.cert``, ``etcd.key``,
-    ``etcd.timeout`` (seconds), which lie over the environment variables of distop; ``warehouse`` (where new
+    ``etcd.timeout`` (seconds), which override the environment variables of distop; ``warehouse`` (where new
     tables go that name no location), and those of pyiceberg's ``FileIO``.
 
-    Methods raise pyiceberg's exceptions. Where the keys of the installation have another layout than this
-    version's, etcd does not answer, an operation is in the way, or a name cannot be, they raise errors of
-    :mod:`distop.errors` that are pyiceberg's, too.
+    Methods raise pyiceberg's exceptions. If the keys of the installation have another layout than this
+    version's, etcd does not answer, an operation is incompatible, or a name is invalid, they raise errors of
+    :mod:`distop.errors` that are also pyiceberg's.
     """
 
     def __init__(self, name: str, **properties: str) -> None:
         super().__init__(name, **properties)
-        # Whoever makes a catalog has its process's credentials, and says where they are for.
+        # The creator of a catalog has the credentials of its process, and chooses their endpoints.
         if "://" in (endpoint := self.properties.get("s3.endpoint", "")):
             allow(ENDPOINTS, [endpoint])
         self._open(CheckedEtcd(etcd_config(self.properties)))
 
     @classmethod
     def over(cls, etcd: SyncEtcd, name: str, **properties: str) -> EtcdCatalog:
-        """A catalog over a connection that is there; it closes it."""
+        """A catalog over an existing connection, which it closes."""
         made = cls.__new__(cls)
         super(EtcdCatalog, made).__init__(name, **properties)
         made._open(etcd)
@@ -102,10 +102,10 @@ class EtcdCatalog(ViewCatalog):
         self._pointers = Pointers(self._etcd, default_identity())
         self._namespaces = Namespaces(self._pointers)
         self._storage: dict[str, StorageOptions] = {}
-        """Storage options of the tables seen last that have some, by location."""
+        """Storage options of the last tables that have some, by location."""
 
     def acting(self, by: str, note: Note | None = None) -> EtcdCatalog:
-        """The same catalog, for one request of somebody; what it changes of tables takes the note along."""
+        """The same catalog for one request; its changes of tables include the note."""
         one = copy(self)
         one._pointers = self._pointers.acting(by, note)
         one._namespaces = Namespaces(one._pointers)
@@ -144,7 +144,7 @@ class EtcdCatalog(ViewCatalog):
         sort_order: SortOrder = UNSORTED_SORT_ORDER,
         properties: Properties = EMPTY_DICT,
     ) -> StagedTable:
-        """A table that may be created, of which nothing is written. Raises as :meth:`create_table`."""
+        """A table that may be created; nothing is written yet. Raises as :meth:`create_table`."""
         check_properties(properties)
         staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, dict(properties))
         self._check_namespace_of(identifier)
@@ -155,7 +155,7 @@ class EtcdCatalog(ViewCatalog):
     def register_table(
         self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False
     ) -> Table:
-        """Take in a table that exists as files. Raises as :meth:`create_table`."""
+        """Register a table that exists as files. Raises as :meth:`create_table`."""
         if overwrite:
             raise NotImplementedError("overwriting a registered table is not supported")
         self._check_namespace_of(identifier)
@@ -177,8 +177,8 @@ class EtcdCatalog(ViewCatalog):
         return list(self.tables_after(namespace))
 
     def tables_after(self, namespace: str | Identifier, last: Identifier = ()) -> Iterator[Identifier]:
-        """Those of :meth:`list_tables` behind the ``last`` one seen, in an order that stays; read as they are
-        asked for. Raises ``NoSuchNamespaceError``."""
+        """The tables of :meth:`list_tables` behind ``last``, in a stable order; read on demand. Raises
+        ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
         wanted = namespace_identifier(name)
         found = self._pointers.tables("" if name == DEFAULT else name, table_name(last) if last else "")
@@ -186,7 +186,7 @@ class EtcdCatalog(ViewCatalog):
         return (table_identifier(table) for table in self._pointers.published(names))
 
     def drop_table(self, identifier: str | Identifier) -> None:
-        """Forget a table, with its watermarks and history; its files stay (``purge_table`` removes them).
+        """Remove a table, with its watermarks and history; its files stay (``purge_table`` removes them).
 
         Raises ``NoSuchTableError``, and :class:`~distop.errors.IncompatibleOperation` while an operation
         runs on it.
@@ -216,7 +216,7 @@ class EtcdCatalog(ViewCatalog):
         return self.load_table(to_identifier)
 
     def rename(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
-        """As :meth:`rename_table`, without a look at the table afterwards."""
+        """As :meth:`rename_table`, without loading the table afterwards."""
         old, new = table_name(from_identifier), table_name(to_identifier)
         self._check_namespace_of(to_identifier)
         Naming(self._pointers).rename(old, new)
@@ -224,7 +224,7 @@ class EtcdCatalog(ViewCatalog):
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
-        """Move a table to its next metadata, if the requirements hold and nobody was faster.
+        """Move a table to its next metadata, if the requirements hold and there was no concurrent commit.
 
         Raises as :meth:`commit`.
         """
@@ -236,22 +236,22 @@ class EtcdCatalog(ViewCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> CommitTableResponse:
-        """Move a table to its next metadata, if the requirements hold and nobody was faster; or create it, if
-        they say that there is none.
+        """Move a table to its next metadata, if the requirements hold and there was no concurrent commit; or
+        create it, if they say that there is none.
 
         Raises
         ------
         CommitFailedException
-            Somebody was faster, nothing has happened: refresh and try again.
+            A concurrent commit won, nothing has happened: refresh and try again.
         CommitStateUnknownException
-            Nobody knows whether it has happened; no file was removed.
+            The outcome is unknown; no file was removed.
         NoSuchTableError
-            There is none, and the requirements do not say so.
+            There is no such table, and the requirements do not ask for that.
         """
         return self.commit_all([(identifier, requirements, updates)])[0]
 
     def commit_all(self, changes: Sequence[Change]) -> list[CommitTableResponse]:
-        """As :meth:`commit`, of several tables: all of it happens, at once, or nothing.
+        """As :meth:`commit`, for several tables: all of it happens at once, or nothing.
 
         Raises, besides, :class:`~distop.errors.ArgumentTooLarge` if they are more than one transaction holds.
         """
@@ -284,7 +284,7 @@ class EtcdCatalog(ViewCatalog):
         requirements: tuple[TableRequirement, ...],
         updates: tuple[TableUpdate, ...],
     ) -> Step | Table:
-        """What is to be done; the table as it is, if that is nothing."""
+        """The commit to make; the table itself, if there is nothing to do."""
         current: Table | None
         try:
             current, pointer = self._load(identifier)
@@ -359,7 +359,7 @@ class EtcdCatalog(ViewCatalog):
 
     def file_io(self, location: str, properties: Properties = EMPTY_DICT) -> FileIO:
         """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`: with the storage options
-        of the table and the properties of this catalog; those of the table have no say."""
+        of the table and the properties of this catalog; those of the table are ignored."""
         storage, folder = None, location
         while storage is None and folder:
             folder = folder.rpartition("/")[0]
@@ -367,7 +367,7 @@ class EtcdCatalog(ViewCatalog):
         return file_io(location, storage, self.properties)
 
     def _create(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> Table:
-        """Make a table whose metadata is ``staged``."""
+        """Create a table whose metadata is ``staged``."""
         publishing = self._publishing()
         step = publishing.making(identifier, staged, written=written)
         publishing.publish([step])

@@ -1,6 +1,6 @@
-"""Errors that are distop's and pyiceberg's at the same time: for programs that know only one of the two.
+"""Errors of both distop and pyiceberg: for programs that know only one of the two.
 
-Methods of the catalog raise pyiceberg's own exceptions where it has one that says what happened. Otherwise
+Methods of the catalog raise pyiceberg's own exceptions where one fits. Otherwise
 they raise an error of :mod:`distop.errors`, with its code and hint, that is also the nearest of pyiceberg's.
 """
 
@@ -43,7 +43,7 @@ C = TypeVar("C", bound=type)
 
 
 def for_pyiceberg(catalog: C) -> C:
-    """A class whose public methods raise each error of distop as one that is pyiceberg's as well."""
+    """A class whose public methods raise each error of distop also as one of pyiceberg."""
     for name, member in list(vars(catalog).items()):
         if inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
             setattr(catalog, name, _raising_both(member))

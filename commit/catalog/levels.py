@@ -55,7 +55,7 @@ class NamespaceCatalog(StagingCatalog):
         return sorted({path[:depth] for path in known if len(path) >= depth and path[: depth - 1] == parent})
 
     def namespace_exists(self, namespace: str | Identifier) -> bool:
-        """Whether it was created, or something is in it."""
+        """Whether it was created, or is not empty."""
         try:
             return self._namespaces.exists(namespace_name(namespace))
         except NoSuchNamespaceError:

@@ -2,7 +2,7 @@
 
 A namespace exists if it was created, or if a table, a view or another namespace is in it. Its name is its
 parts joined by dots; the namespace ``default`` holds the tables whose name has no dot, and always exists.
-Whoever creates one that only exists so far gives it its properties.
+Creating one that exists only in this way sets its properties.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from distop.metastore.records.table import NamespaceRecord
 
 DEFAULT = DEFAULT_NAMESPACE
 
-# Dots stand between parts: one in a part is written %2E. What reads like that by itself has its percent sign
-# written %25; every other percent sign stands as it is, so that all names without %2E are what they seem.
+# Parts are separated by dots: a dot in a part is written %2E. A literal %2E has its percent sign
+# written %25; every other percent sign is unchanged, so that all names without %2E are literal.
 _TO_ESCAPE = re.compile(r"\.|%(?=(?:25)*2E)")
 _ESCAPE = re.compile(r"%(2E|25(?=(?:25)*2E))")
 
@@ -45,7 +45,7 @@ _ESCAPE = re.compile(r"%(2E|25(?=(?:25)*2E))")
 def table_name(identifier: str | Identifier) -> str:
     """The distop table that an identifier names: namespaces and name joined by dots, ``default`` left out.
 
-    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchTableError``, if there can be none.
+    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchTableError``, if that is invalid.
     """
     try:
         return check_table_name(_joined(identifier, "table"))
@@ -60,13 +60,13 @@ def table_identifier(name: str) -> Identifier:
 
 
 def no_such_table(name: str) -> NoSuchTableError:
-    """The error of pyiceberg that says that there is no table of this name."""
+    """The error of pyiceberg for a missing table."""
     return NoSuchTableError(f"Table does not exist: {'.'.join(table_identifier(name))}")
 
 
 def already_exists(name: str, kind: str = "Table") -> TableAlreadyExistsError:
-    """The error of pyiceberg that says that there is a table of this name; or a view (``kind``), which is in
-    the way of a table."""
+    """The error of pyiceberg for an existing table of this name; or for a view (``kind``), which has the name
+    of the table."""
     full = ".".join(table_identifier(name))
     return TableAlreadyExistsError(
         f"Table {full} already exists" if kind == "Table" else f"{kind} with same name already exists: {full}"
@@ -74,9 +74,9 @@ def already_exists(name: str, kind: str = "Table") -> TableAlreadyExistsError:
 
 
 def view_name(identifier: str | Identifier) -> str:
-    """The name of a view, which it shares with no table; as :func:`table_name`.
+    """The name of a view, which no table may have; as :func:`table_name`.
 
-    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchViewError``, if there can be none.
+    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchViewError``, if that is invalid.
     """
     try:
         return check_table_name(_joined(identifier, "view"))
@@ -85,12 +85,12 @@ def view_name(identifier: str | Identifier) -> str:
 
 
 def no_such_view(name: str) -> NoSuchViewError:
-    """The error of pyiceberg that says that there is no view of this name."""
+    """The error of pyiceberg for a missing view."""
     return NoSuchViewError(f"View does not exist: {'.'.join(table_identifier(name))}")
 
 
 def view_exists(name: str, kind: str = "View") -> ViewAlreadyExistsError:
-    """The error of pyiceberg that says that there is a view of this name; or a table (``kind``)."""
+    """The error of pyiceberg for an existing view of this name; or for a table (``kind``)."""
     full = ".".join(table_identifier(name))
     return ViewAlreadyExistsError(
         f"View already exists: {full}" if kind == "View" else f"{kind} with same name already exists: {full}"
@@ -107,7 +107,7 @@ def namespace_identifier(name: str) -> Identifier:
 def namespace_name(namespace: str | Identifier) -> str:
     """The name of a namespace: its parts joined by dots.
 
-    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchNamespaceError``, if there can be none.
+    Raises :class:`~distop.errors.InvalidName`, which is a ``NoSuchNamespaceError``, if that is invalid.
     """
     try:
         return check_name(_joined(namespace, "namespace"), "namespace")
@@ -134,7 +134,7 @@ class Namespaces:
         return self._etcd.get(self._keyspace.namespace(name))
 
     def exists(self, name: str) -> bool:
-        """Whether it was created, or something is in it."""
+        """Whether it was created, or is not empty."""
         return name == DEFAULT or self._read(name).exists or not self.is_empty(name)
 
     def is_empty(self, name: str) -> bool:
@@ -144,7 +144,7 @@ class Namespaces:
         return not any(self._pointers.names(name)) and not self.below(name)
 
     def below(self, name: str = "") -> list[str]:
-        """All created namespaces inside one, at any depth; all there are, if none is given."""
+        """All created namespaces inside one, at any depth; by default all of them."""
         prefix = self._keyspace.namespaces
         start = prefix + (escape(f"{name}.").encode() if name else b"")
         found = self._etcd.scan(start, keys_only=True).kvs
@@ -155,16 +155,16 @@ class Namespaces:
         return _properties(self._read(name))
 
     def create(self, name: str, properties: dict[str, str]) -> bool:
-        """Create it; ``False`` if it was created before. What is in it makes no difference.
+        """Create it; ``False`` if it was created before. Its content makes no difference.
 
-        Raises :class:`~distop.errors.InvalidName` if no table in it could be made.
+        Raises :class:`~distop.errors.InvalidName` if no table could be created in it.
         """
         check_new_name(name, "namespace")
         value = _encoded(properties)
         return self._change("create", name, lambda kv: None if kv.exists else Put(kv.key, value))
 
     def drop(self, name: str) -> bool:
-        """Forget it and its properties; ``False`` if it was not created."""
+        """Remove it and its properties; ``False`` if it was not created."""
         return self._change("drop", name, lambda kv: Delete(kv.key) if kv.exists else None)
 
     def update(self, name: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
@@ -176,7 +176,7 @@ class Namespaces:
         self._change("alter", name, changed)
 
     def _change(self, action: str, name: str, wanted: Callable[[KeyValue], Put | Delete | None]) -> bool:
-        """Make of a namespace what is wanted; whether anything was to be done."""
+        """Bring a namespace into the requested state; returns whether anything was changed."""
         key = self._keyspace.namespace(name)
         standing = b""
 
@@ -190,7 +190,7 @@ class Namespaces:
             return Txn((unchanged(kv),), (op, *self._pointers.audit(f"{action}-namespace", name))), True
 
         def is_ours(read: TxnResult) -> bool | None:
-            # Who wrote the same value does not matter.
+            # It does not matter which caller wrote the same value.
             return True if read.one(0, key).value == standing else None
 
         what, replied = f"namespace {name!r}", lambda: reached("namespace.after")

@@ -1,4 +1,4 @@
-"""A table loses its name and all that etcd knows of it, or gets another name and keeps what it may keep."""
+"""Dropping and renaming tables in etcd."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def insist(attempt: Callable[[], Swap], what: str, done: str) -> None:
 
 
 def check_target(pointers: Pointers, old: str, new: str) -> None:
-    """Raise ``TableAlreadyExistsError`` if a table or a view has a name that another is to have."""
+    """Raise ``TableAlreadyExistsError`` if the new name of a table belongs to a table or a view."""
     if kind := pointers.read(new).kind:
         before, after = (".".join(table_identifier(name)) for name in (old, new))
         raise TableAlreadyExistsError(f"Cannot rename {before} to {after}. {kind} already exists")
@@ -59,7 +59,7 @@ class Naming:
         self._etcd, self._keyspace = pointers.etcd, pointers.keyspace
 
     def drop(self, table: str, leave: Callable[[TableRecord], Leave]) -> None:
-        """Remove a table and everything etcd knows of it.
+        """Remove a table and all its keys.
 
         Raises ``NoSuchTableError``, and :class:`~distop.errors.IncompatibleOperation` while an operation
         runs.
@@ -67,12 +67,12 @@ class Naming:
         Parameters
         ----------
         leave:
-            Gives what does what is to be done about the files of a table.
+            Returns the function that handles the files of a table.
         """
         self._settle(table, lambda base, record: self._drop(base, record, leave(record)), "dropped")
 
     def _settle(self, table: str, attempt: Callable[[Pointer, TableRecord], Swap], done: str) -> None:
-        """Try until the outcome is known, each time with the table as it is then."""
+        """Try until the outcome is known, each time on the present state of the table."""
 
         def once() -> Swap:
             base = self._pointers.read(table)
@@ -96,7 +96,7 @@ class Naming:
 
         def ours(read: TxnResult) -> bool:
             found = pointer_of(keys, read).record
-            return found is None or found.uuid != record.uuid  # somebody may have made another one since
+            return found is None or found.uuid != record.uuid  # another one may have been created since
 
         reached("catalog.drop.before")
         outcome = self._pointers.settled(txn, ours, lambda: reached("catalog.drop.after"))
@@ -105,7 +105,7 @@ class Naming:
         return outcome
 
     def _buried(self, keys: TableKeys, record: TableRecord, renamed_to: str = "") -> Txn:
-        """A name has no table any more, and a tombstone until nothing else is left there."""
+        """Remove the table's name, and leave a tombstone until its other keys are removed."""
         tombstone = DropRecord(
             name=keys.name,
             location=record.location,
@@ -119,7 +119,7 @@ class Naming:
         return Txn((absent(key),), (*table_deletes(keys), Put(key, encode(tombstone))))
 
     def _tidy(self, keys: TableKeys, leave: Leave = leave_files) -> None:
-        """Do what follows a change that has happened. It may fail: others do it then."""
+        """Clean up after a change. If this fails, another process does it."""
         try:
             self._pointers.finish(keys.name, leave)
         except DistopError as error:
@@ -129,7 +129,7 @@ class Naming:
         """Move a table to another name.
 
         Record, head, watermarks, settings, indexes, schedules and instance counters move in one transaction;
-        history and audit trail after it. Request ids stay behind: they were given for the old name.
+        history and audit trail after it. Request ids are not moved: they belong to the old name.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Naming:
             Batches wait, or were applied. Their publishers know the old name, and under a new one, which
             remembers none of them, they would be applied twice.
         TablePaused
-            Somebody holds it under this name.
+            It is paused.
         """
 
         def attempt(base: Pointer, record: TableRecord) -> Swap:
@@ -158,9 +158,9 @@ class Naming:
         check_idle(old, base)
         self._pointers.finish(new.name)
         self._finish_renames_to(old.name)
-        # Written with every batch: one that comes after this look makes the transaction lose.
+        # Written with every batch: a later one fails this transaction.
         looked_at = self._etcd.get(old.backlog_index)
-        # The same of every schedule that is added or changed.
+        # The same for every schedule that is added or changed.
         agenda = self._etcd.get(old.agenda)
         details = {"table": old.name}
         for prefix in (old.backlog_prefix, old.applied_prefix, old.unordered_prefix):
@@ -195,7 +195,7 @@ class Naming:
                 kv.exists and decode(kv.value, TableRecord, kv.key).uuid == record.uuid
                 for kv in (read.one(0, new.table), read.one(1, old.table))
             )
-            # Under neither name: somebody may have renamed or dropped it since.
+            # Under neither name: it may have been renamed or dropped since.
             return True if renamed else False if as_before else None
 
         reached("catalog.rename.before")
@@ -205,14 +205,14 @@ class Naming:
         return outcome
 
     def _finish_renames_to(self, table: str) -> None:
-        """What a table has left under earlier names comes before it is renamed again: it could not follow."""
+        """Move leftovers of an earlier rename first: they could not follow a second one."""
         for kv in self._etcd.scan(self._keyspace.tombstones).kvs:
             if (before := decode(kv.value, DropRecord, kv.key)).renamed_to == table:
                 self._pointers.finish(before.name)
 
     def _settings(self, keys: TableKeys) -> list[KeyValue]:
-        """All keys of an idle table but those that may be many: batches that are done with, audit trail,
-        history, requests and series, which begin anew."""
+        """All keys of an idle table, except those that may be many and are not moved: finished batches, audit
+        trail, history, requests and series."""
         requests = keys.prefix + b"request.", keys.request_expiry_prefix
         many = (keys.applied_prefix, keys.audit_prefix, keys.history_prefix, *requests, keys.series_prefix)
         found: list[KeyValue] = []

@@ -1,8 +1,8 @@
-"""The ids that a client gives to schemas, partition specs and sort orders that it adds to a table.
+"""The ids of schemas, partition specs and sort orders that a client adds to a table.
 
-It counts on from the state of the table that it has seen. If somebody has added one meanwhile, the same id
-means another thing; pyiceberg refuses that, or has two schemas of one id. As Java's catalogs do, one that is
-there already is used again, and one whose id is taken gets the next that is free.
+A client counts on from the state of the table that it has seen. If one was added concurrently, the same id
+means another thing; pyiceberg refuses that, or has two schemas with one id. As in Java's catalogs, an equal
+one is used again, and one whose id is taken gets the next free id.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from pyiceberg.table.update import (
 from pyiceberg.view.metadata import ViewVersion
 
 LAST = -1
-"""Stands for the one that the same commit has added last."""
+"""Means the last one that the same commit has added."""
 
 
 class Ids:
-    """Of one kind of thing in one table or view."""
+    """The ids of one kind of object in one table or view."""
 
     def __init__(self, name: str, there: Iterable[Any]) -> None:
         self._name = name
         self._there = {getattr(one, name): _content(one) for one in there}
         self._given: dict[int, int] = {}
-        """Ids here, by those that the client gave."""
+        """The ids here, by the client's ids."""
 
     def add(self, wanted: Any) -> Any | None:
-        """What is to be added, with the id that it gets; ``None`` if it is there."""
+        """The object to add, with its new id; ``None`` if an equal one exists."""
         given, content = getattr(wanted, self._name), _content(wanted)
         found = next((number for number, one in self._there.items() if one == content), None)
         number = found if found is not None else self._free(given)
@@ -65,7 +65,7 @@ def _content(one: Schema | PartitionSpec | SortOrder | ViewVersion) -> Any:
 
 
 def renumbered(updates: Iterable[TableUpdate], base: TableMetadata) -> tuple[TableUpdate, ...]:
-    """The same updates, with ids that fit to the table as it is."""
+    """The same updates, with ids that fit the present table."""
     schemas = Ids("schema_id", base.schemas)
     specs = Ids("spec_id", base.partition_specs)
     orders = Ids("order_id", base.sort_orders)

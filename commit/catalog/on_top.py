@@ -1,12 +1,12 @@
-"""Appends that lost to other commits, put on top of them by the catalog, where table or commit ask for it.
+"""Appends that lost to other commits and are rebased by the catalog, if the table or the commit asks for it.
 
-That the operation of a snapshot is ``append`` does not say that it may be: a MERGE or an upsert that has only
-inserted, and an overwrite of what was empty, look the same. When they are refused their programs look at the
-table again, and may find a conflict. So nothing is put on top unless ``distop.on-conflict`` is ``rebase``.
+The operation ``append`` of a snapshot does not prove that it may be rebased: a MERGE or an upsert that has
+only inserted, and an overwrite of an empty table, look the same. After a refusal their programs read the
+table again, and may find a conflict. So nothing is rebased unless ``distop.on-conflict`` is ``rebase``.
 
-The snapshot keeps its id, by which programs find out whether it was committed. Its files are listed anew: of
-what the program has written itself the table refers to data files only, and so the program may remove the
-manifests that it takes for those of an attempt that failed, as Iceberg's Java library does.
+The snapshot keeps its id, by which programs find out whether it was committed. Its files are listed in a new
+manifest: the table then refers only to the program's data files, so the program may remove its manifests as
+those of a failed attempt, as Iceberg's Java library does.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to become of a table, and what must hold of it as it is now."""
+    """The updates of a table, and their requirements on its present state."""
 
     requirements: tuple[TableRequirement, ...]
     updates: tuple[TableUpdate, ...]
     rebases: bool = False
-    """Whether it may be put on top of others."""
+    """Whether it may be rebased."""
     draft: Draft | None = None
-    """Of what was written for it."""
+    """Files that were written for it."""
 
     def discard(self) -> None:
-        """It will not be published. Never raises."""
+        """Remove those files: it will not be published. Never raises."""
         if self.draft is not None:
             self.draft.discard()
 
@@ -60,7 +60,7 @@ class Wanted:
 def as_of_now(
     current: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
 ) -> Wanted:
-    """What a commit wants of the table as it is now: the same, unless it has lost and may be put on top.
+    """The updates for the present table: the same, unless the commit has lost and may be rebased.
 
     Raises ``CommitFailedException`` if it has lost in a way that pyiceberg would take for a wrong value, and
     :class:`~distop.errors.InvalidArgument` if what it asks for there is not.
@@ -73,7 +73,8 @@ def as_of_now(
         try:
             return _on_top(current, snapshot, requirements, updates)
         except Exception as error:
-            # Its program reaches its own files, which this process may not: it is refused, and tries itself.
+            # The program can read its own files, which this process may not: it is refused, and tries again
+            # itself.
             log.warning("append_not_put_on_top", extra={"location": base.location, "error": str(error)})
     _check_fresh(updates, base)
     return Wanted(requirements, updates, rebases=True)
@@ -105,7 +106,8 @@ def _on_top(
 
 
 def _check_fresh(updates: Sequence[TableUpdate], base: TableMetadata) -> None:
-    """What pyiceberg takes for a wrong value has lost to a commit to another branch: it can be made again."""
+    """An error that pyiceberg calls a wrong value: the commit lost to one of another branch, and can be
+    repeated."""
     if isinstance(base, TableMetadataV1):
         return
     for update in updates:
@@ -118,7 +120,7 @@ def _check_fresh(updates: Sequence[TableUpdate], base: TableMetadata) -> None:
 
 
 def _append_in(updates: Sequence[TableUpdate]) -> Snapshot | None:
-    """The snapshot of a commit that does nothing but append it to the main branch."""
+    """The snapshot of a commit that only appends it to the main branch."""
     added = [one.snapshot for one in updates if isinstance(one, AddSnapshotUpdate)]
     moved = [one for one in updates if isinstance(one, SetSnapshotRefUpdate)]
     if len(added) != 1 or len(moved) != 1 or len(updates) != 2:
@@ -141,9 +143,10 @@ def _rebases(snapshot: Snapshot, base: TableMetadata) -> bool:
 
 
 def _follows(snapshot: Snapshot, base: TableMetadata, requirements: Sequence[TableRequirement]) -> bool:
-    """Whether what its program has seen is a past of what is there now, of the same format and columns.
+    """Whether the state that the program has seen is an ancestor of the present one, with the same format and
+    columns.
 
-    All that came between is known, and the snapshot is not among it: a request may come twice.
+    All snapshots in between are known, and this one is not among them: a request may be repeated.
     """
     if base.format_version != FORMAT_VERSION or snapshot.schema_id != base.current_schema_id:
         return False
@@ -172,9 +175,9 @@ def _check_brings_files_only(
 
 
 def _summary(snapshot: Snapshot, made: Rebased) -> Summary:
-    """What the program tells, with the totals of the table as it is now.
+    """The program's summary, with the totals of the present table.
 
-    Raises ``ValueError`` if its manifests list other files than it tells of.
+    Raises ``ValueError`` if its manifests list other files than its summary.
     """
     assert snapshot.summary is not None
     told = snapshot.summary.additional_properties

@@ -1,6 +1,6 @@
 """The properties of a pyiceberg catalog that say how to reach etcd.
 
-``etcd.endpoints`` (or ``uri``), ``etcd.prefix`` and so on lie over the environment, which says the rest.
+``etcd.endpoints`` (or ``uri``), ``etcd.prefix`` and so on override the environment.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _SCHEME = "etcd://"
 
 
 def etcd_config(properties: Mapping[str, str]) -> EtcdConfig:
-    """How to reach etcd by a catalog's properties, and by the environment where they do not say.
+    """The configuration of etcd from a catalog's properties, and from the environment for the rest.
 
-    Raises :class:`~distop.errors.InvalidArgument` for a property ``etcd.*`` that there is not.
+    Raises :class:`~distop.errors.InvalidArgument` for an unknown property ``etcd.*``.
     """
     given = {name: value for name, value in properties.items() if name.startswith("etcd.") and value}
     if unknown := sorted(given.keys() - _OPTIONS.keys()):

@@ -1,4 +1,4 @@
-"""Where tables of the catalog live, and the folders that are theirs."""
+"""Locations of tables in the catalog, and their folders."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def new_location(
     properties: Mapping[str, str],
     properties_of: Callable[[str], Mapping[str, str]],
 ) -> str:
-    """Where a table that is to be made will live: as given; else in a folder that is named after it, and that
+    """The location of a new table: as requested; else a folder that is named after the table, and that
     no table has had before.
 
     Parameters
     ----------
     properties:
-        Of the catalog.
+        The properties of the catalog.
     properties_of:
-        Those of a namespace.
+        Returns the properties of a namespace.
     """
     if given:
         spelled = canonical(given)
@@ -56,40 +56,41 @@ def new_location(
 
 
 def _in_path(name: str) -> str:
-    """A name as a part of a path that no program misreads."""
+    """A name as a part of a path, without characters that programs misread."""
     return re.sub(r"[^\w.-]", "_", name) if name.strip(".") else "_"
 
 
 class Folder:
-    """The folder of a table, reached as the catalog reaches it. Without its owner file nothing in it is ever
-    removed, so that an owner file which cannot be written is no reason to fail."""
+    """The folder of a table, with the storage options of the catalog. Without its owner file nothing in it is
+    ever removed, so that an owner file which cannot be written is no reason to fail."""
 
     def __init__(self, record: TableRecord, properties: Mapping[str, str]) -> None:
         self._record = record
         self._storage: StorageOptions = storage_of(record) or storage_from(properties)
 
     def is_free(self) -> bool:
-        """Whether it can be the table's own, as far as can be seen from here.
+        """Whether the table can own it, as far as this process can see.
 
         Raises :class:`~distop.errors.LocationInUse` if it is another table's.
         """
         return bool(self._softly(is_free))
 
     def mark(self) -> None:
-        """Make it the table's own, where :meth:`is_free` has said that it can be."""
+        """Write the owner file, after :meth:`is_free` has returned true."""
         self._softly(mark_folder)
 
     def take(self) -> None:
-        """Make it the table's own, if it was found empty, and who made the table has died before that."""
+        """Write the owner file, if the folder was empty and the creator of the table died before writing
+        it."""
         if self._record.found_empty:
             self._softly(partial(take_folder, found_empty=True))
 
     async def leave(self, record: DropRecord) -> None:
-        """Nothing says any longer that what is there is the table's own: it is dropped."""
+        """Remove the owner file of a dropped table."""
         await asyncio.to_thread(self._softly, give_folder_up)
 
     def remove(self, files: Files) -> None:
-        """Remove those of the files that lie in it."""
+        """Remove the given files that are in it."""
         remove_files(files.below(self._record.location).all(), self._storage)
 
     def _softly(self, call: Callable[[str, str, StorageOptions], T]) -> T | None:

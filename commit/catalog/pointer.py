@@ -1,4 +1,4 @@
-"""What stands in etcd of one name of the catalog, what moves it, and what came of an attempt."""
+"""The state of one name of the catalog in etcd, moves of it, and the outcome of an attempt."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from distop.metastore.records.table import Head, TableRecord, ViewRecord, decode
 from distop.metastore.tables.locations import Claim
 
 FOREIGN = "foreign"
-"""What ``Head.operation`` says when a program other than distop has moved the head."""
+"""``Head.operation`` after a program other than distop has moved the head."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pointer:
-    """What stands in etcd of a table or a view, read at one revision."""
+    """The state of a table or a view in etcd, read at one revision."""
 
     record_kv: KeyValue
     head_kv: KeyValue
     run_ops_kv: KeyValue
     leftovers: bool = False
-    """Whether an operation that has ended still has keys or staged files to be collected."""
+    """Whether an ended operation still has keys or staged files to collect."""
     view_kv: KeyValue
-    """Of the view that has this name, and no table then."""
+    """The view that has this name; there is no table then."""
 
     @property
     def record(self) -> TableRecord | None:
@@ -42,7 +42,7 @@ class Pointer:
 
     @property
     def kind(self) -> str:
-        """``Table`` or ``View``, whichever has the name; empty: nobody has."""
+        """``Table`` or ``View``, whichever has the name; empty: it is free."""
         return "Table" if self.record_kv.exists else "View" if self.view_kv.exists else ""
 
     @property
@@ -53,19 +53,19 @@ class Pointer:
 
 @dataclass(frozen=True)
 class Move:
-    """What makes a table, or moves its head, as part of a transaction."""
+    """The part of a transaction that creates a table, or moves its head."""
 
     keys: TableKeys
     txn: Txn
     head: Head
     ours: Callable[[Pointer], bool | None]
-    """Whether what stands there now came of it; ``None`` if that cannot be told."""
+    """Whether the present state results from it; ``None`` if that is unknown."""
     claim: Claim | None = None
-    """To the place where the table will be, if that is a new one."""
+    """The claim to the table's new location, if that changes."""
     new: bool = False
 
     def found(self, read: TxnResult, at: int) -> Pointer:
-        """Record and head, of what a transaction has read."""
+        """Record and head, from the reads of a transaction."""
         keys = self.keys
         return Pointer(
             record_kv=read.one(at, keys.table),
@@ -76,17 +76,17 @@ class Move:
 
 
 class Swap(Enum):
-    """What became of an attempt to move the head."""
+    """The outcome of an attempt to move the head."""
 
     DONE = "done"
     LOST = "lost"
-    """It did not happen and never will: something it was based on has moved."""
+    """It did not happen and never will: the state that it was based on has changed."""
     UNKNOWN = "unknown"
-    """etcd gives no answer: nothing may be concluded, and no file may be deleted."""
+    """etcd gives no answer: the outcome is unknown, and no file may be deleted."""
 
 
 def reads(keys: TableKeys) -> tuple[Get, ...]:
-    """Reads what :func:`pointer_of` takes."""
+    """The reads for :func:`pointer_of`."""
     collecting = keys.keyspace.active + escape(keys.name).encode() + b"."
     return (
         Get(keys.table),
@@ -98,7 +98,7 @@ def reads(keys: TableKeys) -> tuple[Get, ...]:
 
 
 def pointer_of(keys: TableKeys, result: TxnResult) -> Pointer:
-    """What :func:`reads` has found."""
+    """The pointer from the results of :func:`reads`."""
     return Pointer(
         record_kv=result.one(0, keys.table),
         head_kv=result.one(1, keys.head),
@@ -109,7 +109,7 @@ def pointer_of(keys: TableKeys, result: TxnResult) -> Pointer:
 
 
 def same(base: Pointer) -> tuple[Compare, ...]:
-    """Nothing of it has moved since it was read."""
+    """The compares that it has not changed since it was read."""
     return unchanged(base.record_kv), unchanged(base.head_kv), unchanged(base.run_ops_kv)
 
 

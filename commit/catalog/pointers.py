@@ -1,7 +1,7 @@
 """The tables of the catalog in etcd: reading their records and heads, and the transactions that move them.
 
 Every change is one transaction that compares what it was based on. A lost reply is answered by sending the
-same transaction again, which can happen only once, and by looking whose work stands there (P8).
+same transaction again, which can happen only once, and by reading whose write is there (P8).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
 
 PAGE = 1000
-"""Keys read at a time."""
+"""Keys read in one request."""
 READ_BITE = 1000
-"""Tables read at a time."""
+"""Tables read in one request."""
 
 
 class Pointers:
@@ -61,32 +61,32 @@ class Pointers:
         self.etcd = etcd
         self.keyspace: Keyspace = etcd.keyspace
         self.by = by
-        """Who does what is done, for the audit trail."""
+        """The caller, for the audit trail."""
         self._note = note
 
     def acting(self, by: str, note: Note | None = None) -> Pointers:
-        """The same, for one request of somebody; whatever is changed takes the note along."""
+        """The same for one request; all changes include the note."""
         return Pointers(self.etcd, by or self.by, note)
 
     # -- reading ---------------------------------------------------------------------------------------
 
     def read(self, table: str) -> Pointer:
-        """What stands of a table now."""
+        """The present pointer of a table."""
         keys = self.keyspace.table(table)
         result = self.etcd.txn(Txn(then=reads(keys)))
         return pointer_of(keys, result)
 
     def tables(self, namespace: str = "", after: str = "") -> Iterator[str]:
         """Names of all tables from behind ``after`` on, in key order; with a namespace, those that begin with
-        it and a dot. They are read as they are asked for."""
+        it and a dot. They are read on demand."""
         return self._names(self.keyspace.tables, namespace, after)
 
     def views(self, namespace: str = "", after: str = "") -> Iterator[str]:
-        """As :meth:`tables`, of views."""
+        """As :meth:`tables`, for views."""
         return self._names(self.keyspace.views, namespace, after)
 
     def names(self, namespace: str = "") -> Iterator[str]:
-        """Those of tables, and then those of views."""
+        """The names of tables, and then those of views."""
         return chain(self.tables(namespace), self.views(namespace))
 
     def _names(self, index: bytes, namespace: str, after: str) -> Iterator[str]:
@@ -102,7 +102,8 @@ class Pointers:
                 start = page.kvs[-1].key + b"\0"
 
     def published(self, names: Iterable[str]) -> Iterator[str]:
-        """Those tables among ``names`` that a program of Iceberg can load, or is told why it cannot."""
+        """The tables among ``names`` that a program of Iceberg can load, or that have an error saying why
+        not."""
         rest = iter(names)
         while some := tuple(islice(rest, READ_BITE)):
             tables = [self.keyspace.table(name) for name in some]
@@ -121,7 +122,7 @@ class Pointers:
     # -- moving ----------------------------------------------------------------------------------------
 
     def created(self, record: TableRecord, head: Head, action: str = "create-table") -> Move:
-        """Make a table with its record and head, unless it exists. ``action``: what the audit trail says."""
+        """Create a table with its record and head, unless it exists. ``action``: for the audit trail."""
         keys = self.keyspace.table(check_new_name(record.name, "name"))
         claim, tombstone = Claim.of(self.keyspace, record), self.keyspace.dropped(record.name)
         txn = Txn(
@@ -137,7 +138,7 @@ class Pointers:
         def ours(found: Pointer) -> bool | None:
             if found.record is not None and found.record.uuid == record.uuid:
                 return True
-            try:  # somebody may have renamed it since
+            try:  # it may have been renamed since
                 return None if self.standing(claim).exists else False
             except DistopError:
                 return None
@@ -145,10 +146,10 @@ class Pointers:
         return Move(keys, txn, head, ours, claim, new=True)
 
     def check_new(self, record: TableRecord) -> str:
-        """What has a name that is wanted for a table, see :attr:`Pointer.kind`; empty: it is free. A drop of
-        an earlier one that was interrupted is finished.
+        """The kind of the present owner of a table's name, see :attr:`Pointer.kind`; empty: it is free. A
+        drop of an earlier one that was interrupted is finished.
 
-        Raises :class:`~distop.errors.LocationInUse` if another table lives where it would.
+        Raises :class:`~distop.errors.LocationInUse` if another table has its location.
         """
         self.finish(record.name)
         if kind := self.read(record.name).kind:
@@ -157,7 +158,7 @@ class Pointers:
         return ""
 
     def finish(self, table: str, leave: Leave = leave_files) -> None:
-        """Finish what a drop or a rename has left under a name, so that it is not the next table's past."""
+        """Finish an interrupted drop or rename, so that the next table with the name has no history of it."""
         tombstone = self.keyspace.dropped(table)
         if (dropped := self.etcd.get(tombstone)).exists:
             before = decode(dropped.value, DropRecord, tombstone)
@@ -165,12 +166,13 @@ class Pointers:
             self.etcd.run(lambda client: finish_drop(client, keys, before, leave))
 
     def check_free(self, claim: Claim) -> None:
-        """Raises :class:`~distop.errors.LocationInUse` if another table lives at a place, above or below."""
+        """Raises :class:`~distop.errors.LocationInUse` if another table has this location, or one above or
+        below it."""
         result = self.etcd.run(lambda client: client.read_at_once(claim.reads()))
         claim.check([result.got(index) for index in range(len(claim.reads()))])
 
     def standing(self, claim: Claim) -> KeyValue:
-        """What stands where a claim would."""
+        """The present key of a claim."""
         return self.etcd.get(claim.key)
 
     def moved(
@@ -181,25 +183,26 @@ class Pointers:
         record: TableRecord | None = None,
         besides: Txn = Txn(),
     ) -> Move:
-        """Put a new head (and record), if head and record are still as read; and do what is ``besides``.
+        """Put a new head (and record), if head and record are unchanged; with ``besides`` in the same
+        transaction.
 
         Parameters
         ----------
         landed:
-            Whether the given, later head has ours behind it; ``None`` if that cannot be told.
+            Whether ours is an ancestor of the given, later head; ``None`` if that is unknown.
         """
         keys = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
         txn = Txn((unchanged(base.head_kv), unchanged(base.record_kv)), (Put(keys.head, encode(head)),))
         txn, claim = txn + besides, None
         if record is not None:
-            check_idle(keys, base)  # operations write where the table was when they began
+            check_idle(keys, base)  # operations write to the location of the table at their start
             txn += Txn((unchanged(base.run_ops_kv),), (Put(keys.table, encode(record)),))
             txn += self.passed_on(base, record)
             claim = Claim.of(self.keyspace, record)
         return Move(keys, txn, head, lambda found: landed(found.head), claim)
 
     def check_fits(self, moves: Sequence[Move]) -> None:
-        """Raises :class:`~distop.errors.ArgumentTooLarge` if they are more than one transaction holds."""
+        """Raises :class:`~distop.errors.ArgumentTooLarge` if they do not fit into one transaction."""
         txn = _together(moves)
         whole = txn if self._note is None else txn + self._note.beside("")
         if whole.weight() > MAX_OPS or whole.size() > MAX_REQUEST_BYTES:
@@ -211,15 +214,15 @@ class Pointers:
             )
 
     def send(self, moves: Sequence[Move]) -> Swap:
-        """Make several moves, of one table each, in one transaction: all of them or none.
+        """Make several moves, one for each table, in one transaction: all of them or none.
 
-        Raises :class:`~distop.errors.LocationInUse` if another table lives where one of these would.
+        Raises :class:`~distop.errors.LocationInUse` if another table has the location of one of these.
         """
         txn = _together(moves)
 
         def ours(read: TxnResult) -> bool | None:
-            # All of it has happened or nothing: who finds his own in one table knows of all. Not to find it
-            # says less: a table that was made may have been dropped since.
+            # All of it has happened or nothing: a match in one table proves all. No match
+            # proves nothing: a table that was created may have been dropped since.
             verdicts = {move.ours(move.found(read, 2 * at)) for at, move in enumerate(moves)}
             return True if True in verdicts else None if None in verdicts else False
 
@@ -236,7 +239,7 @@ class Pointers:
         return self.read(move.keys.name).record is not None
 
     def passed_on(self, base: Pointer, record: TableRecord) -> Txn:
-        """The claim of a table becomes that of what it is to be."""
+        """Replace the claim of a table by that of its new record."""
         assert base.record is not None
         claim = Claim.of(self.keyspace, base.record)
         standing = self.standing(claim)
@@ -258,9 +261,9 @@ class Pointers:
         Parameters
         ----------
         ours:
-            Whether what its ``otherwise`` branch has read was written by it.
+            Whether the values that its ``otherwise`` branch has read were written by it.
         result:
-            For the note of the request, if there is one.
+            The result in the note of the request, if there is one.
         """
         note = None if self._note is None else self._note.beside(result)
         try:
@@ -271,11 +274,11 @@ class Pointers:
             return Swap.UNKNOWN
         if read.succeeded:
             if any(isinstance(op, Put) and op.key.startswith(self.keyspace.audit_prefix) for op in txn.then):
-                with suppress(DistopError):  # what has happened is not to look as if it had failed
+                with suppress(DistopError):  # a change that has happened must not look like a failure
                     self.etcd.run(lambda client: prune_softly(client, self.keyspace.audit_prefix))
             return Swap.DONE
         if note is not None:
-            # It was written by this very transaction, by a repeat of the request, or by nobody.
+            # It was written by this transaction, by a repetition of the request, or not at all.
             standing, put = read.got(len(read.results) - 1), note.then[0]
             assert isinstance(put, Put)
             return Swap.DONE if standing and standing[0].value == put.value else Swap.LOST
@@ -283,8 +286,8 @@ class Pointers:
         return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
 
     def audit(self, action: str, target: str, *tables: TableKeys, reason: str = "") -> list[Put]:
-        """The entries of an action, for the transaction that does it: in the trail of the installation, and
-        of the tables."""
+        """The audit entries of an action, for the transaction that executes it: in the trail of the
+        installation, and of the tables."""
         trails: tuple[Keyspace | TableKeys, ...] = (self.keyspace, *tables)
         who: dict[str, Any] = {"by": self.by, "reason": reason, "at": time.time()}
         return [audit_put(trail, action, target=target, **who) for trail in trails]
@@ -309,4 +312,4 @@ def _is_iceberg(kv: KeyValue) -> bool:
     try:
         return kv.exists and decode(kv.value, TableRecord, kv.key).format == "iceberg"
     except CorruptRecord:
-        return True  # whoever loads it is told
+        return True  # loading it raises the error

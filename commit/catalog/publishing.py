@@ -1,6 +1,6 @@
-"""What a commit makes of tables: their metadata files are written, then all their heads move at once.
+"""Publishes commits: the metadata files of the tables are written, then all their heads move at once.
 
-What certainly was not published is removed again. Where nobody knows, it stays.
+Files that were certainly not published are removed. If the outcome is unknown, they stay.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ from distop.metastore.tables.locations import Claim
 
 @dataclass(frozen=True)
 class Step:
-    """What a commit does to one table."""
+    """A commit to one table."""
 
     identifier: Identifier
     staged: StagedTable
     move: Move
     record: TableRecord | None
-    """Of a table that is new, or has another location."""
+    """The folder of a table that is new, or has another location."""
     written: bool = False
-    """Whether its metadata file was there before."""
+    """Whether its metadata file existed before."""
     rebases: bool = False
-    """Whether it may be made again on what others have committed meanwhile."""
+    """Whether it may be repeated on the result of concurrent commits."""
     discard: Callable[[], None] = lambda: None
-    """Removes what else was written for it."""
+    """Removes other files that were written for it."""
 
 
 class Overtaken(CommitFailedException):
-    """Somebody was faster between the look at the tables and the commit, which may be made again."""
+    """The tables changed between reading them and the commit, which may be repeated."""
 
 
 class Publishing:
-    """Makes tables of one installation, and gives them other metadata.
+    """Creates tables of one installation, and changes their metadata.
 
     Parameters
     ----------
     properties:
-        Of the catalog.
+        The properties of the catalog.
     file_io:
         Access to a file of a table.
     """
@@ -78,14 +78,14 @@ class Publishing:
         written: bool = False,
         besides: Txn = Txn(),
     ) -> Step:
-        """A table that is to be. Raises ``TableAlreadyExistsError``.
+        """A table to create. Raises ``TableAlreadyExistsError``.
 
         Parameters
         ----------
         written:
-            Its metadata file is there already.
+            Its metadata file exists already.
         besides:
-            What else happens then.
+            Further writes of the transaction.
         """
         name, metadata = table_name(identifier), staged.metadata
         check_properties(metadata.properties, metadata.location)
@@ -97,7 +97,8 @@ class Publishing:
             location=canonical(metadata.location),
             created_at=time.time(),
             created_by=FOREIGN,
-            # Not the table's own: it must tell this attempt from another one to register the same files.
+            # Not the table's uuid: it must distinguish this attempt from another one to register the same
+            # files.
             uuid=str(uuid4()),
         )
         if kind := self._pointers.check_new(record):
@@ -109,7 +110,7 @@ class Publishing:
         return Step(table_identifier(name), staged, move, record, written=written)
 
     def moving(self, current: Table, pointer: Pointer, staged: StagedTable, besides: Txn) -> Step:
-        """A table that is to have other metadata. ``besides``: what else happens then."""
+        """A table whose metadata changes. ``besides``: further writes of the transaction."""
         record = pointer.record
         if record is not None and record.location != (moved := canonical(staged.metadata.location)):
             record.location = moved
@@ -127,16 +128,16 @@ class Publishing:
         return Step(current.name(), staged, move, record)
 
     def publish(self, steps: Sequence[Step]) -> None:
-        """Do all of them, at once, or nothing.
+        """Publish all of them at once, or nothing.
 
         Raises
         ------
         CommitFailedException, TableAlreadyExistsError
-            Somebody was faster, nothing has happened.
+            A concurrent commit won, nothing has happened.
         CommitStateUnknownException
-            Nobody knows whether it has happened; no file was removed.
+            The outcome is unknown; no file was removed.
         ArgumentTooLarge
-            They are more than one transaction holds.
+            They do not fit into one transaction.
         """
         names = ", ".join(".".join(step.identifier) for step in steps)
         moves = [step.move for step in steps]
@@ -172,7 +173,7 @@ class Publishing:
         return Folder(record, self._properties)
 
     def _is_behind(self, found: Head | None, ours: str, base: str) -> bool | None:
-        """Whether a head has our metadata among its ancestors, as far as its log reaches back."""
+        """Whether a head has our metadata among its ancestors, according to its metadata log."""
         if found is None:
             return None
         if found.metadata_location in (ours, base):
@@ -188,7 +189,7 @@ class Publishing:
 
 
 def undo(steps: Sequence[Step]) -> None:
-    """Remove what was written for what certainly was not published, and will not be; best effort."""
+    """Remove the files of commits that were certainly not published and never will be; best effort."""
     for step in steps:
         if not step.written:
             with suppress(Exception):

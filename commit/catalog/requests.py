@@ -1,8 +1,8 @@
-"""Request ids that a program of Iceberg gives to what it commits: a commit that comes again is done once.
+"""Request ids of commits by programs of Iceberg: a repeated commit takes effect once.
 
-The id is the property ``distop.request-id`` of the snapshot. It stands in etcd beside those of operations,
-and is written in the transaction that moves the head. Who has not heard of a commit writes the rows again,
-commits them under the same id, and is told that it is done: the files of the second time belong to no
+The id is the property ``distop.request-id`` of the snapshot. It is stored in etcd like those of operations,
+and is written in the transaction that moves the head. A program that lost the reply writes the rows again,
+commits them under the same id, and gets the answer that it is done: its second files belong to no
 snapshot.
 """
 
@@ -55,7 +55,8 @@ def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str) -> bool:
 
 
 def noting(etcd: SyncEtcd, keys: TableKeys, request_id: str) -> Txn:
-    """What notes the id, if nobody has used it. Nobody else may look after this table: old ones go first."""
+    """The writes that note the id, if it is unused. The table may have no leader, so old ids are removed
+    here."""
     now = time.time()
     with suppress(DistopError):
         etcd.run(lambda client: forget(client, keys, now))

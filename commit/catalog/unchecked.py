@@ -1,7 +1,7 @@
-"""Rows that a program of Iceberg commits to a table whose rows must keep rules: nobody has checked them.
+"""Rows that a program of Iceberg commits, unchecked, to a table with rules.
 
-They are refused when they would come into the main branch, as through every other way that checks none. A
-branch may have them: whoever publishes it through distop has it validated before.
+They are refused in the main branch, as in every other way in that does not check rules. A
+branch may have them: publishing it through distop validates it first.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _must_keep(checks: Any) -> bool:
 
 
 def _new(known: Mapping[int, Snapshot], live: set[int], wanted: int | None) -> list[Snapshot]:
-    """The snapshots that would be in the history of the main branch, and are not now."""
+    """The snapshots that the commit would add to the history of the main branch."""
     found: list[Snapshot] = []
     while wanted is not None and wanted not in live and (snapshot := known.get(wanted)) is not None:
         found.append(snapshot)

@@ -1,4 +1,4 @@
-"""What an update of a table may not say, whoever sends it."""
+"""Checks of updates of a table, for all callers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from distop.commit.layout.schemas import check_fields, check_schema
 
 
 def check_updates(updates: Iterable[TableUpdate]) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` if a property, column or field cannot be."""
+    """Raise :class:`~distop.errors.InvalidArgument` if a property, column or field is invalid."""
     for update in updates:
         if isinstance(update, SetPropertiesUpdate):
             check_properties(update.updates)

@@ -1,7 +1,7 @@
-"""The part of the pyiceberg catalog that concerns views: SQL that engines keep under a name.
+"""The part of the pyiceberg catalog that concerns views: SQL that engines store under a name.
 
-A view's metadata is a JSON file in its folder, which is never changed; etcd says which one it is. What
-certainly was not published is removed again. Where nobody knows, it stays.
+A view's metadata is a JSON file in its folder, which is never changed; etcd has its location. A file that
+was certainly not published is removed. If the outcome is unknown, it stays.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 
 class StoredView(View):
-    """A view, and where its metadata is."""
+    """A view, and the location of its metadata."""
 
     def __init__(self, name: str, metadata: ViewMetadata, metadata_location: str) -> None:
         super().__init__(table_identifier(name), metadata)
@@ -77,7 +77,7 @@ class ViewCatalog(NamespaceCatalog):
         return self._made(name, metadata, "create-view")
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
-        """Take in a view that exists as a file. Raises as :meth:`create_view`."""
+        """Register a view that exists as a file. Raises as :meth:`create_view`."""
         name = view_name(identifier)
         self._check_namespace_of(identifier)
         self._views.check_free(name)
@@ -89,12 +89,12 @@ class ViewCatalog(NamespaceCatalog):
         return self._made(name, metadata, "register-view", metadata_location)
 
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
-        """The views right in a namespace. Raises ``NoSuchNamespaceError``."""
+        """The views directly in a namespace. Raises ``NoSuchNamespaceError``."""
         return list(self.views_after(namespace))
 
     def views_after(self, namespace: str | Identifier, last: Identifier = ()) -> Iterator[Identifier]:
-        """Those of :meth:`list_views` behind the ``last`` one seen, in an order that stays; read as they are
-        asked for. Raises ``NoSuchNamespaceError``."""
+        """The views of :meth:`list_views` behind ``last``, in a stable order; read on demand. Raises
+        ``NoSuchNamespaceError``."""
         name = self._existing(namespace)
         wanted = namespace_identifier(name)
         found = self._pointers.views("" if name == DEFAULT else name, view_name(last) if last else "")
@@ -109,7 +109,7 @@ class ViewCatalog(NamespaceCatalog):
         return True
 
     def view_metadata_location(self, identifier: str | Identifier) -> str:
-        """Where the present metadata of a view is. Raises ``NoSuchViewError``."""
+        """The location of the present metadata of a view. Raises ``NoSuchViewError``."""
         return self._views.read(view_name(identifier))[0].metadata_location
 
     def load_view(self, identifier: str | Identifier) -> StoredView:
@@ -118,7 +118,7 @@ class ViewCatalog(NamespaceCatalog):
         return StoredView(view_name(identifier), self._read(location), location)
 
     def drop_view(self, identifier: str | Identifier) -> None:
-        """Forget a view; its files stay. Raises ``NoSuchViewError``."""
+        """Remove a view; its files stay. Raises ``NoSuchViewError``."""
         self._views.drop(view_name(identifier))
 
     def rename_view(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
@@ -137,16 +137,16 @@ class ViewCatalog(NamespaceCatalog):
         requirements: Sequence[ViewRequirement],
         updates: Sequence[ViewUpdate],
     ) -> StoredView:
-        """Change a view. What others have changed meanwhile stays: the updates are applied to that.
+        """Change a view. Concurrent changes stay: the updates are applied to their result.
 
         Raises
         ------
         CommitFailedException
-            A requirement does not hold, or it is changed all the time; nothing has happened.
+            A requirement does not hold, or the view keeps changing; nothing has happened.
         CommitStateUnknownException
-            Nobody knows whether it has happened; no file was removed.
+            The outcome is unknown; no file was removed.
         NoSuchViewError
-            There is none.
+            There is no such view.
         """
         name = view_name(identifier)
         for _ in range(MAX_TRIES):
@@ -164,7 +164,7 @@ class ViewCatalog(NamespaceCatalog):
         raise CommitFailedException(f"View {name} is changed all the time, it was not changed")
 
     def _made(self, name: str, metadata: ViewMetadata, action: str, given: str = "") -> StoredView:
-        """Make a view. ``given``: where its metadata is, if that is there already."""
+        """Create a view. ``given``: the location of its metadata, if that exists already."""
         record = ViewRecord(
             location=canonical(metadata.location),
             metadata_location=given,
@@ -180,13 +180,13 @@ class ViewCatalog(NamespaceCatalog):
         return StoredView(name, metadata, record.metadata_location)
 
     def _check_place(self, name: str, record: ViewRecord) -> None:
-        """Raise :class:`~distop.errors.LocationInUse` if another table or view lives where it is to be, here
+        """Raise :class:`~distop.errors.LocationInUse` if another table or view has its location, here
         or in another installation."""
         self._views.check_place(name, record)
         Folder(TableRecord(name=name, location=record.location, uuid=record.uuid), self.properties).is_free()
 
     def _moved(self, name: str, written: str, send: Callable[[], Swap]) -> bool:
-        """Whether a pointer has been moved; if certainly not, what was written for it is removed."""
+        """Whether a pointer was moved; if certainly not, the files written for it are removed."""
         try:
             outcome = send()
         except DistopError:

@@ -1,7 +1,7 @@
-"""What a view is, and what updates make of it: Iceberg's view spec, version 1. Nothing here is kept anywhere.
+"""The metadata of views, and updates of it: Iceberg's view spec, version 1. Pure functions.
 
-A commit names no version that it was made on, only the uuid of the view. So updates are applied to the view
-as it is, in their order, and those that others have made stay: a new version is one more, under the next id.
+A commit does not name the version that it is based on, only the uuid of the view. So updates are applied to
+the view as it is, in their order, and concurrent ones stay: a new version gets the next id.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from distop.commit.layout.schemas import check_schema
 from distop.errors import InvalidArgument
 
 MAX_SQL = 256 << 10
-"""Characters of one representation."""
+"""Longest SQL of one representation, in characters."""
 MAX_REPRESENTATIONS = 20
-"""Of one version: one for each dialect."""
+"""Most representations of one version: one for each dialect."""
 MAX_KEPT = 100
-"""Versions of a view that :data:`KEEP` may ask for."""
+"""Most versions that :data:`KEEP` may ask for."""
 MAX_LOG = 1000
-"""Entries that say which version was there when."""
+"""Most entries of the history of versions."""
 MAX_UPDATES = 500
-"""Of one commit."""
+"""Most updates of one commit."""
 MAX_ID = (1 << 31) - 1
 MAX_TIME_MS = (1 << 53) - 1
 
 KEEP, KEEP_DEFAULT = "version.history.num-entries", 10
-"""The property that says how many versions are kept."""
+"""The property for the number of versions to keep."""
 MAY_DROP_DIALECTS = "replace.drop-dialect.allowed"
 
 
@@ -80,7 +80,7 @@ ViewRequirement: TypeAlias = AssertViewUUID
 def new_view(
     location: str, schema: Schema, version: ViewVersion, properties: Mapping[str, str]
 ) -> ViewMetadata:
-    """A view that is to be made. Raises as :func:`check_view`."""
+    """A new view. Raises as :func:`check_view`."""
     first = version.model_copy(update={"version_id": 1, "schema_id": 0})
     metadata = ViewMetadata(
         **_named(
@@ -124,12 +124,12 @@ def view_after(
 
 
 def check_view(metadata: ViewMetadata, standing: Mapping[str, str] | None = None) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` for what is no view, or more than one has use for.
+    """Raise :class:`~distop.errors.InvalidArgument` for an invalid view, or one that is too large.
 
     Parameters
     ----------
     standing:
-        Properties that it has already.
+        Its present properties.
     """
     try:
         UUID(metadata.view_uuid)
@@ -163,7 +163,7 @@ def check_view(metadata: ViewMetadata, standing: Mapping[str, str] | None = None
 
 
 def encoded_view(metadata: ViewMetadata) -> bytes:
-    """What its file holds."""
+    """The content of its file."""
     return metadata.model_dump_json().encode()
 
 
@@ -269,7 +269,7 @@ class _Change:
         return self._base.model_copy(update=changed)
 
     def _newest_versions(self) -> list[ViewVersion]:
-        """Those that are kept: the present one, the added ones, and of the others the newest."""
+        """The versions to keep: the present one, the added ones, and the newest of the others."""
         certain = self._added | {self._current}
         rest = sorted(
             (one.version_id for one in self._versions if one.version_id not in certain), reverse=True
@@ -278,7 +278,7 @@ class _Change:
         return [one for one in self._versions if one.version_id in wanted]
 
     def _log_of(self, live: set[int]) -> list[ViewHistoryEntry]:
-        """The history from behind the last version on that is gone."""
+        """The history behind the last removed version."""
         start = max((at + 1 for at, one in enumerate(self._log) if one.version_id not in live), default=0)
         return self._log[start:]
 
@@ -304,7 +304,7 @@ def _entry(timestamp_ms: int, version_id: int) -> ViewHistoryEntry:
 
 
 def _named(**fields: Any) -> dict[str, Any]:
-    """Arguments of a model by its names here, not those on the wire."""
+    """Arguments of a model by its field names, not its names in JSON."""
     return fields
 
 

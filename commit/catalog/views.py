@@ -1,6 +1,6 @@
-"""The views of an installation in etcd: ``_views.<name>`` holds where a view's metadata is.
+"""The views of an installation in etcd: ``_views.<name>`` holds the location of a view's metadata.
 
-Names are shared with tables: whatever gives a name to either compares, in its transaction, that the other
+Names are shared with tables: each transaction that gives a name to either compares that the other
 does not have it. Folders are, too: a view claims its own as a table does. Operations of distop know no views.
 """
 
@@ -31,7 +31,7 @@ class Views:
         self._keyspace = pointers.keyspace
 
     def read(self, name: str) -> tuple[ViewRecord, Pointer]:
-        """A view as it stands. Raises ``NoSuchViewError``."""
+        """The present pointer of a view. Raises ``NoSuchViewError``."""
         base = self._pointers.read(name)
         if (record := base.view) is None:
             raise no_such_view(name)
@@ -43,11 +43,12 @@ class Views:
             raise view_exists(name, kind)
 
     def check_place(self, name: str, record: ViewRecord) -> None:
-        """Raise :class:`~distop.errors.LocationInUse` if a table or a view lives there, above or below."""
+        """Raise :class:`~distop.errors.LocationInUse` if a table or a view has this location, or one above or
+        below it."""
         self._pointers.check_free(self._claim(name, record))
 
     def create(self, name: str, record: ViewRecord, action: str) -> Swap:
-        """Make a view, if neither its name nor its place is another's. ``action``: what the trail says."""
+        """Create a view, if its name and its location are free. ``action``: for the audit trail."""
         keys, claim = self._keyspace.table(check_new_name(name, "name")), self._claim(name, record)
         txn = Txn(
             (absent(keys.view), absent(keys.table), *claim.free()),
@@ -57,21 +58,21 @@ class Views:
 
         def ours(read: TxnResult) -> bool:
             found, claimed = _record(read.one(0, keys.view)), owner_of(read.one(1, claim.key))
-            # Somebody may have renamed it since.
+            # It may have been renamed since.
             return record.uuid in {one.uuid for one in (found, claimed) if one is not None}
 
         return self._swap(txn, ours, record.metadata_location)
 
     def why_lost(self, name: str, record: ViewRecord) -> Exception:
-        """What was in the way of :meth:`create`. Raises :class:`~distop.errors.LocationInUse` if that is a
-        place."""
+        """The obstacle to :meth:`create`. Raises :class:`~distop.errors.LocationInUse` if that is a
+        location."""
         if kind := self._pointers.read(name).kind:
             return view_exists(name, kind)
         self.check_place(name, record)
         return CommitFailedException(f"View {name} was made and dropped by another process")
 
     def move(self, name: str, base: Pointer, record: ViewRecord) -> Swap:
-        """Give a view other metadata, and another place if the record says so, unless it has moved since
+        """Change the metadata of a view, and its location if the record says so, unless it has changed since
         ``base`` was read.
 
         Raises :class:`~distop.errors.LocationInUse`.
@@ -88,12 +89,12 @@ class Views:
                 return None
             if found.metadata_location in (record.metadata_location, before.metadata_location):
                 return found.metadata_location == record.metadata_location
-            return None  # it may have been there in between
+            return None  # it may have been there in the meantime
 
         return self._swap(txn, ours, record.metadata_location)
 
     def drop(self, name: str) -> None:
-        """Forget a view; its files stay. Raises ``NoSuchViewError``."""
+        """Remove a view; its files stay. Raises ``NoSuchViewError``."""
 
         def once() -> Swap:
             record, base = self.read(name)
