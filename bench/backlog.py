@@ -12,18 +12,15 @@ fairness is Jain's index of the batches applied per table at the moment when hal
 from __future__ import annotations
 
 import asyncio
-import tempfile
 import time
-from pathlib import Path
 
-from common import Processes, print_json, print_table, until
+from common import Processes, print_json, print_table, run_on_own_etcd, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.backlog.decisions import open_gate
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.embedded import free_port
 
 BATCHES = 500
 ALONE = 100
@@ -131,16 +128,7 @@ async def measure(config: EtcdConfig, processes: Processes) -> None:
 
 
 def main() -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-    ):
-        config = EtcdConfig(endpoints=(etcd.endpoint,))
-        with (
-            Processes(Path(folder), config.to_env()) as processes,
-            asyncio.Runner(loop_factory=event_loop) as runner,
-        ):
-            runner.run(measure(config, processes))
+    run_on_own_etcd(lambda config, folder, processes: measure(config, processes))
 
 
 if __name__ == "__main__":

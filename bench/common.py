@@ -8,21 +8,43 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from distop.client import AsyncClient
 from distop.commit.files.allowed import ALL
-from distop.metastore.etcd.embedded import find_etcd
+from distop.executor.host.loop import event_loop
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess, find_etcd
 
 T = TypeVar("T")
+
+
+@contextmanager
+def own_etcd(options: Sequence[str] = ()) -> Iterator[tuple[EtcdProcess, Path, Processes]]:
+    """An etcd of the benchmark, a folder, and processes that use this etcd; ended and removed at the end."""
+    with (
+        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
+        EtcdProcess(Path(folder) / "etcd", options=options) as etcd,
+        Processes(Path(folder), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
+    ):
+        yield etcd, Path(folder), processes
+
+
+def run_on_own_etcd(
+    program: Callable[[EtcdConfig, Path, Processes], Coroutine[Any, Any, T]], options: Sequence[str] = ()
+) -> T:
+    """The result of a program that gets the configuration, folder and processes of :func:`own_etcd`."""
+    with own_etcd(options) as (etcd, folder, processes), asyncio.Runner(loop_factory=event_loop) as runner:
+        return runner.run(program(EtcdConfig(endpoints=(etcd.endpoint,)), folder, processes))
 
 
 class Processes:

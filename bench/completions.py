@@ -14,19 +14,17 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from common import Processes, one_operation, peak_mb, print_json, print_table, until
+from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import Put, Txn, absent
 
 SIZES = (1_000, 10_000, 100_000)
@@ -150,16 +148,7 @@ async def measured(
 
 def measure(sizes: Sequence[int] = SIZES) -> dict[str, float]:
     """The figures, and tables of them."""
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-    ):
-        config = EtcdConfig(endpoints=(etcd.endpoint,))
-        with (
-            Processes(Path(folder), config.to_env()) as processes,
-            asyncio.Runner(loop_factory=event_loop) as runner,
-        ):
-            return runner.run(measured(config, Path(folder), processes, sizes))
+    return run_on_own_etcd(lambda config, folder, processes: measured(config, folder, processes, sizes))
 
 
 if __name__ == "__main__":

@@ -15,14 +15,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 
-from common import Processes, print_json, print_table, until
+from common import Processes, own_etcd, print_json, print_table, until
 from rich.progress import track
 
 from distop.client import AsyncClient
@@ -189,11 +187,7 @@ async def measure(etcd: EtcdProcess, processes: Processes) -> None:
 
 
 def main() -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-        Processes(Path(folder), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
-    ):
+    with own_etcd() as (etcd, _, processes):
         asyncio.run(measure(etcd, processes))
 
 

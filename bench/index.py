@@ -13,22 +13,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import counting_io
 import pyarrow as pa
-from common import Processes, print_json, print_table, until
+from common import Processes, print_json, print_table, run_on_own_etcd, until
 
 from distop.client import AsyncClient
 from distop.commit.catalog import EtcdCatalog
 from distop.commit.index import lookup as index_lookup
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.embedded import free_port
 from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 
@@ -126,16 +124,7 @@ async def measure(config: EtcdConfig, processes: Processes, folder: Path) -> Non
 
 
 def main() -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-    ):
-        config = EtcdConfig(endpoints=(etcd.endpoint,))
-        with (
-            Processes(Path(folder), config.to_env()) as processes,
-            asyncio.Runner(loop_factory=event_loop) as runner,
-        ):
-            runner.run(measure(config, processes, Path(folder)))
+    run_on_own_etcd(lambda config, folder, processes: measure(config, processes, folder))
 
 
 if __name__ == "__main__":

@@ -10,20 +10,16 @@ Spark's defaults. One after the other, each in a fresh process, each warmed up.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from common import Processes, one_operation, print_json, print_table, until
+from common import Processes, one_operation, print_json, print_table, run_on_own_etcd, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
-from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.embedded import free_port
 
 MASTER = "local[2]"
 SIZES = (1_000, 10_000)
@@ -67,13 +63,7 @@ async def operations(processes: Processes) -> dict[int, float]:
 
 
 def main() -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-        Processes(Path(folder), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
-        asyncio.Runner(loop_factory=event_loop) as runner,
-    ):
-        ours = runner.run(operations(processes))
+    ours = run_on_own_etcd(lambda config, folder, processes: operations(processes))
     tuned = bare_stage(True, *SIZES)
     default = bare_stage(False, SIZES[0])
     rows = [

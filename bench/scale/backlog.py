@@ -6,19 +6,15 @@ the gate is opened, and the clock runs until the first 1,000 of them are applied
 
 from __future__ import annotations
 
-import asyncio
-import tempfile
 import time
-from pathlib import Path
 
-from common import Processes, print_json, print_table, until
+from common import Processes, print_json, print_table, run_on_own_etcd, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.backlog.batches import BatchRecord, ordering_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
+from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, free_port
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.record import encode
 
@@ -61,16 +57,9 @@ async def measured(config: EtcdConfig, processes: Processes) -> dict[int, float]
 
 
 def measure() -> dict[str, float]:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd", options=FREQUENT_COMPACTION) as etcd,
-    ):
-        config = EtcdConfig(endpoints=(etcd.endpoint,))
-        with (
-            Processes(Path(folder), config.to_env()) as processes,
-            asyncio.Runner(loop_factory=event_loop) as runner,
-        ):
-            rates = runner.run(measured(config, processes))
+    rates = run_on_own_etcd(
+        lambda config, folder, processes: measured(config, processes), FREQUENT_COMPACTION
+    )
     rows = [
         (f"{waiting:,}", f"{rate:.0f}", f"{rate / rates[WAITING[0]]:.2f}") for waiting, rate in rates.items()
     ]

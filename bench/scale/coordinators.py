@@ -10,19 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import statistics
-import tempfile
 import time
-from pathlib import Path
 
-from common import Processes, cpu_s, print_json, print_table, until
+from common import Processes, cpu_s, print_json, print_table, run_on_own_etcd, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.backlog.batches import BatchRecord, ordering_of
 from distop.metastore.backlog.decisions import open_gate, set_ordering
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
+from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, free_port
 from distop.metastore.etcd.txn import Get, Put, Txn
 from distop.metastore.records.record import encode
 
@@ -111,16 +108,7 @@ async def measured(config: EtcdConfig, processes: Processes) -> dict[str, float]
 
 
 def measure() -> dict[str, float]:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd", options=FREQUENT_COMPACTION) as etcd,
-    ):
-        config = EtcdConfig(endpoints=(etcd.endpoint,))
-        with (
-            Processes(Path(folder), config.to_env()) as processes,
-            asyncio.Runner(loop_factory=event_loop) as runner,
-        ):
-            return runner.run(measured(config, processes))
+    return run_on_own_etcd(lambda config, folder, processes: measured(config, processes), FREQUENT_COMPACTION)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import os
 import statistics
-import tempfile
 import time
 from pathlib import Path
 
-from common import Processes, print_json, print_table, until
+from common import Processes, own_etcd, print_json, print_table, until
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -115,12 +114,8 @@ async def run(etcd: EtcdProcess, processes: Processes, folder: Path) -> dict[str
 
 
 def measure() -> dict[str, float]:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-        Processes(Path(folder), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
-    ):
-        return asyncio.run(run(etcd, processes, Path(folder)))
+    with own_etcd() as (etcd, folder, processes):
+        return asyncio.run(run(etcd, processes, folder))
 
 
 if __name__ == "__main__":

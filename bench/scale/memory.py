@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 from pathlib import Path
 
-from common import Processes, print_json, print_table, until
+from common import Processes, own_etcd, print_json, print_table, until
 from scale.tables import make_tables
 from scale.watchers import Watchers
 
@@ -142,13 +141,8 @@ async def run(etcd: EtcdProcess, folder: Path, processes: Processes) -> dict[str
 
 
 def measure() -> dict[str, float]:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-        Processes(Path(folder), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
-        asyncio.Runner(loop_factory=event_loop) as runner,
-    ):
-        return runner.run(run(etcd, Path(folder), processes))
+    with own_etcd() as (etcd, folder, processes), asyncio.Runner(loop_factory=event_loop) as runner:
+        return runner.run(run(etcd, folder, processes))
 
 
 if __name__ == "__main__":

@@ -11,19 +11,17 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
-from common import Processes, one_operation, peak_mb, print_json, print_table, until
+from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.jobs import success_record
 from distop.metastore.records.keyspace import OperationId
@@ -179,16 +177,7 @@ async def run(
 
 
 def measure(many: int = MANY, million: int = MILLION) -> dict[str, float]:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-    ):
-        config = EtcdConfig(endpoints=(etcd.endpoint,))
-        with (
-            Processes(Path(folder), config.to_env()) as processes,
-            asyncio.Runner(loop_factory=event_loop) as runner,
-        ):
-            return runner.run(run(config, Path(folder), processes, many, million))
+    return run_on_own_etcd(lambda config, folder, processes: run(config, folder, processes, many, million))
 
 
 if __name__ == "__main__":

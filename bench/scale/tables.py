@@ -13,13 +13,11 @@ import asyncio
 import os
 import signal
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
-from common import Processes, print_json, print_table, until
+from common import Processes, own_etcd, print_json, print_table, until
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -212,15 +210,11 @@ async def run(etcd: EtcdProcess, processes: Processes) -> dict[str, float]:
 
 
 def measure() -> dict[str, float]:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-        Processes(Path(folder), EtcdConfig(endpoints=(etcd.endpoint,)).to_env()) as processes,
-    ):
+    with own_etcd() as (etcd, folder, processes):
         try:
             return asyncio.run(run(etcd, processes))
         except BaseException:
-            for log in sorted(Path(folder).glob("*.log")):
+            for log in sorted(folder.glob("*.log")):
                 print(log.read_text(errors="replace")[-2000:], file=sys.stderr)
             raise
 

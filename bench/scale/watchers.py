@@ -11,17 +11,15 @@ from __future__ import annotations
 import asyncio
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 
 import grpc.aio
-from common import Processes, print_json, print_table, until
+from common import Processes, print_json, print_table, run_on_own_etcd, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
@@ -125,16 +123,7 @@ async def run(config: EtcdConfig, folder: Path, processes: Processes, jobs: int)
 
 
 def measure(jobs: int = JOBS) -> dict[str, float]:
-    with (
-        tempfile.TemporaryDirectory(prefix="distop-bench-") as folder,
-        EtcdProcess(Path(folder) / "etcd") as etcd,
-    ):
-        config = EtcdConfig(endpoints=(etcd.endpoint,))
-        with (
-            Processes(Path(folder), config.to_env()) as processes,
-            asyncio.Runner(loop_factory=event_loop) as runner,
-        ):
-            return runner.run(run(config, Path(folder), processes, jobs))
+    return run_on_own_etcd(lambda config, folder, processes: run(config, folder, processes, jobs))
 
 
 if __name__ == "__main__":
