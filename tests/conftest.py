@@ -20,6 +20,8 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
 from support.fixtures import logging_put_back as logging_put_back
+from support.fixtures import proxy as proxy
+from support.fixtures import victim as victim
 from support.repository import TESTS
 from support.sources.kafka import brokers as brokers
 from support.sources.s3 import s3 as s3

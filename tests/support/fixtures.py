@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
 
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.etcd.lossy import LossyClient
+from support.etcd.proxy import Proxy
 
 
 @pytest.fixture
@@ -23,6 +26,21 @@ def etcd_config(etcd: EtcdProcess, prefix: str) -> EtcdConfig:
 async def client(etcd_config: EtcdConfig) -> AsyncIterator[LossyClient]:
     """A client of the etcd of the run; loses nothing unless the test asks for it."""
     connected = LossyClient(etcd_config)
+    yield connected
+    await connected.close()
+
+
+@pytest_asyncio.fixture
+async def proxy(etcd: EtcdProcess) -> AsyncIterator[Proxy]:
+    """A proxy in front of the etcd of the run."""
+    async with Proxy(etcd.endpoint) as started:
+        yield started
+
+
+@pytest_asyncio.fixture
+async def victim(etcd_config: EtcdConfig, proxy: Proxy) -> AsyncIterator[EtcdClient]:
+    """A client whose connections go through the proxy."""
+    connected = EtcdClient(replace(etcd_config, endpoints=(proxy.endpoint,)))
     yield connected
     await connected.close()
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import Coordinator
@@ -36,12 +34,6 @@ from distop.metastore.records.components import prefix_end
 from support.etcd.etcds import enable_users, etcd_with_tls, fill, make_certificates
 from support.etcd.proxy import Proxy
 from support.waiting import eventually
-
-
-@pytest_asyncio.fixture
-async def proxy(etcd: EtcdProcess) -> AsyncIterator[Proxy]:
-    async with Proxy(etcd.endpoint) as standing:
-        yield standing
 
 
 @pytest.fixture

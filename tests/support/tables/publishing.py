@@ -173,3 +173,30 @@ def new_table(folder: Path, partition_by: Iterable[str] = (), **properties: str)
 
 def _local(url: str) -> Path:
     return Path(url.removeprefix("file://"))
+
+
+def local(url: str) -> Path:
+    """The path of a URL on this machine."""
+    return Path(url.removeprefix("file://"))
+
+
+def filled(
+    folder: Path, commits: int = 6, *, partition_by: tuple[str, ...] = ("kind",), **more: str
+) -> Table:
+    """A table of many small files: ids from 0 on, ten a commit, of three kinds."""
+    table = new_table(folder, partition_by, **more)
+    for number in range(commits):
+        table.publish(table.staged([rows(10 * number, 10)]))
+    return table
+
+
+def left_over(table: Table) -> set[str]:
+    """Data files on disk that no snapshot knows."""
+    iceberg = table.iceberg()
+    known = {
+        local(entry.data_file.file_path).name
+        for snapshot in iceberg.metadata.snapshots
+        for manifest in snapshot.manifests(iceberg.io)
+        for entry in manifest.fetch_manifest_entry(iceberg.io, discard_deleted=False)
+    }
+    return {path.name for path in local(table.location).rglob("*.parquet")} - known

@@ -6,12 +6,10 @@ import asyncio
 import re
 import time
 import urllib.request
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 
 import pytest
-import pytest_asyncio
 
 from distop.errors import Compacted
 from distop.metastore.etcd import channels
@@ -23,20 +21,6 @@ from distop.metastore.etcd.watch import Event, WatchBatch, follow, until_absent,
 from distop.metastore.records.components import prefix_end
 from support.etcd.proxy import Proxy
 from support.waiting import eventually
-
-
-@pytest_asyncio.fixture
-async def proxy(etcd: EtcdProcess) -> AsyncIterator[Proxy]:
-    async with Proxy(etcd.endpoint) as standing:
-        yield standing
-
-
-@pytest_asyncio.fixture
-async def victim(etcd_config: EtcdConfig, proxy: Proxy) -> AsyncIterator[EtcdClient]:
-    """A client whose connections go through the proxy."""
-    connected = EtcdClient(replace(etcd_config, endpoints=(proxy.endpoint,)))
-    yield connected
-    await connected.close()
 
 
 @pytest.fixture(params=[False, True], ids=["own", "shared"])

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-import pytest_asyncio
 
 from distop.errors import EtcdUnavailable, LeaseLost
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession, boot_clock
 from support.etcd.proxy import Proxy
 from support.waiting import eventually
 
 TTL_S = 2
-
-
-@pytest_asyncio.fixture
-async def proxy(etcd: EtcdProcess) -> AsyncIterator[Proxy]:
-    async with Proxy(etcd.endpoint) as standing:
-        yield standing
-
-
-@pytest_asyncio.fixture
-async def victim(etcd_config: EtcdConfig, proxy: Proxy) -> AsyncIterator[EtcdClient]:
-    """A client whose connections go through the proxy."""
-    connected = EtcdClient(replace(etcd_config, endpoints=(proxy.endpoint,)))
-    yield connected
-    await connected.close()
 
 
 async def bound_key(client: EtcdClient, session: LeaseSession) -> bytes:

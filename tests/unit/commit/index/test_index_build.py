@@ -31,11 +31,7 @@ from distop.spark_jobs.index.operation import (
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run
-from support.tables.publishing import Table, new_table, rows
-
-
-def local(url: str) -> Path:
-    return Path(url.removeprefix("file://"))
+from support.tables.publishing import Table, local, new_table, rows
 
 
 def index_files(table: Table) -> set[str]:

@@ -43,37 +43,12 @@ from distop.operations.registry import Registry
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.tables.maintaining import Run
-from support.tables.publishing import Table, new_table, rows
+from support.tables.publishing import Table, filled, left_over, local, new_table, rows
 from support.tables.trees import age
-
-
-def local(url: str) -> Path:
-    return Path(url.removeprefix("file://"))
-
-
-def filled(
-    folder: Path, commits: int = 6, *, partition_by: tuple[str, ...] = ("kind",), **more: str
-) -> Table:
-    """A table of many small files: ids from 0 on, ten a commit, of three kinds."""
-    table = new_table(folder, partition_by, **more)
-    for number in range(commits):
-        table.publish(table.staged([rows(10 * number, 10)]))
-    return table
 
 
 def compacting(table: Table, *, partitions: list[str] | None = None, **argument: Any) -> Run:
     return Run.of(table, Compact(), partitions=partitions, **{"min_files": 2, **argument})
-
-
-def left_over(table: Table) -> set[str]:
-    """Data files on disk that no snapshot knows."""
-    known = {
-        local(entry.data_file.file_path).name
-        for snapshot in table.iceberg().metadata.snapshots
-        for manifest in snapshot.manifests(table.iceberg().io)
-        for entry in manifest.fetch_manifest_entry(table.iceberg().io, discard_deleted=False)
-    }
-    return {path.name for path in local(table.location).rglob("*.parquet")} - known
 
 
 def test_small_files_become_few_and_the_rows_stay(tmp_path: Path) -> None:

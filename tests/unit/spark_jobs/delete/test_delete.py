@@ -14,10 +14,8 @@ from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
     FileFormat,
-    ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
-    ManifestWriterV2,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Operation, Summary
@@ -41,41 +39,18 @@ from distop.operations.api import PlanRequest
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import Rollback
+from support.tables.deletes import DeletesWriter
 from support.tables.maintaining import Run
-from support.tables.publishing import ROWS, Table, new_table, rows
-
-
-def local(url: str) -> Path:
-    return Path(url.removeprefix("file://"))
-
-
-def filled(folder: Path, commits: int = 3, *, partition_by: tuple[str, ...] = ("kind",)) -> Table:
-    """Ids from 0 on, ten a commit, of three kinds."""
-    table = new_table(folder, partition_by)
-    for number in range(commits):
-        table.publish(table.staged([rows(10 * number, 10)]))
-    return table
+from support.tables.publishing import ROWS, Table, filled, left_over, local, new_table, rows
 
 
 def deleting(table: Table, where: str, *, jobs: bool = True, **argument: Any) -> Run:
     return Run.of(table, Delete(), jobs=jobs, where=where, **argument)
 
 
-def left_over(table: Table) -> set[str]:
-    """Data files on disk that no snapshot knows."""
-    iceberg = table.iceberg()
-    known = {
-        local(entry.data_file.file_path).name
-        for snapshot in iceberg.metadata.snapshots
-        for manifest in snapshot.manifests(iceberg.io)
-        for entry in manifest.fetch_manifest_entry(iceberg.io, discard_deleted=False)
-    }
-    return {path.name for path in local(table.location).rglob("*.parquet")} - known
-
-
 def test_the_rows_go_and_all_others_stay(tmp_path: Path) -> None:
     """P3, P11: in one snapshot; the past can still be read, files without such rows are not touched."""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     before, files = table.record().snapshot_id, set(table.data_files())
     facts = deleting(table, "id >= 5 and id < 12").finish()
     assert table.ids() == [*range(5), *range(12, 30)]
@@ -95,7 +70,7 @@ def test_the_rows_go_and_all_others_stay(tmp_path: Path) -> None:
 
 def test_files_of_which_all_rows_go_are_not_read(tmp_path: Path) -> None:
     """Their statistics prove it: no job, and a snapshot that says so."""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     run = deleting(table, "kind = 'k1' and id >= 10")
     assert run.staged.arg.partition_count == 0
     facts = run.finish()
@@ -109,7 +84,7 @@ def test_files_of_which_all_rows_go_are_not_read(tmp_path: Path) -> None:
 
 def test_nothing_matched_is_a_success_without_a_snapshot(tmp_path: Path) -> None:
     """P10: no file can hold such a row; files could, and do not; the table is empty, or new."""
-    table = filled(tmp_path, partition_by=())
+    table = filled(tmp_path, 3, partition_by=())
     head = table.head
     empty = deleting(table, "id > 100")
     assert not empty.staged.arg.partition_count
@@ -122,7 +97,7 @@ def test_nothing_matched_is_a_success_without_a_snapshot(tmp_path: Path) -> None
 
 
 def test_all_rows_can_go(tmp_path: Path) -> None:
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     assert deleting(table, "true").finish()["removedRows"] == 30
     assert (table.ids(), table.data_files()) == ([], [])
     table.publish(table.staged([rows(0, 3)]))
@@ -237,7 +212,7 @@ def test_a_nested_column_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_appended_meanwhile_is_not_touched(tmp_path: Path) -> None:
     """P6, P7: also when the commit was prepared before, and is prepared again."""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     run = deleting(table, "id < 5 or id >= 100")
     table.publish(table.staged([rows(100, 5)]))
     lost = run.step().prepare(table.context(run.staged))
@@ -253,7 +228,7 @@ def test_what_is_appended_meanwhile_is_not_touched(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["overwrite", "partitions", "compact", "delete", "rollback"])
 def test_whoever_changes_the_same_files_first_wins(tmp_path: Path, where: str, change: str) -> None:
     """P6: nothing is published, the error names the snapshot; started again, it does what is left."""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     first = str(table.iceberg().metadata.snapshots[0].snapshot_id)
     run = deleting(table, where)
     match change:
@@ -287,7 +262,7 @@ def test_whoever_changes_the_same_files_first_wins(tmp_path: Path, where: str, c
 
 def test_what_changes_other_files_is_built_upon(tmp_path: Path) -> None:
     """P6: an overwrite of another partition, and a deletion of other rows."""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     run = deleting(table, "id < 5 and kind = 'k1'")
     table.publish(table.staged([rows(300, 9, kinds=1)]), IcebergOverwritePartitions())
     deleting(table, "id > 25 and kind = 'k2'").finish()
@@ -298,7 +273,7 @@ def test_what_changes_other_files_is_built_upon(tmp_path: Path) -> None:
 
 def test_a_plan_holds_as_long_as_others_only_append(tmp_path: Path) -> None:
     """O1: a table that is fed all the time can be planned upon; what has left is a reason to plan again."""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
 
     def request() -> PlanRequest:
         return PlanRequest(
@@ -319,7 +294,7 @@ def test_a_plan_holds_as_long_as_others_only_append(tmp_path: Path) -> None:
 
 def test_a_lost_reply_publishes_nothing_twice(tmp_path: Path) -> None:
     """P8, C3: the snapshot has the id of the operation; what is published is refused, not repeated."""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     run = deleting(table, "id < 5")
     run.commit()
     head = table.head
@@ -330,7 +305,7 @@ def test_a_lost_reply_publishes_nothing_twice(tmp_path: Path) -> None:
 
 def test_the_results_of_the_jobs_are_checked_before_anything_counts(tmp_path: Path) -> None:
     """U3: a row is neither lost nor kept by a result that cannot be."""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     for name, wrong in (("removed", 4), ("read", 9), ("rows", 1)):
         run = deleting(table, "id < 5")
         run.staged.jobs["0"].result[name] = wrong
@@ -344,7 +319,7 @@ def test_the_results_of_the_jobs_are_checked_before_anything_counts(tmp_path: Pa
 
 def test_a_file_that_is_missing_fails_the_job(tmp_path: Path) -> None:
     """U3"""
-    table = filled(tmp_path)
+    table = filled(tmp_path, 3)
     run = deleting(table, "id < 5", jobs=False)
     for path in table.data_files():
         local(path).unlink()
@@ -464,12 +439,10 @@ def delete_positions(table: Table, path: str, positions: list[int], *, content: 
     draft = Draft(iceberg.io, TableFile.read(table.record().metadata_location))
     place, snapshot_id = draft.new_manifest_path(), 4711 + len(iceberg.metadata.snapshots)
 
-    class Writer(ManifestWriterV2):
-        def content(self) -> ManifestContent:
-            return ManifestContent.DELETES
-
     spec = iceberg.metadata.spec()
-    with Writer(spec, iceberg.schema(), iceberg.io.new_output(place), snapshot_id, "deflate") as writer:
+    with DeletesWriter(
+        spec, iceberg.schema(), iceberg.io.new_output(place), snapshot_id, "deflate"
+    ) as writer:
         writer.add_entry(
             ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, data_file=file)
         )

@@ -29,12 +29,8 @@ from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.tables.maintaining import TABLE_UUID, Run
-from support.tables.publishing import Table, new_table, rows
+from support.tables.publishing import Table, local, new_table, rows
 from support.tables.trees import files_in
-
-
-def local(url: str) -> Path:
-    return Path(url.removeprefix("file://"))
 
 
 def files(table: Table) -> set[str]:
