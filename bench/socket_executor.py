@@ -60,6 +60,9 @@ class SocketTasks:
         self._client, self._launch, self._results, self._held = client, launch, results, held
         threading.Thread(target=self._run, daemon=True).start()
 
+    def held_up(self) -> str:
+        return ""
+
     def cancel(self, reason: str) -> None:
         """Tasks hear of it from the sidecar."""
 

@@ -38,12 +38,12 @@ from distop.coordinator.work.work import Work
 from distop.errors import DistopError, EtcdDenied, InvalidArgument, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.members.calls import tell_of_calls
 from distop.metastore.members.heap import settle_heap
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.members.notify import tell_manager
+from distop.metastore.members.own_record import change_own_record
 from distop.metastore.members.versions import tell_if_apart
 from distop.metastore.records.member import LongCall, MemberRecord
 from distop.metastore.records.record import encode
@@ -312,7 +312,7 @@ async def _tell(client: EtcdClient, member: str, planner: Planner) -> None:
         if calls == reported:
             continue
         try:
-            await tell_of_calls(client, client.keyspace.coordinator(member), calls)
+            await change_own_record(client, client.keyspace.coordinator(member), calls=calls)
             reported = calls
         except DistopError as error:
             log.warning("calls_not_told_of", extra={"error": str(error)})

@@ -650,7 +650,7 @@ class GetWatermarksResponse(_message.Message):
     def __init__(self, watermarks: _Optional[_Iterable[_Union[Watermark, _Mapping]]] = ..., revision: _Optional[int] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Member(_message.Message):
-    __slots__ = ("id", "role", "address", "host", "pid", "started_at", "types", "draining", "calls", "version")
+    __slots__ = ("id", "role", "address", "host", "pid", "started_at", "types", "draining", "calls", "version", "held_up")
     ID_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -661,6 +661,7 @@ class Member(_message.Message):
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     CALLS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
+    HELD_UP_FIELD_NUMBER: _ClassVar[int]
     id: str
     role: str
     address: str
@@ -671,7 +672,18 @@ class Member(_message.Message):
     draining: bool
     calls: _containers.RepeatedCompositeFieldContainer[LongCall]
     version: str
-    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., types: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., calls: _Optional[_Iterable[_Union[LongCall, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
+    held_up: _containers.RepeatedCompositeFieldContainer[HeldUp]
+    def __init__(self, id: _Optional[str] = ..., role: _Optional[str] = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., types: _Optional[_Iterable[str]] = ..., draining: _Optional[bool] = ..., calls: _Optional[_Iterable[_Union[LongCall, _Mapping]]] = ..., version: _Optional[str] = ..., held_up: _Optional[_Iterable[_Union[HeldUp, _Mapping]]] = ...) -> None: ...
+
+class HeldUp(_message.Message):
+    __slots__ = ("operation", "what", "since")
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    operation: str
+    what: str
+    since: _timestamp_pb2.Timestamp
+    def __init__(self, operation: _Optional[str] = ..., what: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class LongCall(_message.Message):
     __slots__ = ("table", "what", "since")

@@ -51,7 +51,7 @@ def check_progress(seen: TableSeen, now: float, patience: Patience) -> list[Find
         found.append(_notice("TABLE_PAUSED", seen, "", f"table {seen.name!r} is paused{held}"))
     for one in seen.operations.values():
         found += _operation(seen, one, now, patience, led=seen.coordinator.exists)
-    return [*found, *_calls(seen, now, patience)]
+    return [*found, *_calls(seen, now, patience), *_held_up(seen, now)]
 
 
 def _calls(seen: TableSeen, now: float, patience: Patience) -> Iterator[Finding]:
@@ -65,6 +65,22 @@ def _calls(seen: TableSeen, now: float, patience: Patience) -> Iterator[Finding]
                     sentence=long_call(call.what, member.record.id, now - call.since),
                     remedy="look at what it reads; it ends with the call that needs it, or, if that is a "
                     f"batch, when the table is paused: distop pause {seen.name}",
+                )
+
+
+def _held_up(seen: TableSeen, now: float) -> Iterator[Finding]:
+    """What executors say of the operations that they run."""
+    names = {str(one): one for one in seen.operations}
+    for member in seen.members.members:
+        for one in member.record.held_up:
+            if (operation := names.get(one.operation)) is not None:
+                yield seen.finding(
+                    "JOBS_HELD_UP",
+                    operation=operation,
+                    subject=f"{member.record.id} {one.since}",
+                    sentence=f"{one.operation}, run by {member.record.id}, does not go on for "
+                    f"{span(now - one.since)}: {one.what}",
+                    remedy="remove the cause; its jobs are tried again until then, as often as it allows",
                 )
 
 

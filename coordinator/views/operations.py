@@ -309,4 +309,8 @@ def member_message(member: MemberRecord, role: str) -> pb.Member:
             pb.LongCall(table=call.table, what=call.what, since=timestamp(call.since))
             for call in member.calls
         ],
+        held_up=[
+            pb.HeldUp(operation=one.operation, what=one.what, since=timestamp(one.since))
+            for one in member.held_up
+        ],
     )

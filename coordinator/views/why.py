@@ -271,7 +271,7 @@ def _of_operation(
     if not jobs.counting and jobs.succeeded + jobs.failed >= jobs.total:
         return _led(f"{name} is about to commit: {done}", "publish it", leader, members)
     if operation.runner:
-        return _running(operation, done, now, last_job_at)
+        return _running(operation, done, members, now, last_job_at)
     return _without_runner(operation, done, members)
 
 
@@ -289,8 +289,13 @@ def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member],
     return Reason(max(reason.mood, Mood.WAITING), reason.sentence + decide)
 
 
-def _running(operation: pb.Operation, done: str, now: float, last_job_at: float) -> Reason:
+def _running(
+    operation: pb.Operation, done: str, members: Sequence[pb.Member], now: float, last_job_at: float
+) -> Reason:
     sentence = f"{short_name(operation)} running: {done}, run by {operation.runner}"
+    for one in (one for member in members if member.id == operation.runner for one in member.held_up):
+        if one.operation == operation.name:
+            return Reason(Mood.WAITING, f"{sentence}; for {span(now - seconds_of(one.since))}: {one.what}")
     silent = now - max(last_job_at, seconds_of(operation.started_at))
     if last_job_at and silent > SILENCE_S:
         return Reason(

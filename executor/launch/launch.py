@@ -68,6 +68,9 @@ class Launched(Protocol):
     def cancel(self, reason: str) -> None:
         """The tasks are no longer needed. Returns at once; :meth:`wait` returns when they have ended."""
 
+    def held_up(self) -> str:
+        """What keeps its tasks from going on, as far as is known; empty: nothing. Blocks."""
+
     async def wait(self) -> TaskSummary:
         """Wait until no task runs any more.
 
@@ -84,6 +87,9 @@ class LaunchedFrame(Protocol):
     """A DataFrame being computed. Called on the runner's event loop."""
 
     def cancel(self, reason: str) -> None:
+        """See :class:`Launched`."""
+
+    def held_up(self) -> str:
         """See :class:`Launched`."""
 
     async def progress(self) -> tuple[int, int]:
@@ -191,6 +197,9 @@ class LocalTasks:
     def cancel(self, reason: str) -> None:
         self._port.end(reason)
 
+    def held_up(self) -> str:
+        return ""
+
     async def wait(self) -> TaskSummary:
         await asyncio.shield(self._ended)
         if self._failure is not None:
@@ -236,6 +245,9 @@ class LocalFrame:
 
     def cancel(self, reason: str) -> None:
         self._port.end(reason)
+
+    def held_up(self) -> str:
+        return ""
 
     async def progress(self) -> tuple[int, int]:
         return self._tasks, self._done

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -14,6 +15,7 @@ from distop.executor.host.loop import settle_from_thread
 from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext, SparkStageInfo
     from pyspark.sql import SparkSession
 
 log = logging.getLogger(__name__)
@@ -64,6 +66,27 @@ class SparkJob(ABC, Generic[T]):
         if self._cancelling is None and not self._ended.done():
             log.info("spark_cancelling", extra={"group": self._name, "reason": reason})
             self._cancelling = asyncio.create_task(self._cancel())
+
+    def held_up(self) -> str:
+        """See :class:`~distop.executor.launch.launch.Launched`. Asks Spark's own state."""
+        with suppress(Exception):  # the driver is gone: the waiting thread sees that, too
+            spark = self._context._jsc.sc()
+            driver_and_executors = spark.getExecutorMemoryStatus().size()
+            if driver_and_executors < 2 and not spark.isLocal():
+                return "Spark has no executors"
+            for stage in self._stages_at_work():
+                if reason := _last_failure(self._context, stage):
+                    return f"tasks of Spark fail and are tried again: {reason}"
+        return ""
+
+    def _stages_at_work(self) -> Iterator[SparkStageInfo]:
+        """The stages of this launch that have tasks now, some of which have failed."""
+        tracker = self._context.statusTracker()
+        for job in tracker.getJobIdsForGroup(self._name):
+            for number in getattr(tracker.getJobInfo(job), "stageIds", ()):
+                info = tracker.getStageInfo(number)
+                if info is not None and info.numActiveTasks and info.numFailedTasks:
+                    yield info
 
     async def wait(self) -> T:
         try:
@@ -123,6 +146,21 @@ class SparkJob(ABC, Generic[T]):
         _, _, cause = reason.partition("Traceback (most recent call last):")
         log.warning("spark_job_failed", extra={"group": self._name, "error": reason[: 10 * MAX_REASON]})
         return LaunchFailed(f"Spark gave up: {(cause or reason)[-MAX_REASON:]}")
+
+
+def _last_failure(context: SparkContext, stage: SparkStageInfo) -> str:
+    """Why a task of this stage has failed, the one that ran longest; empty: Spark does not say."""
+    states: Any = context._jvm
+    v1 = states.org.apache.spark.status.api.v1
+    failed = states.java.util.ArrayList()
+    failed.add(v1.TaskStatus.FAILED)
+    store, longest = context._jsc.sc().statusStore(), v1.TaskSorting.DECREASING_RUNTIME
+    tasks = store.taskList(stage.stageId, stage.currentAttemptId, 0, 1, longest, failed)
+    if tasks.isEmpty() or tasks.head().errorMessage().isEmpty():
+        return ""
+    # Python's traceback, whose last line says what; then the stack of Java.
+    said, _, _ = tasks.head().errorMessage().get().partition("\n\tat ")
+    return " ".join(said.strip().splitlines()[-1:])[:MAX_REASON]
 
 
 def _is_alive(context: Any) -> bool:

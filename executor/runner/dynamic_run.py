@@ -88,7 +88,7 @@ class DynamicOperationRun(OperationRun):
             except (InvalidArgument, JobFailed) as error:
                 return await self._fail(error.code, error.message)
             except LaunchFailed as error:
-                reason = error.message
+                reason = self._failed = error.message
                 if not self._ended.is_set() and await is_paused(self._ledger.client, self.run.keys):
                     self.cancel(PAUSED)
                 continue

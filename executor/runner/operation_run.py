@@ -80,6 +80,8 @@ class OperationRun:
         self._clock, self._rng = clock, rng
         self._ended = asyncio.Event()
         self._launched: Launched | LaunchedFrame | None = None
+        self._failed = ""
+        """Why the last launch failed."""
         self._given_up: asyncio.Future[None] | None = None
         self._given_up_left = 0
 
@@ -89,6 +91,11 @@ class OperationRun:
         self._ended.set()
         if self._launched is not None:
             self._launched.cancel(reason)
+
+    async def held_up(self) -> str:
+        """What keeps its jobs from going on; empty: nothing that is known."""
+        now = await asyncio.to_thread(self._launched.held_up) if self._launched is not None else ""
+        return now or (f"its jobs are launched again after: {self._failed}" if self._failed else "")
 
     def run_over(self, run: Run, reason: str) -> None:
         """See :class:`~distop.executor.ledger.oversight.RunListener`."""
@@ -132,6 +139,7 @@ class OperationRun:
             left = without_result(keys, self.taken.arg, standing)
             tried = await read_tries(client, keys, standing)
             fruitless = 0 if len(left) < len(unfinished) else fruitless + 1
+            self._failed = reason if fruitless else ""
             unfinished = left
             if unfinished and fruitless and await is_paused(self._ledger.client, self.run.keys):
                 # The sidecar may see the pause before this process does. The jobs did not fail.

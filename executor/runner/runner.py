@@ -17,7 +17,7 @@ import socket
 import time
 from collections.abc import Callable
 
-from distop.errors import CorruptRecord, DistopError
+from distop.errors import CorruptRecord, DistopError, shortened
 from distop.executor.launch.launch import Launcher, LauncherBroken
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.dynamic_run import DynamicOperationRun
@@ -32,11 +32,12 @@ from distop.metastore.etcd.update import settle
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
+from distop.metastore.members.own_record import change_own_record
 from distop.metastore.members.versions import tell_if_apart
 from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.metastore.records.operation import RunnerRecord
 from distop.metastore.records.record import encode
 from distop.proto.identity import own_version
@@ -45,6 +46,9 @@ log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
 _LAST_MARKS_S = 0.5
+
+TELL_EVERY_S, MAX_TOLD, MAX_WORDS = 2.0, 20, 300
+"""How often, for how many operations, and in how many characters a runner says what holds them up."""
 
 
 class Runner:
@@ -87,7 +91,7 @@ class Runner:
         async with self._session:
             await self._register()
             self._ledger.desk.begin(self.member, self._session)
-            helpers = self._waiting.follow()
+            helpers = [*self._waiting.follow(), asyncio.create_task(self._tell())]
             ends = [
                 asyncio.create_task(self._work()),
                 asyncio.create_task(stop.wait()),
@@ -126,6 +130,26 @@ class Runner:
             replied=lambda: reached("runner.register.after"),
         )
         log.info("runner_registered", extra={"member": self.member, "types": self._types.names})
+
+    async def _tell(self) -> None:
+        """Keep what holds operations up in this member's record."""
+        known: dict[str, HeldUp] = {}
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            found: dict[str, HeldUp] = {}
+            for operation, run in list(self._runs.items())[:MAX_TOLD]:
+                if what := shortened(await run.held_up(), MAX_WORDS):
+                    name = str(operation)
+                    since = known[name].since if name in known else self._clock()
+                    found[name] = HeldUp(operation=name, what=what, since=since)
+            if found == known:
+                continue
+            own = self._keyspace.executor(self.member)
+            try:
+                await change_own_record(self._client, own, held_up=list(found.values()))
+                known = found
+            except DistopError as error:
+                log.warning("own_record_not_changed", extra={"member": self.member, "error": str(error)})
 
     async def _let_go(self, reason: str) -> None:
         """Cancel all tasks, and write their last marks, without a long delay for other runners."""

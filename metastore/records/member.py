@@ -15,6 +15,14 @@ class LongCall(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel")
     since: float
 
 
+class HeldUp(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """What keeps the jobs of an operation from going on, as far as its executor knows."""
+
+    operation: str
+    what: str
+    since: float
+
+
 class MemberRecord(Record, kw_only=True):
     """``_coordinators.<id>`` and ``_executors.<id>``: a live process; the key is bound to its lease."""
 
@@ -35,6 +43,8 @@ class MemberRecord(Record, kw_only=True):
     """A coordinator that leads nothing as long as another one can; it still answers calls."""
     calls: list[LongCall] = []
     """Slow calls of a coordinator, the oldest first."""
+    held_up: list[HeldUp] = []
+    """Operations of an executor that do not go on as they should."""
 
 
 class LeaderRecord(Record, kw_only=True):

@@ -19,7 +19,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.operations.jobs import FAILED, SUCCESS
 from distop.metastore.operations.pausing import pause_operation, resume_operation
+from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import ABORTING, PauseRecord
+from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.lossy import LossyClient
 from support.services.executing import (
@@ -158,12 +160,22 @@ async def test_a_sealed_operation_stops_its_jobs_by_push(spark_client: LossyClie
 
 
 async def test_a_worker_that_is_killed_is_replaced(spark_client: LossyClient, tmp_path: Path) -> None:
-    """P2: Spark tries the task again; what the dead attempt wrote counts for nothing."""
+    """P2, U1: Spark tries the task again, which the executor says; what the dead attempt wrote counts for
+    nothing."""
     argument = {"folder": str(tmp_path), "hold": ["0"]}
     arg = await start_operation(spark_client, "traced", argument, jobs=1)
     held = await eventually(lambda: traces(tmp_path, "holds"), 60.0)
     os.kill(int(held[0][3]), signal.SIGKILL)
     await eventually(lambda: len(traces(tmp_path, "holds")) == 2, 60.0)
+    member = spark_client.keyspace.executor(await runner_of(spark_client, arg))
+
+    async def said() -> list[str]:
+        kv = await spark_client.get(member)
+        return [one.what for one in decode(kv.value, MemberRecord, member).held_up]
+
+    (what,) = await eventually(said, 20.0)
+    assert what.startswith("tasks of Spark fail and are tried again: ")
+    assert "crashed" in what
     (tmp_path / "release").touch()
     records = await all_done(spark_client, arg, 60.0)
     assert records["0"].attempt == traces(tmp_path, "did")[0][2] != held[0][2]

@@ -35,8 +35,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess
 from distop.metastore.etcd.txn import Delete, Txn
 from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.own_record import change_own_record
 from distop.metastore.records.keyspace import OperationId, OperationKeys
-from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.member import HeldUp, LeaderRecord, MemberRecord
 from distop.metastore.records.operation import ClaimRecord, CompletionRecord, HistoryRecord, RunnerRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
@@ -219,6 +220,11 @@ async def _runner_unknown(practice: Practice, operation: OperationId) -> None:
     await practice.client.delete(practice.client.keyspace.executor("e"))
 
 
+async def _held_up(practice: Practice, operation: OperationId) -> None:
+    held = HeldUp(operation=str(operation), what="Spark has no executors", since=time.time() - 60)
+    await change_own_record(practice.client, practice.client.keyspace.executor("e"), held_up=[held])
+
+
 async def _claimed_by_the_dead(practice: Practice, operation: OperationId) -> None:
     lease = await practice.client.lease_grant(600)
     await practice.client.put(
@@ -325,6 +331,7 @@ BROKEN: list[tuple[Break, set[str], set[str]]] = [
     (_unlisted, {"TABLE_NOT_LISTED"}, set()),
     (_leaderless, {"NO_LEADER"}, {"NO_LEADER"}),
     (_leader_unknown, {"LEADER_WITHOUT_MEMBER"}, {"LEADER_WITHOUT_MEMBER"}),
+    (_held_up, {"JOBS_HELD_UP"}, {"JOBS_HELD_UP"}),
     (_runner_unknown, {"RUNNER_WITHOUT_MEMBER"}, {"RUNNER_WITHOUT_MEMBER"}),
     (_claimed_by_the_dead, {"CLAIM_WITHOUT_MEMBER"}, {"CLAIM_WITHOUT_MEMBER"}),
     (_nobody_serves, {"NO_EXECUTOR"}, {"NO_EXECUTOR"}),

@@ -140,7 +140,7 @@ async def test_what_ends_all_executors_is_given_up(
             ended = await service.client.wait(operation.name, timeout_s=90)
         assert ended.state is OperationState.FAILED
         assert ended.error is not None
-        assert "it was begun 2 times" in ended.error.message
+        assert "it was started 2 times" in ended.error.message
         await service.at_rest()
 
 

@@ -55,6 +55,16 @@ def test_a_running_operation_says_how_far_it_is_and_who_runs_it():
     assert reason == Reason(Mood.MOVING, "ingest/17 running: 34 of 120 jobs done, run by e1")
 
 
+def test_what_holds_its_jobs_up_is_named():
+    """U1: as its executor says; what it says of other operations is theirs."""
+    held = pb.HeldUp(operation="flights/ingest/17", what="Spark has no executors", since=moment(NOW - 90))
+    other = pb.HeldUp(operation="flights/ingest/1", what="no room", since=moment(NOW - 90))
+    executor = pb.Member(id="e1", role="executor", types=["ingest"], held_up=[other, held])
+    reason = told(operation(runner="e1"), members=(COORDINATOR, executor))
+    said = "ingest/17 running: 34 of 120 jobs done, run by e1; for 1 min: Spark has no executors"
+    assert reason == Reason(Mood.WAITING, said)
+
+
 def test_silence_is_named():
     silent = told(operation(runner="e1"), last_job_at={"flights/ingest/17": NOW - 360})
     assert silent.mood is Mood.MOVING, "it was started ten seconds ago"
