@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-import pytest_asyncio
 
 from distop.client import FollowUp, Operation
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
@@ -18,17 +16,11 @@ from distop.metastore import crashpoints
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.services.executing import runner
-from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
+from support.services.whole import HEADER, Whole, coordinated, write_csv
 from support.tables.trees import age
 from support.waiting import eventually
 
 RULES = ["id >= 0", {"unique": "id"}]
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
-    async with whole(etcd_config, tmp_path, client) as running:
-        yield running
 
 
 async def run(service: Whole, type_name: str, **argument: Any) -> Operation:

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from distop.client import Operation, OperationState
 from distop.metastore import crashpoints
-from distop.metastore.etcd.config import EtcdConfig
-from support.etcd.lossy import LossyClient
 from support.services.executing import Child
-from support.services.whole import Whole, whole, write_csv
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
-    async with whole(etcd_config, tmp_path, client) as running:
-        yield running
+from support.services.whole import Whole, write_csv
 
 
 async def compact(service: Whole, **argument: object) -> Operation:

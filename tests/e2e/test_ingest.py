@@ -6,11 +6,9 @@ import asyncio
 import re
 import subprocess
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from distop.client import OperationState
 from distop.errors import AlreadyIngested, DistopError, EtcdOutOfSpace
@@ -20,19 +18,13 @@ from distop.metastore.etcd.embedded import EtcdProcess, find_etcdctl
 from distop.metastore.etcd.txn import Txn, TxnResult
 from support.etcd.lossy import LossyClient, puts
 from support.services.executing import Child, runner
-from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
+from support.services.whole import HEADER, Whole, coordinated, write_csv
 from support.waiting import eventually
 
 AT_REST = re.compile(
     r"_installation|(_coordinators|_executors|_locations|_tables|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
     r"|t\.(history|request|requestExpiry|auditTrail)\..+|_audit\..+|t\.ingest\.nextInstanceId"
 )
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
-    async with whole(etcd_config, tmp_path, client) as running:
-        yield running
 
 
 async def test_rows_watermarks_and_history_appear_together_and_nothing_is_left(service: Whole) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +10,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-import pytest_asyncio
 from deltalake import DeltaTable
 
 from distop.client import OperationState
 from distop.errors import InvalidArgument, TableNotEmpty
-from distop.metastore.etcd.config import EtcdConfig
-from support.etcd.lossy import LossyClient
-from support.services.whole import Whole, whole, write_csv
+from support.services.whole import Whole, write_csv
 from support.tables.trees import ids_in, names_in, success_of
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
-    async with whole(etcd_config, tmp_path, client) as running:
-        yield running
 
 
 async def tree(service: Whole, **options: Any) -> Path:

@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-import pytest_asyncio
 
 from distop.client import OperationState
 from distop.coordinator.work.call import Call, Surroundings
 from distop.coordinator.work.work import Work
-from distop.metastore.etcd.config import EtcdConfig
 from distop.spark_jobs.formats.files import find_files
 from distop.spark_jobs.ingest import planning
-from support.etcd.lossy import LossyClient
-from support.services.whole import Whole, whole, write_csv
+from support.services.whole import Whole, write_csv
 
 T = TypeVar("T")
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
-    async with whole(etcd_config, tmp_path, client) as running:
-        yield running
 
 
 class Meanwhile:

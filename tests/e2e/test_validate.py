@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from pyiceberg.types import StringType
 
 from distop.client import Operation, OperationState
@@ -17,17 +15,11 @@ from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.services.executing import runner
-from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
+from support.services.whole import HEADER, Whole, coordinated, write_csv
 from support.tables.trees import files_in
 from support.waiting import eventually
 
 KEPT = [{"not_null": "id"}, "id >= 0", {"column": "kind", "type": "string(2)"}, {"unique": "id"}]
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
-    async with whole(etcd_config, tmp_path, client) as running:
-        yield running
 
 
 async def run(service: Whole, type_name: str, **argument: Any) -> Operation:

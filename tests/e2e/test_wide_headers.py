@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from distop.client import AsyncClient
 from distop.errors import SourceUnreadable
-from distop.metastore.etcd.config import EtcdConfig
-from support.etcd.lossy import LossyClient
-from support.services.whole import Whole, whole, write_csv
+from support.services.whole import Whole, write_csv
 
 COLUMNS = 1_000_000
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
-    async with whole(etcd_config, tmp_path, client) as running:
-        yield running
 
 
 @pytest.mark.parametrize("header", ["many names", "one name"])

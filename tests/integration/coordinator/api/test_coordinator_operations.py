@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from distop.errors import AlreadyExists, IncompatibleOperation, InvalidArgument, OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
@@ -22,13 +20,6 @@ from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
 from support.services.coordinators import Service, serving
 from support.waiting import eventually
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config) as standing:
-        await standing.create_table("t")
-        yield standing
 
 
 async def everything(client: EtcdClient, table: str = "t") -> list[KeyValue]:

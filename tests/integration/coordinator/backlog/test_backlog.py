@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
 from distop.metastore.backlog.batches import AppliedRecord
@@ -35,13 +32,6 @@ from support.services.backlogs import (
 )
 from support.services.coordinators import Service, serving
 from support.waiting import eventually
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config) as standing:
-        await standing.create_table("t")
-        yield standing
 
 
 async def test_batches_are_applied_in_byte_order_one_at_a_time(client: LossyClient, service: Service) -> None:

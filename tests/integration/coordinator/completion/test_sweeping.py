@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from distop.coordinator.completion.collector import MAX_SWEEPS
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.keyspace import OperationId
 from support.etcd.jobs import mark
 from support.etcd.lossy import LossyClient
-from support.services.coordinators import Service, serving
+from support.services.coordinators import Service
 from support.services.executing import lease
 from support.waiting import eventually
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config) as standing:
-        await standing.create_table("t")
-        yield standing
 
 
 async def collected(client: LossyClient, operation: OperationId) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from distop.coordinator.api import operations as api_operations
 from distop.coordinator.state.turns import Turn
@@ -50,13 +48,6 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
 
     monkeypatch.setattr(api_operations, "read_table_state", reading)
     return noted
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config) as standing:
-        await standing.create_table("t")
-        yield standing
 
 
 @pytest.fixture

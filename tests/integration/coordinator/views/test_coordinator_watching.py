@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import urllib.request
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc.aio
 import pytest
-import pytest_asyncio
 from google.protobuf import duration_pb2
 
 from distop.coordinator.state.ends import Ends
@@ -26,13 +24,6 @@ from support.services.coordinators import FINAL, Service, raising, serving, thro
 from support.waiting import eventually
 
 END: Any = grpc.aio.EOF  # type: ignore[attr-defined]
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config) as standing:
-        await standing.create_table("t")
-        yield standing
 
 
 def watching(

@@ -29,13 +29,6 @@ MANY = 1500
 
 
 @pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config) as standing:
-        await standing.create_table("t")
-        yield standing
-
-
-@pytest_asyncio.fixture
 async def following(client: EtcdClient) -> AsyncIterator[Following]:
     """At a coordinator that leads nothing."""
     standing = Following(client)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
-import pytest_asyncio
 
 from distop.errors import PreconditionFailed
 from distop.metastore.backlog import decisions as deciding
 from distop.metastore.backlog.batches import Block, OrderingRecord
 from distop.metastore.backlog.queue import Queued
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import FORGET_BITE, forget_batches
 from distop.metastore.records.keyspace import OperationId
@@ -34,15 +31,8 @@ from support.services.backlogs import (
     rested,
     unblock,
 )
-from support.services.coordinators import Service, serving
+from support.services.coordinators import Service
 from support.waiting import eventually
-
-
-@pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config) as standing:
-        await standing.create_table("t")
-        yield standing
 
 
 async def decide(client: LossyClient, action: str, batch: str, request: str) -> OrderingRecord:

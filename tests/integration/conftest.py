@@ -1,0 +1,18 @@
+"""Fixtures of many integration tests. A module may define its own ``service`` in place of this one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from distop.metastore.etcd.config import EtcdConfig
+from support.services.coordinators import Service, serving
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
+    """A coordinator, and the table ``t``."""
+    async with serving(etcd_config) as started:
+        await started.create_table("t")
+        yield started
