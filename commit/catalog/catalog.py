@@ -9,17 +9,16 @@ compares the state that it was based on: neither loses the other's rows (P6, P7)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
-from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
@@ -43,7 +42,7 @@ from distop.commit.catalog.places import Folder, new_location
 from distop.commit.catalog.pointer import Pointer
 from distop.commit.catalog.pointers import Pointers
 from distop.commit.catalog.publishing import Overtaken, Publishing, Step, undo
-from distop.commit.catalog.requests import is_done, noting, request_of
+from distop.commit.catalog.requests import Change, came_before, is_done, noting, request_of
 from distop.commit.catalog.unchecked import refuse_unchecked
 from distop.commit.catalog.update_checks import check_updates
 from distop.commit.catalog.view_catalog import ViewCatalog
@@ -62,10 +61,6 @@ from distop.proto.identity import default_identity
 
 KEPT_STORAGE = 1000
 """Tables whose storage options are cached."""
-
-
-Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
-"""The commit to one table: its requirements and its updates."""
 
 
 @for_pyiceberg
@@ -251,7 +246,8 @@ class EtcdCatalog(ViewCatalog):
         return self.commit_all([(identifier, requirements, updates)])[0]
 
     def commit_all(self, changes: Sequence[Change]) -> list[CommitTableResponse]:
-        """As :meth:`commit`, for several tables: all of it happens at once, or nothing.
+        """As :meth:`commit`, for several tables: all of it happens at once, or nothing. A request that is sent
+        again after it was committed gets the answer that it is done.
 
         Raises, besides, :class:`~distop.errors.ArgumentTooLarge` if they are more than one transaction holds.
         """
@@ -264,34 +260,45 @@ class EtcdCatalog(ViewCatalog):
         return self._commit_all(changes)
 
     def _commit_all(self, changes: Sequence[Change]) -> list[CommitTableResponse]:
+        found = [self._present(change) for change in changes]
+        if came_before([table for table, _ in found], changes):
+            return _responses(table for table, _ in found)
         done, steps = list[Table](), list[Step]()
         try:
-            for change in changes:
-                staged = self._staged(*change)
+            for change, present in zip(changes, found, strict=True):
+                staged = self._staged(change, *present)
                 if isinstance(staged, Step):
                     steps.append(staged)
                 done.append(staged.staged if isinstance(staged, Step) else staged)
         except BaseException:
             undo(steps)
             raise
-        if steps:
-            self._publishing().publish(steps)
-        return [_response(table.metadata, table.metadata_location) for table in done]
-
-    def _staged(
-        self,
-        identifier: Identifier,
-        requirements: tuple[TableRequirement, ...],
-        updates: tuple[TableUpdate, ...],
-    ) -> Step | Table:
-        """The commit to make; the table itself, if there is nothing to do."""
-        current: Table | None
         try:
-            current, pointer = self._load(identifier)
+            if steps:
+                self._publishing().publish(steps)
+        except Overtaken:
+            raise
+        except (CommitFailedException, TableAlreadyExistsError):
+            # The faster one may have been the same request, sent twice.
+            tables = [self._present(change)[0] for change in changes]
+            if not came_before(tables, changes):
+                raise
+            return _responses(tables)
+        return _responses(done)
+
+    def _present(self, change: Change) -> tuple[Table | None, Pointer]:
+        """The present table; ``None`` if the commit creates it."""
+        identifier, requirements, _ = change
+        try:
+            return self._load(identifier)
         except NoSuchTableError:
             if not any(isinstance(one, AssertCreate) for one in requirements):
                 raise
-            current, pointer = None, self._pointers.read(table_name(identifier))
+            return None, self._pointers.read(table_name(identifier))
+
+    def _staged(self, change: Change, current: Table | None, pointer: Pointer) -> Step | Table:
+        """The commit to make; the table itself, if there is nothing to do."""
+        identifier, requirements, updates = change
         keys = self._pointers.keyspace.table(table_name(identifier))
         request = request_of(updates)
         if request and current is not None and is_done(self._etcd, keys, request):
@@ -384,6 +391,7 @@ class EtcdCatalog(ViewCatalog):
         return self._namespaces.properties(self._there(name))
 
 
-def _response(metadata: TableMetadata, location: str) -> CommitTableResponse:
-    fields: dict[str, Any] = {"metadata": metadata, "metadata-location": location}
-    return CommitTableResponse(**fields)
+def _responses(tables: Iterable[Table | None]) -> list[CommitTableResponse]:
+    there: list[Any] = [table for table in tables if table is not None]
+    named = [{"metadata": one.metadata, "metadata-location": one.metadata_location} for one in there]
+    return [CommitTableResponse(**fields) for fields in named]

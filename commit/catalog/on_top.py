@@ -32,6 +32,7 @@ from pyiceberg.table.update import (
 
 from distop.commit.iceberg.branch_rebase import Rebased, rebased
 from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.provenance import OURS
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import manifests_of
 from distop.commit.layout.model import FORMAT_VERSION
@@ -78,6 +79,20 @@ def as_of_now(
             log.warning("append_not_put_on_top", extra={"location": base.location, "error": str(error)})
     _check_fresh(updates, base)
     return Wanted(requirements, updates, rebases=True)
+
+
+def is_same(told: Snapshot, standing: Snapshot) -> bool:
+    """Whether the snapshot of a table that has this id is what a program tells of, maybe put on top."""
+    own = _own(told.summary)
+    return told.manifest_list == standing.manifest_list or (own is not None and own == _own(standing.summary))
+
+
+def _own(summary: Summary | None) -> dict[str, str] | None:
+    """What the program of an append tells of it, but for the state of the table; ``None`` if it is none."""
+    if summary is None or summary.operation is not Operation.APPEND:
+        return None
+    told = summary.additional_properties.items()
+    return {name: value for name, value in told if not name.startswith("total-") and name not in OURS}
 
 
 def _on_top(

@@ -1,19 +1,33 @@
-"""Request ids of commits by programs of Iceberg: a repeated commit takes effect once.
+"""Commits of programs of Iceberg that are sent again: each takes effect once.
 
-The id is the property ``distop.request-id`` of the snapshot. It is stored in etcd like those of operations,
-and is written in the transaction that moves the head. A program that lost the reply writes the rows again,
-commits them under the same id, and gets the answer that it is done: its second files belong to no
-snapshot.
+The snapshot of a commit that has happened is in the table, under an id that no other snapshot has. If it were
+refused, a program would commit the same rows on top, or remove files of an attempt that it takes for failed:
+Iceberg's Java library sends a commit again where a gateway answers 503 (1.9: at 502 and 504, too).
+
+A program that writes its rows again makes another snapshot. For that there are request ids: the property
+``distop.request-id`` of the snapshot, stored in etcd like those of operations, in the transaction that moves
+the head. The second commit under an id gets the answer that it is done: its files belong to no snapshot.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
-from pyiceberg.table.update import AddSnapshotUpdate, TableUpdate
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    SetSnapshotRefUpdate,
+    TableRequirement,
+    TableUpdate,
+)
+from pyiceberg.typedef import Identifier
 
+from distop.commit.catalog.on_top import is_same
 from distop.commit.catalog.pointer import FOREIGN
 from distop.errors import DistopError, InvalidArgument, RequestIdReused
 from distop.metastore.etcd.sync import SyncEtcd
@@ -25,6 +39,36 @@ from distop.metastore.records.operation import RequestRecord
 from distop.metastore.records.record import decode
 
 PROPERTY = "distop.request-id"
+
+Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
+"""Of one table: what must hold of it, and what becomes of it."""
+
+
+def came_before(tables: Sequence[Table | None], changes: Sequence[Change]) -> bool:
+    """Whether a request has happened: it brings snapshots, and all of them are in the tables, in the branches
+    that it has them in. Then all that it asks for besides has happened, too, in the same transaction."""
+    brings = 0
+    for table, (_, _, updates) in zip(tables, changes, strict=True):
+        snapshots = [one.snapshot for one in updates if isinstance(one, AddSnapshotUpdate)]
+        if snapshots and (table is None or not _holds(table.metadata, snapshots, updates)):
+            return False
+        brings += len(snapshots)
+    return brings > 0
+
+
+def _holds(base: TableMetadata, snapshots: Iterable[Snapshot], updates: Iterable[TableUpdate]) -> bool:
+    added = {one.snapshot_id: one for one in snapshots}
+    there = {one.snapshot_id: one for one in base.snapshots if one.snapshot_id in added}
+    if len(there) < len(added) or not all(is_same(one, there[number]) for number, one in added.items()):
+        return False
+    moved = [one for one in updates if isinstance(one, SetSnapshotRefUpdate) and one.snapshot_id in added]
+    return all(one.snapshot_id in _history(base, one.ref_name) for one in moved)
+
+
+def _history(base: TableMetadata, ref: str) -> set[int]:
+    """The snapshots that a branch is made of; of the main one also what was rolled back since."""
+    made_of = {one.snapshot_id for one in ancestors_of(base.snapshot_by_name(ref), base)}
+    return made_of | {one.snapshot_id for one in base.snapshot_log} if ref == MAIN_BRANCH else made_of
 
 
 def request_of(updates: Iterable[TableUpdate]) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import load_catalog
 from pyiceberg.schema import Schema
+from pyiceberg.table import CommitTableRequest, TableIdentifier
 from pyiceberg.types import LongType, NestedField, StringType
 
 from distop.commit.catalog.catalog import EtcdCatalog
@@ -36,6 +38,19 @@ def make_catalog(etcd: EtcdProcess, prefix: str, folder: Path) -> EtcdCatalog:
     catalog = load_catalog("distop", **properties)
     assert isinstance(catalog, EtcdCatalog)
     return catalog
+
+
+def commit_of(catalog: EtcdCatalog, start: int, count: int = 1, table: str = "t") -> dict[str, Any]:
+    """What an append of these rows sends over HTTP, whose files are written; nothing is committed."""
+    transaction = catalog.load_table(f"default.{table}").transaction()
+    transaction.append(ids(start, count))
+    request = CommitTableRequest(
+        identifier=TableIdentifier(namespace=["default"], name=table),
+        requirements=transaction._requirements,
+        updates=transaction._updates,
+    )
+    body: dict[str, Any] = request.model_dump(mode="json", by_alias=True)
+    return body
 
 
 def keys_of(store: SyncEtcd, table: str) -> TableKeys:

@@ -1,0 +1,151 @@
+"""Commits that are sent again without a key, as Java's client does: done once, never said to have failed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from pathlib import Path
+
+import pytest
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from distop.metastore.etcd.config import EtcdConfig
+from support.etcd.proxy import Proxy
+from support.services.rest import RestDoor, rest_door
+from support.tables.catalogs import SCHEMA, commit_of, ids, metadata_files
+from support.waiting import eventually
+
+T = "namespaces/default/tables/t"
+SEVERAL = "transactions/commit"
+
+
+@pytest.fixture
+def other(etcd_config: EtcdConfig, tmp_path: Path) -> Iterator[RestDoor]:
+    """The catalog of another coordinator."""
+    with rest_door(etcd_config, tmp_path) as served:
+        yield served
+
+
+@pytest.fixture(autouse=True)
+def table(python: EtcdCatalog) -> None:
+    python.create_table("default.t", SCHEMA)
+
+
+def found(python: EtcdCatalog, table: str = "t") -> list[int]:
+    rows: list[int] = python.load_table(f"default.{table}").scan().to_arrow()["id"].to_pylist()
+    return sorted(rows)
+
+
+def location(python: EtcdCatalog) -> str:
+    return python.load_table("default.t").metadata_location
+
+
+async def test_one_whose_reply_was_lost_is_answered_as_done(
+    door: RestDoor, other: RestDoor, python: EtcdCatalog
+) -> None:
+    """P8, E3: also by another coordinator, and when others have committed on top of it."""
+    body = commit_of(python, 1)
+    async with Proxy(door.address) as gateway:
+        gateway.hold_replies()
+        through = RestDoor(gateway.endpoint, door.prefix)
+        asking = asyncio.create_task(asyncio.to_thread(through.ask, "POST", T, body))
+        await eventually(lambda: gateway.held == 1)
+        gateway.cut()
+        with pytest.raises((OSError, HTTPException)):
+            await asking
+    stands = location(python)
+    again = await asyncio.to_thread(other.ask, "POST", T, body)
+    assert (again.status, again.json["metadata-location"]) == (200, stands)
+    python.load_table("default.t").append(ids(2, 1))
+    assert door.ask("POST", T, body).json["metadata-location"] == location(python)
+    assert found(python) == [1, 2]
+
+
+def test_of_many_at_once_one_is_done_and_all_are_answered(
+    door: RestDoor, other: RestDoor, python: EtcdCatalog, tmp_path: Path
+) -> None:
+    """P7: those that lose have lost to themselves."""
+    body = commit_of(python, 1)
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(lambda at: at.ask("POST", T, body), [door, other] * 4))
+    assert [answer.status for answer in answers] == [200] * 8
+    assert found(python) == [1]
+    assert len(metadata_files(tmp_path)) == 2
+
+
+def test_one_that_makes_its_table_is_not_told_that_the_table_was_there(
+    door: RestDoor, python: EtcdCatalog
+) -> None:
+    """P8: Java's client would remove the files of what it has made."""
+    making = python.create_table_transaction("default.made", SCHEMA)
+    making.append(ids(1, 2))
+    updates = [json.loads(one.model_dump_json()) for one in making._updates]
+    body = {"requirements": [{"type": "assert-create"}], "updates": updates}
+    path = "namespaces/default/tables/made"
+    first, again = (door.ask("POST", path, body) for _ in range(2))
+    assert first.status == again.status == 200, again.text
+    assert first.json["metadata-location"] == again.json["metadata-location"]
+    assert found(python, "made") == [1, 2]
+
+
+def test_a_transaction_over_several_tables_is_known_by_its_snapshots(
+    door: RestDoor, python: EtcdCatalog
+) -> None:
+    """E2: what it changes of tables that get no rows has happened with them."""
+    python.create_table("default.u", SCHEMA)
+    schema = SCHEMA.model_dump(mode="json", by_alias=True)
+    schema["fields"].append({"id": 3, "name": "more", "type": "long", "required": False})
+    alter = {
+        "identifier": {"namespace": ["default"], "name": "u"},
+        "requirements": [{"type": "assert-last-assigned-field-id", "last-assigned-field-id": 2}],
+        "updates": [
+            {"action": "add-schema", "schema": schema, "last-column-id": 3},
+            {"action": "set-current-schema", "schema-id": -1},
+        ],
+    }
+    changes = {"table-changes": [commit_of(python, 1), alter]}
+    assert [door.ask("POST", SEVERAL, changes).status for _ in range(2)] == [204, 204]
+    assert found(python) == [1]
+    # One that brings another snapshot, too, is another request: none of it happens.
+    late = {"table-changes": [changes["table-changes"][0], commit_of(python, 2, table="u")]}
+    assert door.ask("POST", SEVERAL, late).problem == (409, "CommitFailedException")
+    assert found(python, "u") == []
+
+
+def test_what_was_rolled_back_since_does_not_come_back(door: RestDoor, python: EtcdCatalog) -> None:
+    """P8: it has happened once, and whoever hears so does not do it again."""
+    python.load_table("default.t").append(ids(1, 1))
+    before = python.load_table("default.t").current_snapshot()
+    assert before is not None
+    body = commit_of(python, 2)
+    assert door.ask("POST", T, body).status == 200
+    python.load_table("default.t").manage_snapshots().rollback_to_snapshot(before.snapshot_id).commit()
+    stands = location(python)
+    assert door.ask("POST", T, body).json["metadata-location"] == stands == location(python)
+    assert found(python) == [1]
+
+
+def test_another_snapshot_of_the_same_id_is_refused(door: RestDoor, python: EtcdCatalog) -> None:
+    """P6: an id alone does not say what was committed."""
+    body, forged = commit_of(python, 1), commit_of(python, 2, 2)
+    assert door.ask("POST", T, body).status == 200
+    [added, moved] = forged["updates"]
+    sent = body["updates"][0]["snapshot"]["snapshot-id"]
+    added["snapshot"]["snapshot-id"] = moved["snapshot-id"] = sent
+    assert door.ask("POST", T, forged).problem == (409, "CommitFailedException")
+    assert found(python) == [1]
+
+
+def test_one_that_moves_watermarks_is_known_by_its_snapshot_too(door: RestDoor, python: EtcdCatalog) -> None:
+    """E4: the same rows written anew are another snapshot, and are refused."""
+    body, anew = commit_of(python, 1), commit_of(python, 1)
+    for one in (body, anew):
+        one["updates"][0]["snapshot"]["summary"]["distop.watermark.s.0"] = "7"
+    assert [door.ask("POST", T, body).status for _ in range(2)] == [200, 200]
+    refused = door.ask("POST", T, anew)
+    assert refused.problem == (409, "CommitFailedException")
+    assert "ALREADY_INGESTED" in refused.text
+    assert found(python) == [1]
