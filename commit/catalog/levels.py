@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyiceberg.catalog import PropertiesUpdateSummary
+from pyiceberg.catalog import LOCATION, PropertiesUpdateSummary
 from pyiceberg.exceptions import (
     NamespaceAlreadyExistsError,
     NamespaceNotEmptyError,
@@ -20,6 +20,7 @@ from distop.commit.catalog.namespaces import (
     table_identifier,
     table_name,
 )
+from distop.commit.catalog.places import place_of_namespace
 from distop.commit.catalog.pointers import Pointers
 from distop.commit.pyiceberg_private import StagingCatalog
 
@@ -60,6 +61,13 @@ class NamespaceCatalog(StagingCatalog):
             return self._namespaces.exists(namespace_name(namespace))
         except NoSuchNamespaceError:
             return False
+
+    def namespace_with_place(self, namespace: str | Identifier) -> Properties:
+        """Its properties, and as ``location`` where its tables are made. Raises ``NoSuchNamespaceError``."""
+        name = self._existing(namespace)
+        own = self._namespaces.properties(name)
+        place = place_of_namespace(name, self.properties, own)
+        return {**own, LOCATION: place} if place else own
 
     def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
         """Raises ``NoSuchNamespaceError``."""

@@ -45,14 +45,19 @@ def new_location(
     if given:
         spelled = canonical(given)
         return spelled.removeprefix("file://") if given.startswith("/") else spelled
-    base, warehouse = properties_of(namespace).get(LOCATION), properties.get(WAREHOUSE_LOCATION)
-    if not base and warehouse:
-        base = f"{warehouse.rstrip('/')}/{_in_path(namespace)}"
+    base = place_of_namespace(namespace, properties, properties_of(namespace))
     if not base:
         raise ValueError("No default path is set, please specify a location when creating a table")
     return new_location(
         f"{base.rstrip('/')}/{_in_path(table)}-{uuid4().hex}", namespace, table, properties, properties_of
     )
+
+
+def place_of_namespace(namespace: str, properties: Mapping[str, str], own: Mapping[str, str]) -> str:
+    """The folder in which tables of a namespace are made: its own ``location``, else one below the warehouse
+    of the catalog; empty if there is none."""
+    base, warehouse = own.get(LOCATION, ""), properties.get(WAREHOUSE_LOCATION)
+    return base or (f"{warehouse.rstrip('/')}/{_in_path(namespace)}" if warehouse else "")
 
 
 def _in_path(name: str) -> str:

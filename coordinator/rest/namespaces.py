@@ -35,7 +35,8 @@ def create(catalog: EtcdCatalog, call: Call) -> Reply:
 
 
 def load(catalog: EtcdCatalog, call: Call) -> Reply:
-    properties = catalog.load_namespace_properties(call.namespace)
+    """With its place: without one Trino has a table made, and takes what it finds there for another's."""
+    properties = catalog.namespace_with_place(call.namespace)
     return json_reply({"namespace": call.namespace, "properties": properties})
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from urllib.parse import unquote_plus
+from urllib.parse import quote, unquote_plus
 
 from pyiceberg.typedef import Identifier
 
@@ -138,12 +138,14 @@ ROUTES = (
 )
 
 
-def found(path: bytes) -> tuple[dict[str, Route], Mapping[str, str]]:
-    """The routes of a raw path by method, and the parts that it names."""
+def found(path: bytes, prefix: str) -> tuple[dict[str, Route], Mapping[str, str]]:
+    """The routes of a raw path by method, and the parts that it names. The prefix may be missing: ClickHouse
+    and others leave it out of some paths."""
     given = path.decode("latin-1").rstrip("/").split("/")
-    for shape, routes in _BY_SHAPE.items():
-        if (parts := _matched(shape, given)) is not None:
-            return routes, parts
+    for named in (given, [*given[:2], quote(prefix, safe=""), *given[2:]]):
+        for shape, routes in _BY_SHAPE.items():
+            if (parts := _matched(shape, named)) is not None and parts["prefix"] == prefix:
+                return routes, parts
     return {}, {}
 
 

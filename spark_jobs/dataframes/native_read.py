@@ -10,29 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNaN,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-    NotEqualTo,
-    NotIn,
-    NotNaN,
-    NotNull,
-    NotStartsWith,
-    Or,
-    StartsWith,
-    UnboundPredicate,
-)
+from pyiceberg import expressions as iceberg
 from pyspark.sql import functions as f
 
 from distop.errors import InvalidArgument, PreconditionFailed
@@ -64,7 +42,7 @@ def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[
     columns_of_files = spark_columns(snapshot.schema)
     allow_times(session, columns_of_files)
     frame = session.read.schema(columns_of_files).parquet(*(file.path for file in files))
-    if not isinstance(expression, AlwaysTrue):
+    if not isinstance(expression, iceberg.AlwaysTrue):
         frame = frame.where(as_column(expression))
     return frame.select(*(f"`{name}`" for name in wanted.fieldNames()))
 
@@ -88,47 +66,47 @@ def _check_schemas(snapshot: TableSnapshot) -> None:
 
 
 _COMPARED = {
-    EqualTo: "__eq__",
-    NotEqualTo: "__ne__",
-    LessThan: "__lt__",
-    LessThanOrEqual: "__le__",
-    GreaterThan: "__gt__",
-    GreaterThanOrEqual: "__ge__",
-    StartsWith: "startswith",
+    iceberg.EqualTo: "__eq__",
+    iceberg.NotEqualTo: "__ne__",
+    iceberg.LessThan: "__lt__",
+    iceberg.LessThanOrEqual: "__le__",
+    iceberg.GreaterThan: "__gt__",
+    iceberg.GreaterThanOrEqual: "__ge__",
+    iceberg.StartsWith: "startswith",
 }
 
 
-def as_column(expression: BooleanExpression) -> Column:
+def as_column(expression: iceberg.BooleanExpression) -> Column:
     """A filter in Spark's form. In both, an unknown result excludes a row."""
     match expression:
-        case AlwaysTrue() | AlwaysFalse():
-            return f.lit(isinstance(expression, AlwaysTrue))
-        case And():
+        case iceberg.AlwaysTrue() | iceberg.AlwaysFalse():
+            return f.lit(isinstance(expression, iceberg.AlwaysTrue))
+        case iceberg.And():
             return as_column(expression.left) & as_column(expression.right)
-        case Or():
+        case iceberg.Or():
             return as_column(expression.left) | as_column(expression.right)
-        case Not():
+        case iceberg.Not():
             return ~as_column(expression.child)
-        case UnboundPredicate():
+        case iceberg.UnboundPredicate():
             return _predicate(expression)
     raise InvalidArgument(f"Spark has no {expression!r}", details={"field": "filter"})
 
 
-def _predicate(expression: UnboundPredicate) -> Column:
+def _predicate(expression: iceberg.UnboundPredicate) -> Column:
     column = f.col(f"`{getattr(expression.term, 'name', expression.term)}`")
     match expression:
-        case IsNull():
+        case iceberg.IsNull():
             return column.isNull()
-        case NotNull():
+        case iceberg.NotNull():
             return column.isNotNull()
-        case IsNaN():
+        case iceberg.IsNaN():
             return f.isnan(column)
-        case NotNaN():
+        case iceberg.NotNaN():
             return ~f.isnan(column)
-        case In() | NotIn():
+        case iceberg.In() | iceberg.NotIn():
             found = column.isin([literal.value for literal in expression.literals])
-            return found if isinstance(expression, In) else ~found
-        case NotStartsWith():
+            return found if isinstance(expression, iceberg.In) else ~found
+        case iceberg.NotStartsWith():
             return ~column.startswith(expression.literal.value)
     for kind, method in _COMPARED.items():
         if isinstance(expression, kind):

@@ -53,3 +53,5 @@ assert rows_of("ch.made") == ['1,"a"']
 for name, expected in (("t", {2: "z", 3: None, 4: "d"}), ("made", {1: "a"})):
     held = catalog.load_table(f"ch.{name}").scan().to_arrow().to_pydict()
     assert dict(zip(held["id"], held["kind"], strict=True)) == expected, held
+    run(f"DROP TABLE lake.`ch.{name}`")
+    assert not catalog.table_exists(f"ch.{name}"), name

@@ -70,8 +70,7 @@ class Trino:
 
 def write_and_read(trino: Trino, warehouse: Path) -> None:
     for statement in (
-        # Without a place of its schema, Trino has a table made by the catalog and then finds it there.
-        f"CREATE SCHEMA lake.trino WITH (location = 'file://{warehouse}/trino')",
+        "CREATE SCHEMA lake.trino",
         "CREATE TABLE lake.trino.t (id BIGINT, kind VARCHAR) WITH (partitioning = ARRAY['kind'])",
         "INSERT INTO lake.trino.t VALUES (1, 'a'), (2, 'b'), (3, 'b')",
         "UPDATE lake.trino.t SET kind = 'z' WHERE id = 3",
@@ -94,6 +93,16 @@ def write_and_read(trino: Trino, warehouse: Path) -> None:
     for statement in ("DROP VIEW lake.trino.v", "DROP TABLE lake.trino.w", "DROP TABLE lake.trino.t"):
         trino.sql(statement)
     assert trino.sql("SHOW TABLES FROM lake.trino") == []
+    for statement in (
+        "DROP SCHEMA lake.trino",
+        f"CREATE SCHEMA lake.trino WITH (location = 'file://{warehouse}/trino')",
+        "CREATE TABLE lake.trino.t AS SELECT 1 AS id",
+    ):
+        trino.sql(statement)
+    [[path]] = trino.sql('SELECT "$path" FROM lake.trino.t')
+    assert f"{warehouse}/trino/t-" in path, path
+    for statement in ("DROP TABLE lake.trino.t", "DROP SCHEMA lake.trino"):
+        trino.sql(statement)
 
 
 def main() -> None:

@@ -131,14 +131,14 @@ def test_a_commit_to_another_branch_makes_one_late_and_not_wrong(rest: RestClien
     assert rows(rest, "default.t") == [0, 2]
 
 
-def test_namespaces(rest: RestClient) -> None:
+def test_namespaces(rest: RestClient, tmp_path: Path) -> None:
     for name in ("a", "a.b", "c"):
         rest.create_namespace(name)
     assert rest.list_namespaces() == [("a",), ("c",), ("default",)]
     assert rest.list_namespaces("a") == [("a", "b")]
     summary = rest.update_namespace_properties("c", {"no"}, {"x": "1"})
     assert (summary.updated, summary.missing) == (["x"], ["no"])
-    assert rest.load_namespace_properties("c") == {"x": "1"}
+    assert rest.load_namespace_properties("c") == {"x": "1", "location": f"file://{tmp_path}/warehouse/c"}
     assert rest.namespace_exists("a.b")
     assert not rest.namespace_exists("z")
     with pytest.raises(NamespaceAlreadyExistsError):
@@ -151,6 +151,23 @@ def test_namespaces(rest: RestClient) -> None:
             missing("a.b")
     with pytest.raises(NoSuchNamespaceError):
         rest.create_table("z.t", SCHEMA)
+
+
+def test_a_namespace_tells_where_its_tables_are_made(
+    rest: RestClient, python: EtcdCatalog, tmp_path: Path
+) -> None:
+    """E1: Trino makes a place for each table below it. It is not kept, nor in the way of another one."""
+    below = f"file://{tmp_path}/warehouse"
+    rest.create_namespace("a.b")
+    for name in ("default", "a.b"):
+        assert rest.load_namespace_properties(name) == {"location": f"{below}/{name}"}
+        made = rest.create_table(f"{name}.t", SCHEMA)
+        assert made.location().startswith(f"{below}/{name}/t-")
+    assert python.load_namespace_properties("a.b") == {}
+    assert rest.update_namespace_properties("a.b", {"location"}).missing == ["location"]
+    rest.update_namespace_properties("a.b", updates={"location": f"{below}/elsewhere"})
+    assert rest.load_namespace_properties("a.b") == {"location": f"{below}/elsewhere"}
+    assert rest.create_table("a.b.u", SCHEMA).location().startswith(f"{below}/elsewhere/u-")
 
 
 def test_lists_come_in_pages(door: RestDoor, python: EtcdCatalog) -> None:

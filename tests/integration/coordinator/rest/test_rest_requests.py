@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -59,6 +60,38 @@ def test_names_are_decoded_once_and_after_the_path_is_split(door: RestDoor, pyth
     )
     assert door.ask("GET", "namespaces?parent=a%2Fb").json["namespaces"] == [["a/b", "c%2Fd"]]
     assert door.ask("GET", "namespaces/%FF").problem == (400, "BadRequestException")
+
+
+def test_paths_may_leave_the_prefix_out(door: RestDoor, python: EtcdCatalog) -> None:
+    """E1: as ClickHouse's do to drop a table. Another prefix is another installation's."""
+    python.create_namespace("namespaces")
+    python.create_table("namespaces.tables", SCHEMA)
+    for path, status in (
+        ("namespaces", 200),
+        ("namespaces/namespaces", 200),
+        ("namespaces/namespaces/tables", 200),
+        ("namespaces/namespaces/tables/tables/", 200),
+        ("namespaces/none", 404),
+        ("other/namespaces", 404),
+        ("other/namespaces/namespaces", 404),
+        ("", 404),
+    ):
+        assert door.raw("GET", f"/v1/{path}", None, {}).status == status, path
+    named = {"idempotency-key": str(uuid4())}
+    gone = "namespaces/namespaces/tables/tables?purgeRequested=False"
+    assert door.raw("DELETE", f"/v1/{gone}", None, named).status == 204
+    assert not python.table_exists("namespaces.tables")
+    # It is one and the same request, either way.
+    assert door.ask("DELETE", gone, idempotency_key=named["idempotency-key"]).status == 204
+
+
+def test_clickhouse_is_told_200_in_place_of_204(door: RestDoor, python: EtcdCatalog) -> None:
+    """E1: it takes 204 for no answer, and sends the request again."""
+    for agent, status in (("PyIceberg/0.12.0", 204), ("ClickHouse/26.9.2.1", 200)):
+        python.create_table("default.t", SCHEMA)
+        answer = door.ask("DELETE", T, user_agent=agent)
+        assert (answer.status, answer.text) == (status, "")
+        assert not python.table_exists("default.t")
 
 
 def test_who_has_the_metadata_is_not_sent_it_again(door: RestDoor, table: Any, python: EtcdCatalog) -> None:
