@@ -246,8 +246,8 @@ class EtcdCatalog(ViewCatalog):
         return self.commit_all([(identifier, requirements, updates)])[0]
 
     def commit_all(self, changes: Sequence[Change]) -> list[CommitTableResponse]:
-        """As :meth:`commit`, for several tables: all of it happens at once, or nothing. A request that is sent
-        again after it was committed gets the answer that it is done.
+        """As :meth:`commit`, for several tables: all of it happens at once, or nothing. A request that is
+        sent again after it was committed gets the answer that it is done.
 
         Raises, besides, :class:`~distop.errors.ArgumentTooLarge` if they are more than one transaction holds.
         """

@@ -6,7 +6,7 @@ part of it, and when.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +29,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.typedef import KeyDefaultDict, Record
 
 from distop.commit.iceberg.content import is_live
-from distop.commit.pyiceberg_private import possible
+from distop.commit.pyiceberg_private import live_entries, possible
 from distop.commit.scans.predicates import Filter, read_filter
 from distop.errors import InvalidArgument
 
@@ -115,9 +115,11 @@ class Scan:
         """Whether files of a manifest may hold rows that are asked for, by what it tells of partitions."""
         return self._of_manifests[manifest.partition_spec_id](manifest)
 
-    def entries(self, manifests: list[ManifestFile]) -> Iterator[list[ManifestEntry]]:
-        """The live entries of each of some manifests."""
-        if not manifests:
+    def entries(self, manifests: list[ManifestFile]) -> Iterator[Iterable[ManifestEntry]]:
+        """The live entries of each of some manifests; of a single one, which may list very many, as they are
+        asked for."""
+        if len(manifests) < 2:
+            yield from (live_entries(one, self.io) for one in manifests)
             return
         with ThreadPoolExecutor(READERS, thread_name_prefix="manifests") as pool:
             yield from pool.map(lambda one: one.fetch_manifest_entry(self.io), manifests)
