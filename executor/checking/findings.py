@@ -131,4 +131,6 @@ def failure(said: str, within_s: float = 0.0) -> Finding:
     ):
         if words in said:
             return Finding(code, said[said.index(words) :][:300])
-    return Finding("WORKER_FAILED", f"Spark gave up: {said[-400:]}")
+    # What Python has said, if anything; the frames of the JVM behind it say nothing.
+    python = said.partition("Error from python worker: ")[2].partition(" PYTHONPATH was:")[0]
+    return Finding("WORKER_FAILED", f"Spark gave up: {(python or said)[-400:]}")

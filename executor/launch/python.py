@@ -32,7 +32,7 @@ class PythonUnusable(PreconditionFailed):
     code = "PYTHON_UNUSABLE"
     default_hint = (
         "install distop in a virtual environment at the same path on every worker, or send one along that "
-        "venv-pack has made (spark.archives): docs/deploying.md, Workers of Spark"
+        "venv-pack has made (spark.yarn.dist.archives): docs/deploying.md, Workers of Spark"
     )
 
 
@@ -94,4 +94,4 @@ def _holds_distop(file: str) -> bool:
         with zipfile.ZipFile(path) as archive:
             return any(name.startswith("distop/") for name in archive.namelist())
     except (OSError, zipfile.BadZipFile):
-        return path.name.startswith("distop-")
+        return path.name.startswith(("distop-", "distop."))

@@ -7,6 +7,8 @@ import re
 SETTINGS = {
     # Without it every Python task waits 40 ms for Nagle's algorithm and delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
+    # By default it is Java's temporary folder: on YARN that of a container, too long for a socket's path.
+    "spark.python.unix.domain.socket.dir": "/tmp",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     # Operations share the slots instead of queueing behind the first.

@@ -101,7 +101,7 @@ def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subpr
         if output.tell() > _MAX_LOG_BYTES:
             output.truncate(0)
         child = subprocess.Popen(
-            [sys.executable, "-m", "distop.executor.sidecar.server", "--folder", str(place.folder)],
+            [_python(), "-m", "distop.executor.sidecar.server", "--folder", str(place.folder)],
             env=given,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -111,6 +111,14 @@ def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subpr
     _children.append(child)
     log.info("sidecar_starting", extra={"sidecar_pid": child.pid})
     return child
+
+
+def _python() -> str:
+    """This interpreter, by a path that stays when the task's folder goes: a container of YARN has links to
+    what it was sent, and is removed with them while the sidecar serves the tasks of others. The program
+    itself may be a link, by which it knows its virtual environment."""
+    folder, name = os.path.split(sys.executable)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _has_password(environment: Mapping[str, str]) -> bool:

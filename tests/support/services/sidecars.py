@@ -58,6 +58,11 @@ def end_sidecar(place: SidecarFolder, number: signal.Signals = signal.SIGTERM) -
     return pid
 
 
+def program(pid: int) -> str:
+    """The path by which a process was started."""
+    return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[0]
+
+
 @contextmanager
 def connected(place: SidecarFolder, etcd: EtcdConfig) -> Iterator[SidecarClient]:
     """A worker's connection, as of a process of its own."""

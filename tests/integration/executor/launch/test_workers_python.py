@@ -53,8 +53,10 @@ def test_distop_in_py_files_is_refused(tmp_path: Path) -> None:
     files = f"{archive(tmp_path, 'mine.zip', 'mine/types.py')},file://{ours}"
     with pytest.raises(PythonUnusable, match=r"ours\.zip \(--py-files\) holds distop"):
         refuse_unusable("spark://master:7077", {"spark.submit.pyFiles": files}, {})
-    with pytest.raises(PythonUnusable, match="holds distop"):
-        refuse_unusable("yarn", {"spark.submit.pyFiles": "hdfs:///lib/distop-0.2.0-py3-none-any.whl"}, {})
+    for elsewhere in ("hdfs:///lib/distop-0.2.0-py3-none-any.whl", "hdfs:///lib/distop.zip"):
+        with pytest.raises(PythonUnusable, match="holds distop"):
+            refuse_unusable("yarn", {"spark.submit.pyFiles": elsewhere}, {})
+    refuse_unusable("yarn", {"spark.submit.pyFiles": "hdfs:///lib/distop_types.zip"}, {})
 
 
 def test_an_interpreter_of_this_host_without_distop_is_refused(bare: str) -> None:

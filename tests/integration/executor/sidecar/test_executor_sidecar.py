@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +43,7 @@ from support.services.executing import (
     start_operation,
     take,
 )
-from support.services.sidecars import connected, task, worker_process
+from support.services.sidecars import connected, program, task, worker_process
 from support.services.sidecars import place as place
 from support.services.sidecars import session as session
 from support.types.work_types import files, traces
@@ -314,6 +315,17 @@ async def test_a_sidecar_that_cannot_start_is_reported(etcd_config: EtcdConfig, 
     broken = {**etcd_config.to_env(), "DISTOP_ETCD": "nonsense"}
     with pytest.raises(SidecarUnavailable, match="no sidecar answers"):
         SidecarClient(place, broken)
+
+
+async def test_a_sidecar_does_not_need_the_folder_that_its_task_has_python_in(
+    etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on YARN: a container has a link to the environment, and goes with its links."""
+    link = tmp_path / "env"
+    link.symlink_to(sys.prefix)
+    monkeypatch.setattr(sys, "executable", str(link / "bin" / "python"))
+    with connected(place, etcd_config):
+        assert not program(sidecar_pid(place)).startswith(str(tmp_path))
 
 
 async def test_all_jobs_of_a_worker_process_are_marked(

@@ -94,6 +94,15 @@ def test_a_job_that_fails_says_why(said: str, code: str) -> None:
     assert said in found.sentence
 
 
+def test_of_a_worker_that_ends_the_words_of_python_are_told() -> None:
+    said = (
+        "Job aborted: Error from python worker:\n  File daemon.py\n  OSError: AF_UNIX path too long\n"
+        f"PYTHONPATH was:\n  /a.zip\n{'at java.base/java.lang.Thread.run ' * 30}"
+    )
+    sentence = "Spark gave up: File daemon.py OSError: AF_UNIX path too long"
+    assert failure(said) == Finding("WORKER_FAILED", sentence)
+
+
 def test_a_job_that_nobody_runs_is_no_failure_of_python() -> None:
     assert failure("Job 0 cancelled", within_s=120.0) == Finding(
         "NO_WORKERS", "no executor of Spark has answered within 120 s"
