@@ -124,6 +124,11 @@ test-kubernetes: setup ## the Helm chart on a real API server; builds it with Go
 	@deploy/kubernetes.sh .venv/kubernetes
 	$(BIN)/python -m pytest tests/process/deployed/test_kubernetes.py $(ARGS)
 
+.PHONY: test-yarn
+test-yarn: setup ## executors on a real YARN with a packed Python; Maven and pip download what it needs
+	@deploy/yarn.sh .venv/yarn
+	$(BIN)/python -m pytest tests/process/deployed/test_yarn.py $(ARGS)
+
 .PHONY: test-alerts
 test-alerts: setup ## the alert rules, in the promtool of Debian's package prometheus
 	@deploy/prometheus.sh .venv/prometheus
