@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ _log = logging.getLogger(__name__)
 # Below the kernel's range for outgoing connections: a client that keeps dialling a stopped server could
 # otherwise get the server's own port as its source port, and so prevent its restart.
 _PORTS = range(20_000, 30_000)
+_found: deque[int] = deque(maxlen=1000)
+"""Ports found last, which may not be in use yet."""
 
 LOSSY_WARNING = "can lose acknowledged writes when killed: its index may be saved ahead of the data it covers"
 FREQUENT_COMPACTION = ("--auto-compaction-mode=periodic", "--auto-compaction-retention=5m")
@@ -145,7 +148,10 @@ def _starts_the_wheel(path: Path) -> bool:
 def free_port() -> int:
     """A TCP port on loopback that is free now, and that no outgoing connection will get."""
     # Not with the random generator, which may be seeded: two processes would try the same ports.
-    return next(port for port in random.Random().sample(_PORTS, len(_PORTS)) if _bindable(port))
+    free = (port for port in random.Random().sample(_PORTS, len(_PORTS)) if _bindable(port))
+    found = next(port for port in free if port not in _found)
+    _found.append(found)
+    return found
 
 
 def _bindable(port: int) -> bool:

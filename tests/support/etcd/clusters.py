@@ -220,12 +220,15 @@ class LocalCluster(Cluster):
         return ""
 
     async def __aenter__(self) -> Self:
-        for proxy in (*self._peer_proxies.values(), *self._client_proxies.values()):
-            await self._stack.enter_async_context(proxy)
-        for member in self._members.values():
-            member.launch()
-        for member in self._members.values():
-            await asyncio.to_thread(member.await_answer)
+        async with AsyncExitStack() as started:
+            for proxy in (*self._peer_proxies.values(), *self._client_proxies.values()):
+                await started.enter_async_context(proxy)
+            for member in self._members.values():
+                started.callback(member.kill)
+                member.launch()
+            for member in self._members.values():
+                await asyncio.to_thread(member.await_answer)
+            self._stack = started.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
