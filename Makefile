@@ -119,7 +119,7 @@ test-helm: setup ## the tests of the Helm chart; builds helm with Go, which take
 	$(BIN)/python -m pytest tests/process/deployed/test_helm_chart.py $(ARGS)
 
 .PHONY: test-kubernetes
-test-kubernetes: setup ## the Helm chart on a real API server; builds it with Go, which takes long
+test-kubernetes: setup ## the Helm chart on a real API server with controllers and a scheduler; builds them with Go
 	@deploy/helm.sh .venv/helm
 	@deploy/kubernetes.sh .venv/kubernetes
 	$(BIN)/python -m pytest tests/process/deployed/test_kubernetes.py $(ARGS)

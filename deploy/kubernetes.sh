@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# deploy/kubernetes.sh FOLDER [VERSION]: kube-apiserver and kubectl, built with Go from the module proxy (ten minutes or
-# more on two cores), into FOLDER/bin, and the resource definitions of Prometheus's operator that the chart makes use of
-# into FOLDER/crds. `make test-kubernetes` needs them. Does nothing when they are there. PARTS names other programs of
-# Kubernetes: PARTS=kube-scheduler.
+# deploy/kubernetes.sh FOLDER [VERSION]: kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, built with
+# Go from the module proxy (ten minutes or more on two cores), into FOLDER/bin, and the resource definitions of
+# Prometheus's operator that the chart makes use of into FOLDER/crds. `make test-kubernetes` needs them. Does nothing
+# when they are there. PARTS names other programs of Kubernetes: PARTS=kubelet.
 set -euo pipefail
 mkdir -p "$1/bin" "$1/crds"
 folder=$(cd "$1" && pwd)
 version=${2:-1.37.2}
 operator=github.com/prometheus-operator/prometheus-operator@v0.92.1
-read -ra parts <<<"${PARTS:-kube-apiserver kubectl}"
+read -ra parts <<<"${PARTS:-kube-apiserver kube-controller-manager kube-scheduler kubectl}"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

@@ -1,4 +1,4 @@
-"""An API server of Kubernetes and its etcd as a test's own processes: what a chart is applied to.
+"""A control plane of Kubernetes as a test's own processes: what a chart is applied to.
 
 ``deploy/kubernetes.sh`` builds the programs.
 """
@@ -22,7 +22,7 @@ from support.repository import ROOT
 from support.waiting import eventually
 
 BUILT = ROOT / ".venv" / "kubernetes"
-PROGRAMS = ("kube-apiserver", "kubectl")
+PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 PATH = os.pathsep.join([str(BUILT / "bin"), str(ROOT / ".venv" / "helm" / "bin"), os.environ.get("PATH", "")])
 PATIENCE_S = 120
 """Of one command."""
@@ -30,7 +30,11 @@ PATIENCE_S = 120
 MASTERS = "system:masters"
 """The group that may do everything."""
 
-USERS = {"admin": MASTERS}
+USERS = {
+    "admin": MASTERS,
+    "system:kube-controller-manager": "",
+    "system:kube-scheduler": "",
+}
 """Who has a token, and the group that they are in."""
 
 
@@ -44,7 +48,7 @@ class Refused(Exception):
 
 
 class ControlPlane:
-    """etcd and API server.
+    """etcd, API server, controllers and scheduler.
 
     ``address`` is where the API server listens, ``within`` the words that start a command where that address
     is (``ip netns exec NAME``; by default here). What they say is in files of ``folder``.
@@ -134,16 +138,22 @@ class ControlPlane:
         return file
 
     async def open(self) -> Self:
-        """Start it all; returns once the API server is ready."""
+        """Start it all; returns once the API server is ready and the controllers have begun."""
         try:
             self._keys()
             self._start_etcd()
             self._start_server()
             await eventually(lambda: self._answers("/readyz"), 60.0, every_s=0.2)
+            self._start_controllers()
+            await eventually(lambda: self.read("serviceaccount", "default"), 60.0, every_s=0.2)
         except BaseException:
             self.close()
             raise
         return self
+
+    def end(self, name: str) -> None:
+        """End one program, and wait for that."""
+        _end(self._processes[name])
 
     def close(self) -> None:
         """End it all."""
@@ -210,6 +220,29 @@ class ControlPlane:
             f"--service-account-key-file={self.folder / 'accounts.key'}",
             f"--service-account-signing-key-file={self.folder / 'accounts.key'}",
         )
+
+    def _start_controllers(self) -> None:
+        for name, more in {
+            "kube-controller-manager": (
+                "--use-service-account-credentials",
+                f"--service-account-private-key-file={self.folder / 'accounts.key'}",
+                f"--root-ca-file={self.folder / 'ca.crt'}",
+            ),
+            "kube-scheduler": (),
+        }.items():
+            config = self.config(f"system:{name}")
+            self.start(
+                name,
+                name,
+                f"--kubeconfig={config}",
+                f"--authentication-kubeconfig={config}",
+                f"--authorization-kubeconfig={config}",
+                "--bind-address=127.0.0.1",
+                f"--secure-port={free_port()}",
+                f"--cert-dir={self.folder}",
+                "--leader-elect=false",
+                *more,
+            )
 
 
 def token_of(user: str) -> str:
