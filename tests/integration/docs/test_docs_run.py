@@ -53,6 +53,7 @@ NOT_RUN = {
         "it needs a cluster",
         "it needs a cluster of Spark",
         "it needs hosts of their own",
+        "it needs YARN",
     ],
     "docs/engines.md": [
         f"needs {engine}, see make conformance" for engine in ("a Spark of its own", "Polars", "Daft", "Sail")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, Block
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.member import LeaderRecord, LongCall, MemberRecord
+from distop.metastore.records.member import HeldUp, LeaderRecord, LongCall, MemberRecord
 from distop.metastore.records.operation import (
     ActiveRecord,
     CancelRecord,
@@ -105,6 +105,7 @@ FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
     OperationOptions: OPTIONS,
     RequestNote: st.builds(RequestNote, digest=TEXT, call=TEXT, forget_at=FLOATS),
     FollowUp | None: st.one_of(st.none(), FOLLOW_UPS),
+    list[HeldUp]: st.lists(st.builds(HeldUp, operation=TEXT, what=TEXT, since=FLOATS), max_size=2),
     list[LongCall]: st.lists(st.builds(LongCall, table=TEXT, what=TEXT, since=FLOATS), max_size=2),
     list[int]: st.lists(INTEGERS, max_size=3),
     SeriesNote | None: st.one_of(
