@@ -26,7 +26,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, NestedField
 
-from distop.commit.scans.pages import planned, whole
+from distop.commit.scans.pages import Span, planned, whole
 from distop.commit.scans.scan import Scan, Wanted
 
 COLUMNS = 10
@@ -100,7 +100,8 @@ def test_a_manifest_of_very_many_files_is_not_held_in_memory(tmp_path: Path) -> 
 
 def test_a_full_page_says_where_in_a_manifest_the_next_one_begins(tmp_path: Path) -> None:
     scan = Scan(table_of_one_manifest(tmp_path), IO, Wanted())
-    paths, rest = [], whole(scan)
+    paths: list[str] = []
+    rest: Span | None = whole(scan)
     while rest is not None:
         page = planned(scan, rest, lambda *_: None, most=FILES // 2 - 1)
         paths += [task.file.file_path for task in page.tasks]
