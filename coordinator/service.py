@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -43,14 +42,12 @@ from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.members.notify import tell_manager
-from distop.metastore.members.own_record import change_own_record
-from distop.metastore.members.versions import tell_if_apart
-from distop.metastore.records.member import LongCall, MemberRecord
-from distop.metastore.records.record import encode
+from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
+from distop.metastore.members.registration import registered
+from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.denials import Denials
 from distop.operations.registry import Registry
 from distop.proto.http.tls import Tls
-from distop.proto.identity import own_version
 
 if TYPE_CHECKING:
     from distop.coordinator.rest.app import RestCatalog
@@ -229,23 +226,12 @@ class Coordinator:
         shared: SharedLease,
     ) -> None:
         """Lead tables under one lease, until stopped or until the lease is lost."""
-        await enter(client)
         session = LeaseSession(
             client, self.config.lease_ttl_s, renewed=lambda until: shared.holds(session.lease_id, until)
         )
-        await session.start()
-        try:
-            member = MemberRecord(
-                id=incarnation("coordinator"),
-                address=self.address,
-                host=socket.gethostname(),
-                pid=os.getpid(),
-                distop=own_version(),
-                started_at=time.time(),
-            )
-            await tell_if_apart(client)
-            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
-            reached("coordinator.register.after")
+        member = own_record(incarnation("coordinator"), "coordinator", address=self.address)
+        entry = registered(client, session, member, replied=lambda: reached("coordinator.register.after"))
+        async with session, entry:
             self.member = member.id
             leadership = Leadership(
                 client,
@@ -258,7 +244,7 @@ class Coordinator:
             )
             metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")
-            telling = asyncio.create_task(_tell(client, member.id, planner), name="telling")
+            telling = asyncio.create_task(_tell(client, member.id, planner, session), name="telling")
             self.ready.set()
             tell_manager("READY=1")
             log.info("coordinator_ready", extra={"member": member.id, "lease": session.lease_id})
@@ -272,8 +258,6 @@ class Coordinator:
                 await asyncio.gather(leading, telling, return_exceptions=True)
             if not leading.cancelled() and leading.exception() is not None:
                 raise leading.exception()  # type: ignore[misc]
-        finally:
-            await session.close()
 
 
 async def _load_types(registry: Registry, threads: Executor) -> None:
@@ -301,19 +285,21 @@ async def _load_types(registry: Registry, threads: Executor) -> None:
     await asyncio.gather(*map(load, names))
 
 
-async def _tell(client: EtcdClient, member: str, planner: Planner) -> None:
-    """Keep slow plans in the member's record. Slow calls of completions are recorded with their
-    operations."""
-    reported: list[LongCall] = []
+async def _tell(client: EtcdClient, member: str, planner: Planner, session: LeaseSession) -> None:
+    """Keep slow plans, and a slow etcd, in the member's record. Slow calls of completions are recorded with
+    their operations."""
+    reported: tuple[list[LongCall], list[HeldUp]] = [], []
     while True:
         await asyncio.sleep(TELL_EVERY_S)
         long = planner.work.long()[:MAX_TOLD]
         calls = [LongCall(table=one.table, what=one.what, since=one.at) for one in long]
-        if calls == reported:
+        held_up = still(reported[1], {"": slow_etcd(session.trips)})
+        if (calls, held_up) == reported:
             continue
         try:
-            await change_own_record(client, client.keyspace.coordinator(member), calls=calls)
-            reported = calls
+            key = client.keyspace.coordinator(member)
+            await change_own_record(client, key, calls=calls, held_up=held_up)
+            reported = calls, held_up
         except DistopError as error:
             log.warning("calls_not_told_of", extra={"error": str(error)})
 

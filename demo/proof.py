@@ -15,7 +15,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 
 _AT_REST = re.compile(
-    rb"_installation|_policy|(_coordinators|_executors|_locations|_tables|_audit|_namespaces|_answers)\..+"
+    rb"_installation|_policy|(_coordinators|_executors|_places|_locations|_tables|_audit|_namespaces|_answers)\..+"
     rb"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
     rb"|[^.]+\.(history|series|request|requestExpiry|auditTrail|applied|unordered\.done|index)\..+"
     rb"|[^.]+\.[^.]+\.nextInstanceId"

@@ -140,7 +140,35 @@ def check_members(seen: Members, now: float) -> list[Finding]:
     found += [key_without_lease(member.kv) for member in seen.members if not member.kv.lease]
     found += _clocks(seen, now)
     found += _versions(seen)
+    found += _lost(seen, now)
+    found += _held_up(seen, now)
     return found
+
+
+def _lost(seen: Members, now: float) -> Iterator[Finding]:
+    """Services that ended without a word. Their records are gone with their leases; their places are not."""
+    live = {member.record.id for member in seen.members}
+    for one in (one for one in seen.places if one.id not in live):
+        yield Finding(
+            code="MEMBER_LOST",
+            subject=f"{one.role} {one.host}",
+            sentence=f"{one.id}, which started on {one.host} {span(now - one.started_at)} ago, has ended or "
+            "cannot reach etcd",
+            remedy=f"start the {one.role} there again if it does not go on by itself; one that is not wanted "
+            "any more is forgotten within the hour",
+        )
+
+
+def _held_up(seen: Members, now: float) -> Iterator[Finding]:
+    """What members say of themselves; what they say of single operations is among the tables' findings."""
+    for member in seen.members:
+        for one in (one for one in member.record.held_up if not one.operation):
+            yield Finding(
+                code="MEMBER_HELD_UP",
+                subject=f"{member.record.id} {one.since}",
+                sentence=f"{member.record.id} is held up for {span(now - one.since)}: {one.what}",
+                remedy="remove the cause; nothing is lost, and it goes on, if slowly",
+            )
 
 
 def _versions(seen: Members) -> Iterator[Finding]:

@@ -89,6 +89,11 @@ async def read_members(client: EtcdClient, revision: int = 0) -> Members:
                 seen.unreadable[kv.key] = str(error)
             else:
                 seen.members.append(MemberSeen(kv, record.role or role, record))
+    for kv in (await client.scan(keyspace.places, revision=seen.revision)).kvs:
+        try:
+            seen.places.append(decode(kv.value, MemberRecord, kv.key))
+        except CorruptRecord as error:
+            seen.unreadable[kv.key] = str(error)
     return seen
 
 

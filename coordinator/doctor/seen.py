@@ -58,9 +58,10 @@ class MemberSeen:
 
 @dataclass(slots=True)
 class Members:
-    """The live members."""
+    """The live members, and the services that began last in each place."""
 
     members: list[MemberSeen] = field(default_factory=list)
+    places: list[MemberRecord] = field(default_factory=list)
     unreadable: dict[bytes, str] = field(default_factory=dict)
     revision: int = 0
 

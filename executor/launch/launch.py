@@ -121,6 +121,9 @@ class Launcher(Protocol):
     def launch_frame(self, launch: Launch) -> LaunchedFrame:
         """Begin to compute the DataFrame of a dynamic plan; returns at once."""
 
+    def held_up(self) -> str:
+        """What keeps all that it launches from going on as fast as it should; empty: nothing. Blocks."""
+
     async def close(self) -> None:
         """Free its resources; nothing runs any more."""
 
@@ -170,6 +173,9 @@ class LocalLauncher:
 
     def launch_frame(self, launch: Launch) -> LocalFrame:
         return LocalFrame(self._ledger, launch, self._slots)
+
+    def held_up(self) -> str:
+        return ""
 
     async def close(self) -> None:
         """Threads that still run user code end with the process."""

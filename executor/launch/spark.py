@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from distop.executor.launch.launch import Launch, LauncherBroken, pack
 from distop.executor.launch.python import refuse_unusable
 from distop.executor.launch.settings import REAPED, SETTINGS, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
-from distop.executor.launch.spark_job import SparkJob
+from distop.executor.launch.spark_job import SparkJob, last_loss
 from distop.executor.launch.spark_task import SparkTask
 from distop.executor.sidecar.dial import SidecarUnavailable, dial
 from distop.executor.task.task import TaskSummary
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
 """Back-off before a sidecar that could not start is started again."""
+
+LOST_S = 600.0
+"""How long an executor of Spark that was lost, and not replaced, is missed, in seconds."""
 
 POOLS = 8
 """Scheduler pools, each for one operation at a time."""
@@ -61,6 +65,10 @@ class SparkLauncher:
         self._sidecar: socket.socket | None = None
         self._closed = threading.Event()
         self._launches = 0
+        self._executors = 0
+        """How many Spark had at the last look, with the driver."""
+        self._lost = "", 0, 0.0
+        """The last loss of one, how many there were before, and when it was seen."""
 
     async def start(self) -> None:
         """Make the session. If its workers are on this host, have their sidecar ready too.
@@ -116,6 +124,18 @@ class SparkLauncher:
     def launch_frame(self, launch: Launch) -> SparkFrame:
         session, task = self._ready(), self._task(launch)
         return SparkFrame(session, launch, task, ours=self._owned, **self._named(launch))
+
+    def held_up(self) -> str:
+        """See :class:`~distop.executor.launch.launch.Launcher`. An executor of Spark that was lost."""
+        with suppress(Exception):  # the driver is gone, which its launches notice
+            spark: Any = self._ready().sparkContext._jsc.sc()
+            there = spark.getExecutorMemoryStatus().size()
+            if there < self._executors and (reason := last_loss(spark)):
+                self._lost = f"an executor of Spark was lost: {reason}", self._executors, time.monotonic()
+            self._executors = there
+            what, before, at = self._lost
+            return what if there < before and time.monotonic() - at < LOST_S else ""
+        return ""
 
     def _ready(self) -> SparkSession:
         if self._session is None:

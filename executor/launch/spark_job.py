@@ -34,6 +34,8 @@ kills the task's worker, unless that is the driver itself (``local``)."""
 
 _LONGEST_CANCEL_S = 2.0
 _LOOK_S = 0.1
+_RELEASED = "killed by driver"
+"""Spark's reason for an executor that it needs no longer."""
 
 
 class SparkJob(ABC, Generic[T]):
@@ -161,6 +163,18 @@ def _last_failure(context: SparkContext, stage: SparkStageInfo) -> str:
     # Python's traceback, whose last line says what; then the stack of Java.
     said, _, _ = tasks.head().errorMessage().get().partition("\n\tat ")
     return " ".join(said.strip().splitlines()[-1:])[:MAX_REASON]
+
+
+def last_loss(spark: Any) -> str:
+    """Why Spark has lost an executor, the last one; empty: none, or those that Spark has released itself."""
+    gone: list[tuple[int, str]] = []
+    found = spark.statusStore().executorList(False).iterator()
+    while found.hasNext():
+        one = found.next()
+        if not one.isActive() and one.removeReason().isDefined():
+            gone.append((one.removeTime().get().getTime(), one.removeReason().get()))
+    reason = max(gone, default=(0, ""))[1]
+    return "" if _RELEASED in reason else " ".join(reason.split())[:MAX_REASON]
 
 
 def _is_alive(context: Any) -> bool:

@@ -11,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-import os
 import random
-import socket
 import time
 from collections.abc import Callable
 
@@ -27,20 +25,15 @@ from distop.executor.runner.tally import Tally
 from distop.executor.runner.types import ServedTypes
 from distop.executor.runner.waiting import Waiting
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.etcd.update import settle
-from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
-from distop.metastore.members.own_record import change_own_record
-from distop.metastore.members.versions import tell_if_apart
+from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
+from distop.metastore.members.registration import registered
 from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
 from distop.metastore.records.keyspace import OperationId
-from distop.metastore.records.member import HeldUp, MemberRecord
+from distop.metastore.records.member import HeldUp
 from distop.metastore.records.operation import RunnerRecord
-from distop.metastore.records.record import encode
-from distop.proto.identity import own_version
 
 log = logging.getLogger(__name__)
 
@@ -88,8 +81,18 @@ class Runner:
         DistopError
             It could not register as a member.
         """
-        async with self._session:
-            await self._register()
+        record = own_record(
+            self.member, "executor", types=self._types.names, only=str(self._options.only or "")
+        )
+        entry = registered(
+            self._client,
+            self._session,
+            record,
+            missed=not self._options.only,  # a user's program ends when it likes
+            replied=lambda: reached("runner.register.after"),
+        )
+        async with self._session, entry:
+            log.info("runner_registered", extra={"member": self.member, "types": self._types.names})
             self._ledger.desk.begin(self.member, self._session)
             helpers = [*self._waiting.follow(), asyncio.create_task(self._tell())]
             ends = [
@@ -109,44 +112,20 @@ class Runner:
         if self._broken is not None:
             raise self._broken
 
-    async def _register(self) -> None:
-        await enter(self._client)
-        await tell_if_apart(self._client)
-        record = MemberRecord(
-            id=self.member,
-            role="executor",
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            distop=own_version(),
-            started_at=self._clock(),
-            types=self._types.names,
-            only=str(self._options.only or ""),
-        )
-        put = Put(self._keyspace.executor(self.member), encode(record), self._session.lease_id)
-        await settle(
-            self._client,
-            Txn(then=(put,)),
-            patience_s=self._options.lease_ttl_s,
-            replied=lambda: reached("runner.register.after"),
-        )
-        log.info("runner_registered", extra={"member": self.member, "types": self._types.names})
-
     async def _tell(self) -> None:
-        """Keep what holds operations up in this member's record."""
-        known: dict[str, HeldUp] = {}
+        """Keep what holds this member and its operations up in its record."""
+        known: list[HeldUp] = []
         while True:
             await asyncio.sleep(TELL_EVERY_S)
-            found: dict[str, HeldUp] = {}
+            everything = [await asyncio.to_thread(self._launcher.held_up), slow_etcd(self._session.trips)]
+            words = {"": "; ".join(filter(None, everything))}
             for operation, run in list(self._runs.items())[:MAX_TOLD]:
-                if what := shortened(await run.held_up(), MAX_WORDS):
-                    name = str(operation)
-                    since = known[name].since if name in known else self._clock()
-                    found[name] = HeldUp(operation=name, what=what, since=since)
+                words[str(operation)] = shortened(await run.held_up(), MAX_WORDS)
+            found = still(known, words)
             if found == known:
                 continue
-            own = self._keyspace.executor(self.member)
             try:
-                await change_own_record(self._client, own, held_up=list(found.values()))
+                await change_own_record(self._client, self._keyspace.executor(self.member), held_up=found)
                 known = found
             except DistopError as error:
                 log.warning("own_record_not_changed", extra={"member": self.member, "error": str(error)})

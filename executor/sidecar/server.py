@@ -14,9 +14,7 @@ import contextlib
 import logging
 import os
 import signal
-import socket
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,17 +31,12 @@ from distop.executor.sidecar.connection import Connection
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.etcd.update import settle
 from distop.metastore.members.heap import settle_heap
-from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.members.notify import tell_manager
-from distop.metastore.members.versions import tell_if_apart
-from distop.metastore.records.member import MemberRecord
-from distop.metastore.records.record import encode
-from distop.proto.identity import own_version
+from distop.metastore.members.own_record import own_record
+from distop.metastore.members.registration import registered
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -196,11 +189,19 @@ class Sidecar:
             member = incarnation("sidecar")
             try:
                 await session.start()
-                await self._register(client, member, session)
-                desk.begin(member, session)
-                await session.lost.wait()
-                log.warning("sidecar_lease_lost")
-                desk.lease_lost()
+                entry = registered(
+                    client,
+                    session,
+                    own_record(member, "sidecar"),
+                    missed=self.config.idle_exit_s is None,  # one that a task has started comes and goes
+                    replied=lambda: reached("sidecar.register.after"),
+                )
+                async with entry:
+                    log.info("sidecar_registered", extra={"member": member})
+                    desk.begin(member, session)
+                    await session.lost.wait()
+                    log.warning("sidecar_lease_lost")
+                    desk.lease_lost()
             except DistopError as error:
                 log.warning("sidecar_lease_not_granted", extra={"error": str(error)})
                 await asyncio.sleep(_RETRY_S)
@@ -210,26 +211,6 @@ class Sidecar:
                     with contextlib.suppress(DistopError):
                         await client.delete(client.keyspace.executor(member))
                 await session.close(revoke=not self._leaves_claims)
-
-    async def _register(self, client: EtcdClient, member: str, session: LeaseSession) -> None:
-        await enter(client)
-        await tell_if_apart(client)
-        record = MemberRecord(
-            id=member,
-            role="sidecar",
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            distop=own_version(),
-            started_at=time.time(),
-        )
-        put = Put(client.keyspace.executor(member), encode(record), session.lease_id)
-        await settle(
-            client,
-            Txn(then=(put,)),
-            patience_s=self.config.lease_ttl_s,
-            replied=lambda: reached("sidecar.register.after"),
-        )
-        log.info("sidecar_registered", extra={"member": member})
 
 
 def run(config: SidecarConfig) -> int:

@@ -47,6 +47,7 @@ class LeaseSession:
         Called with the new :attr:`deadline`, by the thread that renews it.
 
     ``lost`` is set once, when the lease has ended for any reason. A new session is a new identity.
+    ``trips`` are the durations of the last three renewals, in seconds.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class LeaseSession:
         self.lost = asyncio.Event()
         self.deadline = 0.0
         """Until when, by the clock, it is certainly valid without another renewal."""
+        self.trips: tuple[float, ...] = ()
         self._clock = clock
         self._renewed = renewed
         self._margin_s = max(0.2, ttl_s * 0.1)
@@ -151,6 +153,7 @@ class LeaseSession:
                 else:
                     if ttl <= 0 or not self.alive:
                         return
+                    self.trips = (*self.trips[-2:], self._clock() - sent)
                     self._holds_until(sent + min(ttl, self.ttl_s) - self._margin_s)
                     # Until the next renewal is due, but without missing the deadline.
                     pause = min(interval, self.deadline - self._clock())

@@ -45,7 +45,9 @@ class Renewal:
             self._leave()
 
     def pause(self, seconds: float) -> bool:
-        """Wait for this long; return whether to continue."""
+        """Wait for this long, without a connection if that is long; return whether to continue."""
+        if seconds > _IDLE_S:
+            self._leave()
         return not self._stop.wait(max(0.0, seconds))
 
     def renew(self, timeout_s: float) -> int:
@@ -110,6 +112,9 @@ class Renewal:
         if self._thread is not threading.current_thread():
             self._thread.join(_CLOSING_S)
 
+
+_IDLE_S = 60.0
+"""Longest pause during which its connection stays open, in seconds."""
 
 _CLOSING_S = 2.0
 """Longest wait for the thread to end."""

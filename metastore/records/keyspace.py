@@ -244,6 +244,11 @@ class Keyspace:
         return self.prefix + b"_executors."
 
     @cached_property
+    def places(self) -> bytes:
+        """One key per role and host: the service that began there last, unless it has ended as it should."""
+        return self.prefix + b"_places."
+
+    @cached_property
     def active(self) -> bytes:
         """One key per operation that still has keys, so that finding work needs no scan of all tables."""
         return self.prefix + b"_active."
@@ -329,6 +334,9 @@ class Keyspace:
 
     def executor(self, member: str) -> bytes:
         return self.executors + escape(member).encode()
+
+    def place(self, role: str, host: str) -> bytes:
+        return self.places + f"{role}.{escape(host)}".encode()
 
     def namespace(self, name: str) -> bytes:
         return self.namespaces + escape(name).encode()

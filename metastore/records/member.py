@@ -16,19 +16,23 @@ class LongCall(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel")
 
 
 class HeldUp(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """What keeps the jobs of an operation from going on, as far as its executor knows."""
+    """What keeps a member from its work, as far as it knows."""
 
-    operation: str
+    operation: str = ""
+    """Only the jobs of this operation; empty: all that it does."""
     what: str
     since: float
 
 
 class MemberRecord(Record, kw_only=True):
-    """``_coordinators.<id>`` and ``_executors.<id>``: a live process; the key is bound to its lease."""
+    """``_coordinators.<id>`` and ``_executors.<id>``: a live process; the key is bound to its lease.
+
+    ``_places.<role>.<host>``: the service that began there last, live or killed.
+    """
 
     id: str
     role: str = ""
-    """``executor`` or ``sidecar``; empty: an older version's record, see the key."""
+    """``coordinator``, ``executor`` or ``sidecar``; empty: an older version's record, see the key."""
     address: str = ""
     host: str = ""
     pid: int = 0
@@ -44,7 +48,7 @@ class MemberRecord(Record, kw_only=True):
     calls: list[LongCall] = []
     """Slow calls of a coordinator, the oldest first."""
     held_up: list[HeldUp] = []
-    """Operations of an executor that do not go on as they should."""
+    """What does not go on as it should."""
 
 
 class LeaderRecord(Record, kw_only=True):

@@ -22,7 +22,7 @@ from support.services.whole import HEADER, Whole, coordinated, write_csv
 from support.waiting import eventually
 
 AT_REST = re.compile(
-    r"_installation|(_coordinators|_executors|_locations|_tables|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
+    r"_installation|(_coordinators|_executors|_places|_locations|_tables|_namespaces)\..+|t\.(table|head|watermarks|coordinator)"
     r"|t\.(history|request|requestExpiry|auditTrail)\..+|_audit\..+|t\.ingest\.nextInstanceId"
 )
 

@@ -21,6 +21,8 @@ class Proxy:
         """How many were accepted so far."""
         self.held = 0
         """Connections in which something is held at present."""
+        self.delay_s = 0.0
+        """How late everything arrives, in each direction."""
         self._server: asyncio.Server | None = None
         self._requests, self._replies = asyncio.Event(), asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -106,6 +108,7 @@ class Proxy:
                     await flowing.wait()
                 finally:
                     self.held -= 1
+            await asyncio.sleep(self.delay_s)
             sink.write(data)
             await sink.drain()
         sink.close()

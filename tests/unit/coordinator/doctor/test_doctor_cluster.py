@@ -9,7 +9,7 @@ from distop.coordinator.doctor.seen import Members, MemberSeen
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.versions import far_apart
-from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.proto.identity import own_version
 
 NOW = 1_700_000_000.0
@@ -135,3 +135,20 @@ def test_releases_are_compared_by_number() -> None:
     assert far_apart("1.0.0", "2.0.0")
     assert not far_apart("0.9.0", "0.10.3")
     assert not far_apart("unknown", "0.1.0")
+
+
+def test_a_service_that_is_gone_from_its_place_is_missed() -> None:
+    live = member("a", NOW - 50, 5)
+    gone = MemberRecord(id="b", role="sidecar", host="h2", started_at=NOW - 60)
+    seen = Members([live], places=[live.record, gone])
+    [found] = check_members(seen, NOW)
+    assert (found.code, found.subject) == ("MEMBER_LOST", "sidecar h2")
+    assert found.sentence == "b, which started on h2 1 min ago, has ended or cannot reach etcd"
+
+
+def test_what_a_member_says_of_itself_is_reported() -> None:
+    slow = member("a", NOW - 50, 5)
+    of_a_table = HeldUp(operation="t.o.1", what="x", since=NOW - 9)
+    slow.record.held_up = [HeldUp(what="etcd is slow", since=NOW - 30), of_a_table]
+    [found] = check_members(Members([slow]), NOW)
+    assert (found.code, found.sentence) == ("MEMBER_HELD_UP", "a is held up for 30 s: etcd is slow")

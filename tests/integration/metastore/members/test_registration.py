@@ -1,0 +1,87 @@
+"""Members and their places: what is left of a service that has ended, or died."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from distop.errors import CorruptRecord
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.members.lease import LeaseSession
+from distop.metastore.members.own_record import own_record, slow_etcd, still
+from distop.metastore.members.registration import registered
+from distop.metastore.records.member import HeldUp, MemberRecord
+from distop.metastore.records.record import decode
+from support.etcd.proxy import Proxy
+from support.waiting import eventually
+
+TTL_S = 2
+
+
+async def keys(client: EtcdClient) -> list[str]:
+    found = await client.scan(client.keyspace.prefix + b"_", keys_only=True)
+    own = len(client.keyspace.prefix)
+    return [kv.key[own:].decode() for kv in found.kvs if b"_installation" not in kv.key]
+
+
+async def test_who_leaves_leaves_nothing(client: EtcdClient) -> None:
+    record = own_record("a", "sidecar")
+    async with LeaseSession(client, TTL_S) as session, registered(client, session, record):
+        place = await client.get(client.keyspace.place("sidecar", record.host))
+        assert decode(place.value, MemberRecord, place.key) == record
+        assert len(await keys(client)) == 2
+    assert await keys(client) == []
+
+
+async def test_the_place_of_one_whose_lease_ended_stays_until_another_takes_it(client: EtcdClient) -> None:
+    record, following = own_record("a", "coordinator"), own_record("b", "coordinator")
+    place = client.keyspace.place("coordinator", record.host)
+    async with LeaseSession(client, TTL_S) as session, registered(client, session, record):
+        await client.lease_revoke(session.lease_id)
+        await asyncio.wait_for(session.lost.wait(), 10)
+    assert [one.partition(".")[0] for one in await keys(client)] == ["_places"]
+    left = await client.get(place)
+    assert left.lease
+    async with LeaseSession(client, TTL_S) as session, registered(client, session, following):
+        taken = await client.get(place)
+        assert decode(taken.value, MemberRecord, place).id == "b"
+        await client.lease_revoke(left.lease)  # the end of the first one's place is nothing to the second
+        assert (await client.get(place)).exists
+    assert await keys(client) == []
+
+
+async def test_one_that_nobody_misses_has_no_place(client: EtcdClient) -> None:
+    record = own_record("a", "executor")
+    async with LeaseSession(client, TTL_S) as session, registered(client, session, record, missed=False):
+        assert await keys(client) == ["_executors.a"]
+
+
+async def test_one_that_cannot_register_leaves_no_place(client: EtcdClient) -> None:
+    await client.put(client.keyspace.installation, b"{}")
+    async with LeaseSession(client, TTL_S) as session:
+        with pytest.raises(CorruptRecord):
+            async with registered(client, session, own_record("a", "executor")):
+                pass
+    assert await keys(client) == []
+
+
+def test_an_etcd_is_slow_when_all_of_the_latest_renewals_were() -> None:
+    assert slow_etcd([]) == slow_etcd([9.0]) == slow_etcd([0.3, 0.1, 0.3]) == ""
+    assert slow_etcd([0.3, 0.6, 0.3]) == "etcd takes more than 0.2 s to answer it"
+    assert slow_etcd([3.0, 2.5, 9.0]) == "etcd takes more than 2 s to answer it"
+
+
+async def test_a_network_that_is_slow_is_noticed(victim: EtcdClient, proxy: Proxy) -> None:
+    proxy.delay_s = 0.12
+    async with LeaseSession(victim, 5) as session:
+        await eventually(lambda: slow_etcd(session.trips))
+        proxy.delay_s = 0.0
+        await eventually(lambda: not slow_etcd(session.trips))
+
+
+def test_what_lasts_keeps_its_time() -> None:
+    known = [HeldUp(what="slow", since=5.0), HeldUp(operation="t.o.1", what="x", since=7.0)]
+    found = still(known, {"": "slower", "t.o.1": "", "t.o.2": "y"})
+    assert [(one.operation, one.what) for one in found] == [("", "slower"), ("t.o.2", "y")]
+    assert found[0].since == 5.0 < found[1].since
