@@ -45,7 +45,7 @@ NAMED_BY = {
     "the coordinator that leads is killed -9": "MEMBER_LOST",
     "the executor at work is killed -9": "MEMBER_LOST",
     "a worker of Spark is killed -9": "MEMBER_HELD_UP",
-    "the master of Spark is killed -9": "JOBS_HELD_UP",
+    "the master of Spark is killed -9": "MEMBER_HELD_UP",
     "all sidecars are killed -9": "MEMBER_LOST",
     "the object store is killed -9": "HEAD_UNREADABLE",
     CLOCK: "CLOCK_SKEW",

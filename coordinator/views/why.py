@@ -293,9 +293,12 @@ def _running(
     operation: pb.Operation, done: str, members: Sequence[pb.Member], now: float, last_job_at: float
 ) -> Reason:
     sentence = f"{short_name(operation)} running: {done}, run by {operation.runner}"
-    for one in (one for member in members if member.id == operation.runner for one in member.held_up):
-        if one.operation == operation.name:
-            return Reason(Mood.WAITING, f"{sentence}; for {span(now - seconds_of(one.since))}: {one.what}")
+    held = {
+        one.operation: one for member in members if member.id == operation.runner for one in member.held_up
+    }
+    if one := held.get(operation.name) or held.get(""):
+        mood = Mood.WAITING if one.operation else Mood.MOVING
+        return Reason(mood, f"{sentence}; for {span(now - seconds_of(one.since))}: {one.what}")
     silent = now - max(last_job_at, seconds_of(operation.started_at))
     if last_job_at and silent > SILENCE_S:
         return Reason(

@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 RETRY_S = 0.5
 """Back-off before a sidecar that could not start is started again."""
 
+_STANDALONE = "spark://"
+MASTER_S = 2.0
+"""How long a master may take to accept a connection, in seconds."""
+
 LOST_S = 600.0
 """How long an executor of Spark that was lost, and not replaced, is missed, in seconds."""
 
@@ -126,16 +130,23 @@ class SparkLauncher:
         return SparkFrame(session, launch, task, ours=self._owned, **self._named(launch))
 
     def held_up(self) -> str:
-        """See :class:`~distop.executor.launch.launch.Launcher`. An executor of Spark that was lost."""
+        """See :class:`~distop.executor.launch.launch.Launcher`. Spark has lost an executor, or its master."""
         with suppress(Exception):  # the driver is gone, which its launches notice
-            spark: Any = self._ready().sparkContext._jsc.sc()
-            there = spark.getExecutorMemoryStatus().size()
-            if there < self._executors and (reason := last_loss(spark)):
-                self._lost = f"an executor of Spark was lost: {reason}", self._executors, time.monotonic()
-            self._executors = there
-            what, before, at = self._lost
-            return what if there < before and time.monotonic() - at < LOST_S else ""
+            context = self._ready().sparkContext
+            return "; ".join(filter(None, (master_away(context.master or ""), self._loss(context))))
         return ""
+
+    def _loss(self, context: Any) -> str:
+        """Which executor was lost and not replaced, in the last :data:`LOST_S`; empty: none."""
+        spark = context._jsc.sc()
+        there = spark.getExecutorMemoryStatus().size()
+        what, before, at = self._lost
+        if there >= before or time.monotonic() - at >= LOST_S:
+            what, before = "", 0
+        if there < self._executors and (reason := last_loss(spark)):
+            what, before, at = f"an executor of Spark was lost: {reason}", self._executors, time.monotonic()
+        self._executors, self._lost = there, (what, before, at)
+        return what
 
     def _ready(self) -> SparkSession:
         if self._session is None:
@@ -185,6 +196,18 @@ class SparkTasks(SparkJob[TaskSummary]):
             self._context.parallelize(packs, max(1, len(packs))).mapPartitions(self._task).collect()
         )
         return sum(ended, TaskSummary())
+
+
+def master_away(master: str) -> str:
+    """What to say if no master of a standalone cluster answers; empty: one does, or it is no such cluster."""
+    if not master.startswith(_STANDALONE):
+        return ""
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        with suppress(OSError):
+            socket.create_connection((host.strip("[]"), int(port)), MASTER_S).close()
+            return ""
+    return f"the master of Spark, {master}, does not answer: no executor that is lost will be replaced"
 
 
 def make_session(master: str, settings: Mapping[str, str]) -> SparkSession:

@@ -65,6 +65,14 @@ def test_what_holds_its_jobs_up_is_named():
     assert reason == Reason(Mood.WAITING, said)
 
 
+def test_what_holds_its_executor_up_is_named() -> None:
+    held = pb.HeldUp(what="etcd is slow", since=moment(NOW - 90))
+    executor = pb.Member(id="e1", role="executor", types=["ingest"], held_up=[held])
+    reason = told(operation(runner="e1"), members=(COORDINATOR, executor))
+    said = "ingest/17 running: 34 of 120 jobs done, run by e1; for 1 min: etcd is slow"
+    assert reason == Reason(Mood.MOVING, said)
+
+
 def test_silence_is_named():
     silent = told(operation(runner="e1"), last_job_at={"flights/ingest/17": NOW - 360})
     assert silent.mood is Mood.MOVING, "it was started ten seconds ago"

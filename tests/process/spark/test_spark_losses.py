@@ -1,0 +1,62 @@
+"""What a launcher says of executors of Spark that were lost, on a cluster in a process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.spark
+
+SCRIPT = """
+import os, signal, sys, time
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from distop.executor.launch.spark import SparkLauncher
+from distop.metastore.etcd.config import EtcdConfig
+
+def executors():
+    # Spark's workers are threads of the driver's JVM, which are the parents of executors.
+    tasks = Path(f"/proc/{jvm}/task").iterdir()
+    children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
+    return [pid for pid in children if b"GrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+def until(true):
+    ends = time.monotonic() + 100
+    while not (value := true()):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return value
+
+settings = {"spark.ui.enabled": "false", "spark.executor.memory": "512m", "spark.driver.host": "127.0.0.1"}
+builder = SparkSession.builder.master("local-cluster[2,1,512]")
+for name, value in settings.items():
+    builder = builder.config(name, value)
+with builder.getOrCreate() as session:
+    jvm = session.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    spark = session.sparkContext._jsc.sc()
+    launcher = SparkLauncher(EtcdConfig(), session=session)
+    until(lambda: spark.getExecutorMemoryStatus().size() == 3)
+    assert launcher.held_up() == ""
+    os.kill(until(executors)[0], signal.SIGKILL)
+    print(until(launcher.held_up), flush=True)
+    until(lambda: not launcher.held_up())
+    print(spark.getExecutorMemoryStatus().size())
+    # What it has released itself is not missed.
+    for number in range(3):
+        spark.killExecutor(str(number))
+    until(lambda: spark.getExecutorMemoryStatus().size() < 3)
+    print(repr(launcher.held_up()))
+"""
+
+
+def test_an_executor_of_spark_that_is_lost_is_missed_until_it_is_replaced() -> None:
+    command = [sys.executable, "-c", SCRIPT]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    lost, there, released = done.stdout.splitlines()
+    assert lost.startswith("an executor of Spark was lost: ")
+    assert there == "3"
+    assert released == "''"
