@@ -34,6 +34,7 @@ kills the task's worker, unless that is the driver itself (``local``)."""
 
 _LONGEST_CANCEL_S = 2.0
 _LOOK_S = 0.1
+_CODE = "SQLSTATE:"
 _RELEASED = "killed by driver"
 """Spark's reason for an executor that it needs no longer."""
 
@@ -160,9 +161,15 @@ def _last_failure(context: SparkContext, stage: SparkStageInfo) -> str:
     tasks = store.taskList(stage.stageId, stage.currentAttemptId, 0, 1, longest, failed)
     if tasks.isEmpty() or tasks.head().errorMessage().isEmpty():
         return ""
-    # Python's traceback, whose last line says what; then the stack of Java.
-    said, _, _ = tasks.head().errorMessage().get().partition("\n\tat ")
-    return " ".join(said.strip().splitlines()[-1:])[:MAX_REASON]
+    return _cause(tasks.head().errorMessage().get())
+
+
+def _cause(message: str) -> str:
+    """The line of a task's error that says what happened: the last one of Python's traceback, before Spark's
+    code for it and the stack of Java."""
+    said, _, _ = message.partition("\n\tat ")
+    lines = [line.strip() for line in said.splitlines()]
+    return next((line for line in reversed(lines) if line and not line.startswith(_CODE)), "")[:MAX_REASON]
 
 
 def last_loss(spark: Any) -> str:
