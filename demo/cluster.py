@@ -24,7 +24,7 @@ from cluster_namespaces import Namespaces
 from crew import until
 from flights import FILE, OPTIONS, write_days
 
-from distop.client import Client, Operation
+from distop.client import Client, Operation, Severity
 
 TABLE, COPY, STREAM = "flights", "flights_copy", "stream"
 STREAMED_AT_ONCE = 24
@@ -33,6 +33,7 @@ STREAMED_AT_ONCE = 24
 CUT_S = 20
 """How long a part of the cluster is away, four times as long as a lease lives."""
 
+WORKER = "a worker of Spark is killed -9, with its sidecar"
 CLOCK = "the clock of a coordinator, for a while the only one, is ten minutes ahead"
 
 Hosts = Cluster | Namespaces
@@ -44,7 +45,7 @@ NAMED_BY = {
     "a member of etcd is killed -9": "ETCD_MEMBER_AWAY",
     "the coordinator that leads is killed -9": "MEMBER_LOST",
     "the executor at work is killed -9": "MEMBER_LOST",
-    "a worker of Spark is killed -9": "MEMBER_HELD_UP",
+    WORKER: "MEMBER_LOST",
     "the master of Spark is killed -9": "MEMBER_HELD_UP",
     "all sidecars are killed -9": "MEMBER_LOST",
     "the object store is killed -9": "HEAD_UNREADABLE",
@@ -72,7 +73,7 @@ def losses(cluster: Cluster, client: Client, library: Path | None) -> list[Fault
         ("a member of etcd is killed -9", cluster.killed, lambda _: "etcd1"),
         ("the coordinator that leads is killed -9", cluster.killed, lambda _: _leader(cluster, client)),
         ("the executor at work is killed -9", cluster.killed, _runner(cluster, client)),
-        ("a worker of Spark is killed -9", cluster.killed, lambda _: "worker1"),
+        (WORKER, cluster.killed, lambda _: "worker1 sidecar1"),
         ("the master of Spark is killed -9", cluster.killed, lambda _: "master"),
         ("all sidecars are killed -9", cluster.killed, lambda _: "sidecar1 sidecar2"),
         ("the object store is killed -9", cluster.killed, lambda _: "s3"),
@@ -97,13 +98,17 @@ def _alone_and_ahead(cluster: Cluster, library: Path, service: str) -> Iterator[
         yield
 
 
-def strike(cluster: Hosts, client: Client, faults: list[Fault], names: Iterable[str]) -> dict[str, list[str]]:
+def strike(
+    cluster: Hosts, client: Client, faults: list[Fault], names: Iterable[str], *, patient: bool
+) -> dict[str, list[str]]:
     """One fault after the other, each in the middle of an operation, with more batches behind it; what
-    ``distop doctor`` found during each."""
-    named: dict[str, list[str]] = {}
+    ``distop doctor`` found during each, and not before the first."""
+    usual, named = _codes(client), dict[str, list[str]]()
     days = sorted(names)
     share = -(-len(days) // len(faults))
     for number, (what, fault, chosen) in enumerate(faults):
+        if patient:
+            until(lambda: _codes(client) <= usual or None, "all to be well", 240)
         for day in days[number * share : (number + 1) * share]:
             client.enqueue(TABLE, day, "ingest", {"paths": [cluster.url(f"landing/{day}")], **OPTIONS})
         service = until(partial(_victim, client, chosen), "an operation at work", 120)
@@ -112,7 +117,7 @@ def strike(cluster: Hosts, client: Client, faults: list[Fault], names: Iterable[
             time.sleep(CUT_S)
             applied = before - _left(client)
             why = client.explain(TABLE).sentence
-            named[what] = sorted({one.code for one in client.diagnose().findings})
+            named[what] = sorted(_codes(client) - usual)
         print(f"  {what} ({service}) for {CUT_S} s: {applied} batches were applied meanwhile", flush=True)
         print(f"    why: {why}; doctor: {' '.join(named[what]) or 'nothing'}", flush=True)
     return named
@@ -188,6 +193,10 @@ def _service(cluster: Hosts, client: Client, member: str) -> str:
     return cluster.service_of(hosts[member]) if member in hosts else ""
 
 
+def _codes(client: Client) -> set[str]:
+    return {one.code for one in client.diagnose().findings if one.severity is not Severity.NOTICE}
+
+
 def _left(client: Client) -> int:
     return sum(1 for _ in client.backlog(TABLE))
 
@@ -209,7 +218,7 @@ def play(cluster: Hosts, days: Counter[str], folder: Path, *, each: bool) -> dic
             faults = losses(cluster, client, library)
         else:
             faults = storm(cluster, client)
-        named = strike(cluster, client, faults, days)
+        named = strike(cluster, client, faults, days, patient=each)
         until(lambda: _left(client) == 0 or None, "the end of the backlog", 400)
         failed = sum(found.state.value == "failed" for found in client.list(TABLE))
         marks = client.watermarks(TABLE)
