@@ -34,7 +34,7 @@ kills the task's worker, unless that is the driver itself (``local``)."""
 
 _LONGEST_CANCEL_S = 2.0
 _LOOK_S = 0.1
-_CODE = "SQLSTATE:"
+_NOISE = ("SQLSTATE:", "Driver stacktrace:")
 _RELEASED = "killed by driver"
 """Spark's reason for an executor that it needs no longer."""
 
@@ -142,13 +142,11 @@ class SparkJob(ABC, Generic[T]):
         if self._cancelling is not None:
             self._until_no_task_runs()
             return LaunchFailed("it was cancelled")
-        reason = " ".join(str(error).split())
+        reason = " ".join(str(error).split())[: 10 * MAX_REASON]
         if not _is_alive(self._context):
             return LauncherBroken(f"Spark has stopped: {reason[:MAX_REASON]}")
-        # A task's error follows the words below; before them is only where it ran.
-        _, _, cause = reason.partition("Traceback (most recent call last):")
-        log.warning("spark_job_failed", extra={"group": self._name, "error": reason[: 10 * MAX_REASON]})
-        return LaunchFailed(f"Spark gave up: {(cause or reason)[-MAX_REASON:]}")
+        log.warning("spark_job_failed", extra={"group": self._name, "error": reason})
+        return LaunchFailed(f"Spark gave up: {_cause(str(error))}")
 
 
 def _last_failure(context: SparkContext, stage: SparkStageInfo) -> str:
@@ -165,11 +163,11 @@ def _last_failure(context: SparkContext, stage: SparkStageInfo) -> str:
 
 
 def _cause(message: str) -> str:
-    """The line of a task's error that says what happened: the last one of Python's traceback, before Spark's
-    code for it and the stack of Java."""
+    """The line of an error of Spark's that says what happened: the last one of Python's traceback, or of what
+    comes before the stack of Java."""
     said, _, _ = message.partition("\n\tat ")
     lines = [line.strip() for line in said.splitlines()]
-    return next((line for line in reversed(lines) if line and not line.startswith(_CODE)), "")[:MAX_REASON]
+    return next((line for line in reversed(lines) if line and not line.startswith(_NOISE)), "")[:MAX_REASON]
 
 
 def last_loss(spark: Any) -> str:

@@ -19,6 +19,14 @@ Caused by: something else
     ("message", "cause"),
     [
         (PYTHON, "OSError: [Errno 28] No space left on device"),
+        (
+            f"An error occurred while calling o9.collect.\n: Job aborted: {PYTHON}",
+            "OSError: [Errno 28] No space left on device",
+        ),
+        (
+            "Job aborted: ExecutorLostFailure (1 exited)\nDriver stacktrace:\n\tat x",
+            "Job aborted: ExecutorLostFailure (1 exited)",
+        ),
         ("ExecutorLostFailure (executor 1 exited)", "ExecutorLostFailure (executor 1 exited)"),
         ("\n\tat x", ""),
     ],
