@@ -20,6 +20,7 @@ from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import LauncherBroken
 from distop.executor.launch.python import refuse_unusable
 from distop.executor.launch.spark import make_session
+from distop.executor.launch.spark_job import executors_of
 from distop.executor.sidecar.dial import dial
 from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, EtcdConfig
 from distop.operations import Registry
@@ -160,7 +161,7 @@ def ask(session: SparkSession, asked: probe.Asked) -> Checked:
         seen |= {(one["host"], one["process"]): one for one in answers}
         for one in findings(answers, driver):
             found.setdefault((one.code, one.sentence), set()).update(one.workers)
-        expected = max(1, _executors(session))
+        expected = max(1, executors_of(session.sparkContext))
         if len(seen) >= expected:
             break
     results = [Finding(*what, workers=tuple(sorted(hosts))) for what, hosts in found.items()]
@@ -175,7 +176,7 @@ def _round(session: SparkSession, asked: probe.Asked, deadline: float) -> list[d
     from pyspark import cloudpickle
 
     context = session.sparkContext
-    tasks = min(MOST_TASKS, max(1, context.defaultParallelism, 2 * _executors(session)))
+    tasks = min(MOST_TASKS, max(1, context.defaultParallelism, 2 * executors_of(context)))
     context.setJobGroup(GROUP, "distop executor --check", interruptOnCancel=True)
     over = threading.Timer(max(0.0, deadline - time.monotonic()), context.cancelJobGroup, [GROUP])
     over.daemon = True
@@ -186,9 +187,3 @@ def _round(session: SparkSession, asked: probe.Asked, deadline: float) -> list[d
     finally:
         over.cancel()
         cloudpickle.unregister_pickle_by_value(probe)
-
-
-def _executors(session: SparkSession) -> int:
-    """How many Spark has for this driver at present; 0 where the driver itself works (``local``)."""
-    context: Any = session.sparkContext
-    return int(context._jsc.sc().getExecutorMemoryStatus().size()) - 1

@@ -18,7 +18,7 @@ from distop.executor.launch.launch import Launch, LauncherBroken, pack
 from distop.executor.launch.python import refuse_unusable
 from distop.executor.launch.settings import REAPED, SETTINGS, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
-from distop.executor.launch.spark_job import SparkJob, last_loss
+from distop.executor.launch.spark_job import SparkJob, executors_of, is_release, last_removal
 from distop.executor.launch.spark_task import SparkTask
 from distop.executor.sidecar.dial import SidecarUnavailable, dial
 from distop.executor.task.task import TaskSummary
@@ -70,7 +70,9 @@ class SparkLauncher:
         self._closed = threading.Event()
         self._launches = 0
         self._executors = 0
-        """How many Spark had at the last look, with the driver."""
+        """How many Spark had at the last look."""
+        self._removed_at = 0
+        """When Spark removed the last of those that are known to be gone, in its milliseconds."""
         self._lost = "", 0, 0.0
         """The last loss of one, how many there were before, and when it was seen."""
 
@@ -138,14 +140,16 @@ class SparkLauncher:
 
     def _loss(self, context: Any) -> str:
         """Which executor was lost and not replaced, in the last :data:`LOST_S`; empty: none."""
-        spark = context._jsc.sc()
-        there = spark.getExecutorMemoryStatus().size()
+        there = executors_of(context)
         what, before, at = self._lost
         if there >= before or time.monotonic() - at >= LOST_S:
             what, before = "", 0
-        if there < self._executors and (reason := last_loss(spark)):
+        removed_at, reason = last_removal(context) if there < self._executors else (0, "")
+        if removed_at > self._removed_at and not is_release(reason):
             what, before, at = f"an executor of Spark was lost: {reason}", self._executors, time.monotonic()
-        self._executors, self._lost = there, (what, before, at)
+        if there >= self._executors or removed_at > self._removed_at:  # else Spark's record of it comes later
+            self._executors = there
+        self._removed_at, self._lost = max(self._removed_at, removed_at), (what, before, at)
         return what
 
     def _ready(self) -> SparkSession:

@@ -35,8 +35,6 @@ kills the task's worker, unless that is the driver itself (``local``)."""
 _LONGEST_CANCEL_S = 2.0
 _LOOK_S = 0.1
 _NOISE = ("SQLSTATE:", "Driver stacktrace:")
-_RELEASED = "killed by driver"
-"""Spark's reason for an executor that it needs no longer."""
 
 
 class SparkJob(ABC, Generic[T]):
@@ -73,9 +71,7 @@ class SparkJob(ABC, Generic[T]):
     def held_up(self) -> str:
         """See :class:`~distop.executor.launch.launch.Launched`. Asks Spark's own state."""
         with suppress(Exception):  # the driver is gone: the waiting thread sees that, too
-            spark = self._context._jsc.sc()
-            driver_and_executors = spark.getExecutorMemoryStatus().size()
-            if driver_and_executors < 2 and not spark.isLocal():
+            if not executors_of(self._context) and not self._context._jsc.sc().isLocal():
                 return "Spark has no executors"
             for stage in self._stages_at_work():
                 if reason := _last_failure(self._context, stage):
@@ -170,16 +166,28 @@ def _cause(message: str) -> str:
     return next((line for line in reversed(lines) if line and not line.startswith(_NOISE)), "")[:MAX_REASON]
 
 
-def last_loss(spark: Any) -> str:
-    """Why Spark has lost an executor, the last one; empty: none, or those that Spark has released itself."""
+def executors_of(context: Any) -> int:
+    """How many executors Spark has for this driver now; 0 where the driver itself works (``local``)."""
+    spark = context._jsc.sc()
+    # Block managers are no measure: that of an executor that died before its first task stays for a minute.
+    return 0 if spark.isLocal() else int(spark.getExecutorIds().size())
+
+
+def last_removal(context: Any) -> tuple[int, str]:
+    """When Spark last removed an executor, in milliseconds since 1970, and why; 0: it has removed none."""
     gone: list[tuple[int, str]] = []
-    found = spark.statusStore().executorList(False).iterator()
+    found = context._jsc.sc().statusStore().executorList(False).iterator()
     while found.hasNext():
         one = found.next()
         if not one.isActive() and one.removeReason().isDefined():
-            gone.append((one.removeTime().get().getTime(), one.removeReason().get()))
-    reason = max(gone, default=(0, ""))[1]
-    return "" if _RELEASED in reason else " ".join(reason.split())[:MAX_REASON]
+            reason = " ".join(one.removeReason().get().split())[:MAX_REASON]
+            gone.append((one.removeTime().get().getTime(), reason))
+    return max(gone, default=(0, ""))
+
+
+def is_release(reason: str) -> bool:
+    """Whether Spark has removed an executor since it was not needed any more."""
+    return "killed by driver" in reason
 
 
 def _is_alive(context: Any) -> bool:

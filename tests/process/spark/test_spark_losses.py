@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 from distop.executor.launch.spark import SparkLauncher
+from distop.executor.launch.spark_job import executors_of
 from distop.metastore.etcd.config import EtcdConfig
 
 def executors():
@@ -35,19 +36,19 @@ builder = SparkSession.builder.master("local-cluster[2,1,512]")
 for name, value in settings.items():
     builder = builder.config(name, value)
 with builder.getOrCreate() as session:
-    jvm = session.sparkContext._jvm.java.lang.ProcessHandle.current().pid()
-    spark = session.sparkContext._jsc.sc()
+    context = session.sparkContext
+    jvm = context._jvm.java.lang.ProcessHandle.current().pid()
     launcher = SparkLauncher(EtcdConfig(), session=session)
-    until(lambda: spark.getExecutorMemoryStatus().size() == 3)
+    until(lambda: executors_of(context) == 2)
     assert launcher.held_up() == ""
     os.kill(until(executors)[0], signal.SIGKILL)
     print(until(launcher.held_up), flush=True)
     until(lambda: not launcher.held_up())
-    print(spark.getExecutorMemoryStatus().size())
+    print(executors_of(context))
     # What it has released itself is not missed.
     for number in range(3):
-        spark.killExecutor(str(number))
-    until(lambda: spark.getExecutorMemoryStatus().size() < 3)
+        context._jsc.sc().killExecutor(str(number))
+    until(lambda: executors_of(context) < 2)
     print(repr(launcher.held_up()))
 """
 
@@ -58,5 +59,5 @@ def test_an_executor_of_spark_that_is_lost_is_missed_until_it_is_replaced() -> N
     assert done.returncode == 0, done.stderr[-2000:]
     lost, there, released = done.stdout.splitlines()
     assert lost.startswith("an executor of Spark was lost: ")
-    assert there == "3"
+    assert there == "2"
     assert released == "''"
