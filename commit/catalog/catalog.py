@@ -51,7 +51,7 @@ from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.layout.metadata import read_metadata
 from distop.commit.layout.model import file_io
-from distop.commit.layout.properties import check_properties
+from distop.commit.layout.properties import check_properties, of_new_table
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.members.installation import CheckedEtcd
@@ -141,7 +141,8 @@ class EtcdCatalog(ViewCatalog):
     ) -> StagedTable:
         """A table that may be created; nothing is written yet. Raises as :meth:`create_table`."""
         check_properties(properties)
-        staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, dict(properties))
+        kept = of_new_table(properties)
+        staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, kept)
         self._check_namespace_of(identifier)
         if kind := self._pointers.read(table_name(identifier)).kind:
             raise already_exists(table_name(identifier), kind)

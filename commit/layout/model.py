@@ -24,7 +24,7 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 
 from distop.commit.files.storage import StorageOptions, io_properties
 from distop.commit.layout.metadata import read_metadata
-from distop.commit.layout.properties import check_properties
+from distop.commit.layout.properties import check_properties, of_new_table
 from distop.commit.layout.schemas import check_names, from_arrow
 from distop.commit.layout.terms import parse_partitioning
 from distop.errors import CorruptRecord, PreconditionFailed
@@ -138,7 +138,7 @@ class Layout:
             "last-partition-id": last_partition_id,
             "sort-orders": [UNSORTED_SORT_ORDER],
             "default-sort-order-id": UNSORTED_SORT_ORDER.order_id,
-            "properties": self.properties,
+            "properties": of_new_table(self.properties),
         }
         return TableMetadataV2(**fields)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -157,7 +158,8 @@ def test_new_metadata_keeps_the_recorded_ids(tmp_path: Path) -> None:
     path = f"{tmp_path}/t.metadata.json"
     ToOutputFile.table_metadata(metadata, file_io(path).new_output(path))
     read = load_metadata(path)
-    assert Layout.of(read) == layout
+    assert read.properties == {"owner": "ada", "write.parquet.compression-codec": "zstd"}
+    assert Layout.of(read) == replace(layout, properties=read.properties)
     assert (str(read.table_uuid), read.last_updated_ms, read.location) == (
         uuid,
         12500,
