@@ -335,7 +335,7 @@ class EtcdCatalog(ViewCatalog):
 
     def _published(self, identifier: str | Identifier) -> tuple[Pointer, Head]:
         name = table_name(identifier)
-        pointer = self._pointers.read(name)
+        pointer = self._pointers.read_briefly(name)
         head = pointer.head
         full = table_identifier(name)
         if pointer.record is None:

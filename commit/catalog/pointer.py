@@ -66,13 +66,7 @@ class Move:
 
     def found(self, read: TxnResult, at: int) -> Pointer:
         """Record and head, from the reads of a transaction."""
-        keys = self.keys
-        return Pointer(
-            record_kv=read.one(at, keys.table),
-            head_kv=read.one(at + 1, keys.head),
-            run_ops_kv=KeyValue.missing(keys.run_ops),
-            view_kv=KeyValue.missing(keys.view),
-        )
+        return brief_pointer_of(self.keys, read, at)
 
 
 class Swap(Enum):
@@ -105,6 +99,16 @@ def pointer_of(keys: TableKeys, result: TxnResult) -> Pointer:
         run_ops_kv=result.one(2, keys.run_ops),
         leftovers=bool(result.got(3)),
         view_kv=result.one(4, keys.view),
+    )
+
+
+def brief_pointer_of(keys: TableKeys, result: TxnResult, at: int = 0) -> Pointer:
+    """Record and head alone, from the first two of :func:`reads`, which are at this place of the results."""
+    return Pointer(
+        record_kv=result.one(at, keys.table),
+        head_kv=result.one(at + 1, keys.head),
+        run_ops_kv=KeyValue.missing(keys.run_ops),
+        view_kv=KeyValue.missing(keys.view),
     )
 
 

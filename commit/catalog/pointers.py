@@ -13,7 +13,16 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from distop.commit.catalog.pointer import FOREIGN, Move, Pointer, Swap, check_idle, pointer_of, reads
+from distop.commit.catalog.pointer import (
+    FOREIGN,
+    Move,
+    Pointer,
+    Swap,
+    brief_pointer_of,
+    check_idle,
+    pointer_of,
+    reads,
+)
 from distop.commit.cleanup.purge import leave_files
 from distop.errors import (
     ArgumentTooLarge,
@@ -75,6 +84,11 @@ class Pointers:
         keys = self.keyspace.table(table)
         result = self.etcd.txn(Txn(then=reads(keys)))
         return pointer_of(keys, result)
+
+    def read_briefly(self, table: str) -> Pointer:
+        """Record and head alone: enough to load a table, and to move its head. Each key is a request."""
+        keys = self.keyspace.table(table)
+        return brief_pointer_of(keys, self.etcd.txn(Txn(then=reads(keys)[:2])))
 
     def tables(self, namespace: str = "", after: str = "") -> Iterator[str]:
         """Names of all tables from behind ``after`` on, in key order; with a namespace, those that begin with
@@ -195,8 +209,9 @@ class Pointers:
         txn = Txn((unchanged(base.head_kv), unchanged(base.record_kv)), (Put(keys.head, encode(head)),))
         txn, claim = txn + besides, None
         if record is not None:
-            check_idle(keys, base)  # operations write to the location of the table at their start
-            txn += Txn((unchanged(base.run_ops_kv),), (Put(keys.table, encode(record)),))
+            now = self.read(keys.name)  # the base may have been read briefly
+            check_idle(keys, now)  # operations write to the location of the table at their start
+            txn += Txn((unchanged(now.run_ops_kv),), (Put(keys.table, encode(record)),))
             txn += self.passed_on(base, record)
             claim = Claim.of(self.keyspace, record)
         return Move(keys, txn, head, lambda found: landed(found.head), claim)
