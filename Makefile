@@ -65,8 +65,8 @@ chaos: setup ## kill every process at every crash point, and count the rows: tak
 	PYTHONPATH=tests $(BIN)/python -m chaos $(ARGS)
 
 .PHONY: test-upgrade
-test-upgrade: setup ## members of FROM=<commit> replaced by this release one by one under load, and back again
-	PYTHONPATH=tests $(BIN)/python -m upgrade $(FROM)
+test-upgrade: setup ## members of FROM=<commit> (default: the last tag) replaced by this release one by one under load, and back again
+	PYTHONPATH=tests $(BIN)/python -m upgrade $(or $(FROM),$(shell git describe --tags --abbrev=0 2>/dev/null || echo HEAD))
 
 .PHONY: soak
 soak: setup ## the same load for an hour: memory, threads, keys and time per operation must stay (docs/scaling.md)
@@ -108,10 +108,12 @@ cluster-demo: setup ## the flights on such a cluster, while its hosts die, part 
 	$(BIN)/python demo/cluster.py
 
 .PHONY: cluster-test
-cluster-test: setup ## such a cluster that loses a host of each kind, has a full disk, a slow network, a wrong clock
+cluster-test: setup ## such a cluster that loses hosts, disks, network, clocks; then members replaced, and etcd restored
 	@deploy/compose/secrets.sh
 	@TAGS="service spark etcd s3 prometheus" deploy/images.sh
 	$(BIN)/python demo/cluster.py --each
+	$(MAKE) test-upgrade
+	$(MAKE) test-etcd ETCD=3.6.16 ETCD_TESTS="backup or restored or mending"
 
 .PHONY: test-helm
 test-helm: setup ## the tests of the Helm chart; builds helm with Go, which takes some minutes
