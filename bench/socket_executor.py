@@ -121,6 +121,9 @@ class SocketLauncher:
     def launch_frame(self, launch: Launch) -> LaunchedFrame:
         raise NeedsSpark(launch.work.operation.type)
 
+    def held_up(self) -> str:
+        return ""
+
     async def close(self) -> None:
         self._client.close()
 
