@@ -1,9 +1,9 @@
 """Two releases side by side: members are replaced one by one while operations run, and back again.
 
-``make test-upgrade FROM=<commit>``. etcd, two coordinators, two executors with Spark and the sidecar of
-their tasks start as FROM; each is stopped in order and started as what is checked out here, and later the
-other way. Meanwhile batches are ingested in order, and a caller starts operations. Every row is counted. The
-last line is one JSON object.
+``make test-upgrade`` starts from the last release, ``FROM=<commit>`` from another one. etcd, two coordinators,
+two executors with Spark and the sidecar of their tasks start as FROM; each is stopped in order and started as
+what is checked out here, and later the other way. Meanwhile batches are ingested in order, and a caller starts
+operations. Every row is counted. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -48,6 +48,16 @@ def until(condition: Callable[[], bool], what: str) -> None:
         if time.monotonic() > deadline:
             raise SystemExit(f"waited {DEADLINE_S:.0f} s in vain for {what}")
         time.sleep(0.2)
+
+
+def last_release() -> str:
+    """The commit that wrote the newest release into CHANGELOG.md; not its tag, which a clone may lack."""
+    heading = next(
+        line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## [")
+    )
+    words = ["git", "log", "--reverse", "--format=%h", f"-S{heading}", "--", "CHANGELOG.md"]
+    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    return found.stdout.split()[0]
 
 
 def unpacked(commit: str, folder: Path) -> Path:
@@ -254,8 +264,8 @@ def play(commit: str, folder: Path, config: EtcdConfig) -> dict[str, object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make test-upgrade", description=__doc__.partition("\n")[0])
-    parser.add_argument("commit", help="the release, or commit, to start from")
-    commit = parser.parse_args().commit
+    parser.add_argument("commit", nargs="?", help="what to start from (default: the last release)")
+    commit = parser.parse_args().commit or last_release()
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="distop-upgrade-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
