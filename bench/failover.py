@@ -35,9 +35,9 @@ from distop.metastore.etcd.watch import watch
 from distop.metastore.members.election import campaign, resign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import success_record
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import RUNNING
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.operations.registry import Registry
 

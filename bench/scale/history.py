@@ -22,8 +22,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.txn import Op, Put, Txn
 from distop.metastore.operations.requests import REMEMBER_S, forget
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord, RequestRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 
 SHORT, LONG = 100, int(os.environ.get("DISTOP_BENCH_HISTORY", "20000"))

@@ -24,7 +24,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.jobs import success_record
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 
 FEW, MANY, MILLION = 1_000, 500_000, 1_000_000
 LOOKS = 21

@@ -24,9 +24,9 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.txn import Get, Op, Put, Txn
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_puts

@@ -9,7 +9,8 @@ from enum import Enum
 from distop.errors import IncompatibleOperation
 from distop.metastore.etcd.txn import Compare, Get, KeyValue, Txn, TxnResult, unchanged
 from distop.metastore.records.components import escape, prefix_end
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, ViewRecord, decode_run_ops
 from distop.metastore.tables.locations import Claim

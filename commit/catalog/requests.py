@@ -33,9 +33,10 @@ from distop.errors import DistopError, InvalidArgument, RequestIdReused
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.operations.requests import done_otherwise, forget
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import RequestRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 PROPERTY = "distop.request-id"

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from distop.commit.files.storage import StorageOptions, file_system
 from distop.errors import DistopError, shortened
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
 
 log = logging.getLogger(__name__)
 

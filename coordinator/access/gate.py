@@ -17,8 +17,8 @@ from distop.errors import (
     TableNotFound,
     Unauthenticated,
 )
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.names import check_table_name
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.tables.audit import Acting, acting
 from distop.metastore.tables.denials import Denials
 from distop.proto.rights import RIGHTS, Role, Scope, claims, required

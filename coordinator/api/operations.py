@@ -55,7 +55,7 @@ from distop.metastore.operations.starting import (
     read_table_state,
     start,
 )
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import (
     RUNNING,
     CancelRecord,
@@ -64,6 +64,7 @@ from distop.metastore.records.operation import (
     PauseRecord,
     ResolveRecord,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly

@@ -35,8 +35,9 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Put, Txn, absent, unchanged
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.operations.api import DistributedOperation
 

@@ -18,8 +18,8 @@ from distop.commit.writing.prepared import is_spared
 from distop.coordinator.doctor.findings import Finding, RemoveFiles
 from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.metastore.records.watermark_chunks import Chunks, Fetch, position

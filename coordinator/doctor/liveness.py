@@ -16,9 +16,9 @@ from distop.coordinator.doctor.seen import OperationSeen, TableSeen
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.why import long_call, span
 from distop.errors import CorruptRecord
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import RUNNING, CompletionRecord, HistoryRecord, PauseRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 

@@ -17,10 +17,11 @@ from distop.metastore.backlog.batches import DONE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.components import escape, prefix_end, unescape
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.names import TABLE_WORDS
 from distop.metastore.records.operation import JobRecord, OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_names

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from distop.coordinator.doctor.findings import Finding, Fix, unreadable_record
 from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation_id import OperationId
 
 MAX_BATCHES = 20
 """Batches of a backlog that are examined."""

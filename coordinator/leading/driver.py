@@ -35,8 +35,9 @@ from distop.metastore.etcd.watch import until_absent, watch
 from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession, boot_clock
 from distop.metastore.records.components import escape, prefix_end
-from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)

@@ -40,8 +40,9 @@ from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.ending import Finish, Finished, finish
 from distop.metastore.operations.requests import done_before
-from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import COMMITTING, SUCCESS, HistoryRecord, OperationArg, RequestNote
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 
 RACES = 10

@@ -22,7 +22,7 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.active import active_operations
 from distop.metastore.operations.pausing import pause_table
 from distop.metastore.records.components import prefix_end
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
     ABORTING,
@@ -33,6 +33,7 @@ from distop.metastore.records.operation import (
     OperationArg,
     PauseRecord,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.metastore.records.watermark_chunks import position

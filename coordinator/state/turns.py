@@ -12,8 +12,9 @@ from dataclasses import replace
 
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.starting import TableState, slots_with, slots_without
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
 
 
 class Turn:

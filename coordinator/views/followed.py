@@ -27,7 +27,7 @@ from distop.errors import Compacted, DeadlineExceeded, DistopError, EtcdUnavaila
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.records.components import prefix_end
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.proto import distop_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.state.leads import Leads
 from distop.coordinator.views.followed import Followed
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.proto import distop_pb2 as pb
 
 IDLE_S = 10.0

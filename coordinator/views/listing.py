@@ -15,9 +15,10 @@ from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidNam
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.components import escape, prefix_end
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name, check_table_name
 from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.structs import from_json
 from distop.metastore.tables.listing import PAGE, table_names

@@ -7,8 +7,8 @@ from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.tables.schedules import all_of, name_of

@@ -20,9 +20,10 @@ from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn, TxnResult
 from distop.metastore.records.components import prefix_end
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import HistoryRecord, PauseRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
 from distop.proto import distop_pb2 as pb

@@ -35,7 +35,7 @@ from distop.coordinator.web.reads import NO_CONTEXT, Reads
 from distop.errors import DistopError, InvalidArgument, NotFound, Unauthenticated
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.proto import distop_pb2 as pb
 from distop.proto.http.exposition import alive, ready, show_metrics
 from distop.proto.http.server import HttpServer

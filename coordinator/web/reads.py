@@ -26,9 +26,9 @@ from distop.coordinator.work.work import Work
 from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.records.components import prefix_end
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb

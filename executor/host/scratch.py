@@ -25,7 +25,7 @@ import msgspec
 
 from distop.errors import Cancelled
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.structs import from_json
 
 NOTE = "job"

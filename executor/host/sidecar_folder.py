@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 
 BASE_VARIABLE = "DISTOP_RUNTIME_DIR"
 """Environment variable: where to make the folder. Else ``XDG_RUNTIME_DIR``, else the temporary folder."""

@@ -14,7 +14,7 @@ from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig, serve_until_told
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.operations import DistributedOperation
 
 if TYPE_CHECKING:

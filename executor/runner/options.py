@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 
 
 @dataclass(frozen=True, kw_only=True)

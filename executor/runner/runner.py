@@ -31,9 +31,9 @@ from distop.metastore.members.own_record import change_own_record, own_record, s
 from distop.metastore.members.registration import registered
 from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import HeldUp
 from distop.metastore.records.operation import RunnerRecord
+from distop.metastore.records.operation_id import OperationId
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class Runner:
         while True:
             await asyncio.sleep(TELL_EVERY_S)
             everything = [await asyncio.to_thread(self._launcher.held_up), slow_etcd(self._session.trips)]
-            words = {"": "; ".join(filter(None, everything))}
+            words = {"": shortened("; ".join(filter(None, everything)), MAX_WORDS)}
             for operation, run in list(self._runs.items())[:MAX_TOLD]:
                 words[str(operation)] = shortened(await run.held_up(), MAX_WORDS)
             found = still(known, words)

@@ -14,8 +14,9 @@ from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import Snapshot
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import WatchBatch
-from distop.metastore.records.keyspace import SHARES, Keyspace, OperationId
+from distop.metastore.records.keyspace import SHARES, Keyspace
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 

@@ -25,7 +25,7 @@ from distop.metastore.etcd.watch import WatchBatch, follow
 from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.records.components import prefix_end
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 
 log = logging.getLogger(__name__)
 

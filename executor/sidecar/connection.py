@@ -14,9 +14,9 @@ from distop.metastore.operations import claims
 from distop.metastore.operations.jobs import Mark, Verdict
 from distop.metastore.operations.runs import Run
 from distop.metastore.operations.tries import count_try
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.names import MAX_NAME_BYTES
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
+from distop.metastore.records.operation_id import OperationId
 
 log = logging.getLogger(__name__)
 

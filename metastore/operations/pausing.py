@@ -27,8 +27,9 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.etcd.watch import WatchBatch
-from distop.metastore.records.keyspace import Keyspace, OperationId, OperationKeys, TableKeys
+from distop.metastore.records.keyspace import Keyspace, OperationKeys, TableKeys
 from distop.metastore.records.operation import RUNNING, PauseRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 
 

@@ -10,8 +10,9 @@ from distop.errors import OutcomeUnknown
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Op, Put, Txn, absent, unchanged
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import SUCCESS, OperationArg, RequestRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 
 REMEMBER_S = 7 * 86_400.0

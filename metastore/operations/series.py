@@ -15,7 +15,7 @@ from distop.errors import CorruptRecord, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, equals, unchanged
 from distop.metastore.operations.requests import forgotten
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import (
     HistoryRecord,
     OperationArg,
@@ -24,6 +24,7 @@ from distop.metastore.records.operation import (
     SeriesNote,
     SeriesRecord,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 
 LAST = 10

@@ -41,7 +41,7 @@ from distop.metastore.etcd.txn import (
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.active import index_puts
 from distop.metastore.operations.requests import BRIEFLY_S, FENCE_S, REMEMBER_S, remembered
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import (
     RUNNING,
     SUCCESS,
@@ -51,6 +51,7 @@ from distop.metastore.records.operation import (
     RequestNote,
     RequestRecord,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import (
     Head,

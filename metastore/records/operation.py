@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import FollowUp, OperationOptions
 from distop.metastore.records.record import Record
 

@@ -18,7 +18,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.components import escape, prefix_end
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord, decode_run_ops
 from distop.metastore.tables.listing import table_deletes

@@ -22,8 +22,9 @@ from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnRe
 from distop.metastore.etcd.update import update
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import Keyspace, OperationId, TableKeys
+from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
 from distop.metastore.records.watermark_chunks import Chunks, Entry, chunk_value, position, refilled

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from distop.commit.layout.model import Layout
 from distop.executor.runner.hosted import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.spark_jobs.formats.conversion import columns_for
 from distop.spark_jobs.formats.spark_types import arrow_schema
 from distop.spark_jobs.ingest.argument import Mode, OnWiderTypes

@@ -22,8 +22,8 @@ from distop.client import AsyncClient
 from distop.commit.writing.prepared import TYPE, folder_of
 from distop.errors import DistopError, TableExists
 from distop.metastore.operations.series import entry_of
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from chaos.lab import Lab
 from chaos.ledger import Batch, Book
 from distop.cli.output.exits import SOMETHING_WRONG
 from distop.client import Batch as Listed
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 
 
 async def landed(lab: Lab) -> list[str]:

@@ -7,7 +7,7 @@ from functools import partial
 
 from chaos.lab import Lab
 from distop.errors import ScheduleExists, ScheduleNotFound
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from support.services.schedules import YEARLY, backdate, operations, schedule
 
 

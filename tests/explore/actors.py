@@ -29,7 +29,7 @@ from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, success_record
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.runs import Run, release_runner, take_runner
-from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
     RUNNING,
@@ -39,6 +39,7 @@ from distop.metastore.records.operation import (
     PauseRecord,
     RunnerRecord,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head
 from distop.metastore.tables.audit import audit_put

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -30,6 +30,7 @@ from distop.metastore.records.operation import (
     JobRecord,
     OperationArg,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_run_ops
 from distop.metastore.records.watermark_chunks import Chunks

@@ -18,9 +18,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.election import campaign
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import RUNNING, HistoryRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode
 from distop.operations.registry import Registry

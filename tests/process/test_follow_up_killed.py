@@ -8,7 +8,7 @@ import pytest
 
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import FollowUp
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table

@@ -1,9 +1,9 @@
 """Two releases side by side: members are replaced one by one while operations run, and back again.
 
-``make test-upgrade`` starts from the last release, ``FROM=<commit>`` from another one. etcd, two coordinators,
-two executors with Spark and the sidecar of their tasks start as FROM; each is stopped in order and started as
-what is checked out here, and later the other way. Meanwhile batches are ingested in order, and a caller starts
-operations. Every row is counted. The last line is one JSON object.
+``make test-upgrade`` starts from the last release, ``FROM=<commit>`` from another one. etcd, two
+coordinators, two executors with Spark and the sidecar of their tasks start as FROM; each is stopped in
+order and started as what is checked out here, and later the other way. Meanwhile batches are ingested in
+order, and a caller starts operations. Every row is counted. The last line is one JSON object.
 """
 
 from __future__ import annotations

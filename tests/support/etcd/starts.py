@@ -15,8 +15,8 @@ from distop.metastore.operations.starting import (
     read_table_state,
     start,
 )
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim

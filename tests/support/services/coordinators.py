@@ -22,8 +22,8 @@ from distop.errors.wire import from_rpc_error
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc

@@ -26,7 +26,7 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.executor.runner import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.spark_jobs.ingest.operation import Ingest
 from support.repository import TESTS as TESTS
 from support.services.coordinators import CoordinatorProcess

@@ -31,8 +31,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode, encode_plain
 from distop.metastore.records.table import Watermarks
 from distop.proto import distop_pb2 as pb

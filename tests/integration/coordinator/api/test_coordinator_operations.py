@@ -13,8 +13,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import RUNNING, OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all

@@ -7,8 +7,8 @@ from typing import Any
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from support.services.coordinators import config_of, running
 from support.tables.nowhere import nowhere

@@ -9,8 +9,8 @@ from distop.metastore.backlog.batches import AppliedRecord
 from distop.metastore.backlog.queue import Queued
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.pausing import pause_table, resume_table
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import PauseRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.jobs import mark

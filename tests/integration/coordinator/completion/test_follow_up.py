@@ -17,9 +17,9 @@ from distop.coordinator.work.work import Work
 from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import HistoryRecord, OperationArg, WatermarkMove
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import FollowUp as FollowUpRecord
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode

@@ -27,8 +27,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn, TxnResult
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.records.components import prefix_end
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import COMMITTING, CompletionRecord, ResolveRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from distop.proto import distop_pb2 as pb

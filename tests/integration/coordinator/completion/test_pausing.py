@@ -16,8 +16,8 @@ from distop.metastore.operations.pausing import (
 )
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.operations.starting import StartRequest, TableState, read_table_state, start
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
 from distop.proto import distop_pb2 as pb

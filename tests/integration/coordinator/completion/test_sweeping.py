@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from distop.coordinator.completion.collector import MAX_SWEEPS
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from support.etcd.jobs import mark
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import Service

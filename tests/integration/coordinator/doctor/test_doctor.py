@@ -36,9 +36,10 @@ from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess
 from distop.metastore.etcd.txn import Delete, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.own_record import change_own_record
-from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import HeldUp, LeaderRecord, MemberRecord
 from distop.metastore.records.operation import ClaimRecord, CompletionRecord, HistoryRecord, RunnerRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
 from distop.metastore.records.table import Head

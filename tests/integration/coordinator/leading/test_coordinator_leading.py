@@ -29,7 +29,7 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import Finish, finish, seal
 from distop.metastore.operations.retention import EVERY
 from distop.metastore.records.components import prefix_end
-from distop.metastore.records.keyspace import OperationId, OperationKeys
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import (
     ABORTING,
@@ -41,6 +41,7 @@ from distop.metastore.records.operation import (
     OperationArg,
     WatermarkMove,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb

@@ -11,8 +11,8 @@ from distop.errors import NotFound, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.draining import set_draining
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put
 from distop.proto import distop_pb2 as pb

@@ -15,8 +15,8 @@ from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.operations.registry import Registry
 from support.etcd.counting import Counting

@@ -16,7 +16,7 @@ from distop.coordinator.schedules import agenda, policy
 from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNotFound
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
 from distop.proto.secret import MASK

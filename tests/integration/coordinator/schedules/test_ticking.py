@@ -21,9 +21,10 @@ from distop.errors import LeadershipLost
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import OperationArg, PauseRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.records.table import Head

@@ -14,8 +14,8 @@ from distop.errors import RequestIdReused
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations import requests
 from distop.metastore.operations.requests import BRIEFLY_S, FENCE_S, REMEMBER_S, forget
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import RequestRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark

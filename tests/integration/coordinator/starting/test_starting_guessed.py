@@ -24,8 +24,9 @@ from distop.metastore.operations.starting import (
     start,
     start_txn,
 )
-from distop.metastore.records.keyspace import OperationId, TableKeys
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.watermarks import Recent, decode_recent
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark

@@ -16,7 +16,7 @@ from distop.errors import OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
 from support.etcd.proxy import Proxy

@@ -31,7 +31,6 @@ from distop.metastore.members.election import Epoch, campaign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import seal
 from distop.metastore.operations.runs import take_runner
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import (
     ABORTING,
@@ -41,6 +40,7 @@ from distop.metastore.records.operation import (
     ErrorRecord,
     RunnerRecord,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from support.etcd.jobs import mark
 from support.etcd.starts import begin

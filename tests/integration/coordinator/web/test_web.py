@@ -27,9 +27,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import take_runner
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import RunnerRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode, encode_plain
 from support.etcd.jobs import mark, mark_all
 from support.services.coordinators import Service, config_of, leader_of, running

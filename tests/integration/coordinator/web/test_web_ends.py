@@ -9,8 +9,8 @@ from urllib.parse import quote
 import pytest
 
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import LossyClient

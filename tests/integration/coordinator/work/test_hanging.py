@@ -18,7 +18,7 @@ from distop.coordinator.completion import outside
 from distop.coordinator.work import work
 from distop.errors import DistopError, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import from_json, to_json

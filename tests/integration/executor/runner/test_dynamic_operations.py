@@ -16,8 +16,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, mark_txn, success_record
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import OperationArg, RunRecord
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.spark_jobs.ingest import operation as ingest_operation
 from support.etcd.lossy import Fault, LossyClient, puts

@@ -24,7 +24,7 @@ from distop.metastore.operations.ending import (
     request_cancel,
     seal,
 )
-from distop.metastore.records.keyspace import OperationId, OperationKeys, TableKeys
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
     ABORTING,
@@ -34,6 +34,7 @@ from distop.metastore.records.operation import (
     ErrorRecord,
     HistoryRecord,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, decode_run_ops
 from support.etcd.jobs import mark, mark_all

@@ -15,7 +15,7 @@ from distop.errors import IncompatibleOperation, LocationInUse, LocationNotOwned
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, LocationRecord, TableRecord
 from distop.metastore.tables.audit import audit_put

@@ -12,8 +12,8 @@ from distop.errors import IncompatibleOperation, InvalidArgument, NotFound, Tabl
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.watermarks import Marks
 from distop.metastore.tables.audit import audit_put, read_audit
 from distop.metastore.tables.watermarks import Change, change_watermarks

@@ -16,7 +16,7 @@ from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
-from distop.metastore.records.keyspace import Keyspace, OperationId
+from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -31,6 +31,7 @@ from distop.metastore.records.operation import (
     RunnerRecord,
     RunRecord,
 )
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import encode
 

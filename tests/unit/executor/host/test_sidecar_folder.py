@@ -11,7 +11,7 @@ import pytest
 from distop.errors import PreconditionFailed
 from distop.executor.host.folder_sweep import IDLE_S, IDLE_WITH_SCRATCH_S, sweep_folders
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder, take_lock
-from distop.metastore.records.keyspace import OperationId
+from distop.metastore.records.operation_id import OperationId
 
 
 def place(base: Path, prefix: str = "distOp") -> SidecarFolder:

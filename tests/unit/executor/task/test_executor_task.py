@@ -17,8 +17,8 @@ from distop.executor.task.session import Ownership, Session
 from distop.executor.task.task import Task, TaskJob, TaskSummary, Work
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 from distop.metastore.operations.tries import Tried
-from distop.metastore.records.keyspace import OperationId
 from distop.metastore.records.operation import JobRecord, OperationArg
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode
 from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.records.components import escape, prefix_end, unescape
-from distop.metastore.records.keyspace import Keyspace, OperationId
+from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.names import (
     MAX_NAME_BYTES,
     check_name,
@@ -19,6 +19,7 @@ from distop.metastore.records.names import (
     check_table_name,
     check_type,
 )
+from distop.metastore.records.operation_id import OperationId
 
 # What is awkward in names, more often than chance would bring it.
 AWKWARD = st.sampled_from([*'./%_ \n\0"\\0123456789aé日🦆', "%2E", "..", "state", "arg"])
