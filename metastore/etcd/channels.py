@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -35,6 +38,10 @@ CHANNEL_OPTIONS = [
 ]
 
 
+JUDGED_FOR_S = 60.0
+"""How long the version of a member is remembered: another one may be started in its place."""
+
+
 class MemberStubs:
     """The services of one member. Made once: making the stubs takes a good part of a call."""
 
@@ -45,6 +52,41 @@ class MemberStubs:
         self.watch: Any = rpc_pb2_grpc.WatchStub(channel)
         self.auth: Any = rpc_pb2_grpc.AuthStub(channel)
         self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(channel)
+        self._reads_in_txns, self._judged_at = False, -math.inf
+
+    async def reads_in_txns(self, metadata: Any, timeout_s: float) -> bool:
+        """Whether a transaction that only reads can be sent to this member, see :func:`reads_in_txns`.
+
+        Raises ``grpc.aio.AioRpcError`` if it does not answer.
+        """
+        now = asyncio.get_running_loop().time()
+        if now - self._judged_at > JUDGED_FOR_S:
+            before, self._judged_at = self._judged_at, now  # other calls do not ask, too
+            try:
+                status = await self.maintenance.Status(
+                    rpc_pb2.StatusRequest(), metadata=metadata, timeout=timeout_s
+                )
+            except grpc.aio.AioRpcError as error:
+                self._reads_in_txns = False
+                if error.code() is not grpc.StatusCode.PERMISSION_DENIED:  # some give it to root only
+                    self._judged_at = before
+                    raise
+            except BaseException:
+                self._judged_at = before
+                raise
+            else:
+                self._reads_in_txns = reads_in_txns(status.version)
+        return self._reads_in_txns
+
+
+def reads_in_txns(version: str) -> bool:
+    """Whether etcd of this version can be sent a transaction that only reads.
+
+    From 3.5.0 to 3.5.6 such a transaction ends the *server* if its caller leaves meanwhile (etcd issues 14110
+    and 14891).
+    """
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+    return len(numbers) == 3 and not (3, 5, 0) <= numbers < (3, 5, 7)
 
 
 def open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:

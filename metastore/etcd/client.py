@@ -196,11 +196,34 @@ class EtcdClient:
     async def _read_together(
         self, gets: Sequence[Get], timeout_s: float | None, revision: int = 0
     ) -> TxnResult:
-        """Several keys or ranges at one revision, that of the first read.
+        """Several keys or ranges at one revision: the given one, or the present one."""
+        if (found := await self._read_in_txn(gets, timeout_s, revision)) is not None:
+            return found
+        return await self._read_one_by_one(gets, timeout_s, revision)
 
-        Not with an etcd transaction: up to 3.5.4 a read-only one ends the *server* if its caller leaves
-        meanwhile (etcd issue 14110), and up to 3.5.6 it is refused for lack of space (etcd pull 14884).
-        """
+    async def _read_in_txn(
+        self, gets: Sequence[Get], timeout_s: float | None, revision: int
+    ) -> TxnResult | None:
+        """In one request that writes nothing; ``None`` if that is not possible, or has no advantage."""
+        if not 1 < len(gets) <= MAX_OPS or revision or any(get.revision for get in gets):
+            return None
+        message = txn_message(Txn(then=tuple(gets)))
+
+        async def once(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
+            if not await stubs.reads_in_txns(metadata, timeout):
+                return None
+            return await stubs.kv.Txn(message, metadata=metadata, timeout=timeout)
+
+        try:
+            reply = await self.members.call(once, writes=False, timeout_s=timeout_s)
+        except EtcdOutOfSpace:  # before 3.4.20 and 3.5.7 (etcd pull 14884)
+            return None
+        return None if reply is None else txn_result(reply, reply.header.revision)
+
+    async def _read_one_by_one(
+        self, gets: Sequence[Get], timeout_s: float | None, revision: int
+    ) -> TxnResult:
+        """With a request for each. At the present revision, all but the first one wait for its reply."""
 
         async def read(get: Get, revision: int) -> RangePage:
             request = rpc_pb2.RangeRequest(
@@ -227,17 +250,19 @@ class EtcdClient:
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def read_at_once(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
-        """Several keys at one revision (0: now), in one round trip instead of two.
+        """Several keys at one revision (0: now), always in one round trip.
 
-        Costs a write to etcd's log: for reads whose latency delays a write anyway, and for many keys. A
-        branch that is never taken makes it a transaction that may write, which does not have the problems
-        described at :meth:`_read_together`.
+        Where etcd cannot be sent a transaction that only reads, a branch that is never taken makes it one
+        that may write, which costs a write to etcd's log: for reads whose latency delays a write anyway, and
+        for many keys.
         """
+        if (found := await self._read_in_txn(gets, None, revision)) is not None:
+            return found
         message = txn_message(self._reading(gets), at=revision)
         try:
             reply = await self._call(lambda c: c.kv.Txn, message, writes=False)
         except (Busy, EtcdOutOfSpace):
-            return await self._read_together(gets, None, revision)  # a full etcd can still be read
+            return await self._read_one_by_one(gets, None, revision)  # a full etcd can still be read
         return txn_result(reply, revision or reply.header.revision)
 
     def _reading(self, gets: Sequence[Get], lane: bytes = b"") -> Txn:

@@ -1,0 +1,98 @@
+"""Several keys read together: by one request where etcd survives that, else by one for each."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from distop.metastore.etcd import channels
+from distop.metastore.etcd.channels import MemberStubs, reads_in_txns
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Get, Put, Txn
+
+KEYS, LEAVERS = 20, 200
+
+
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the requests to etcd's store from now on."""
+    names: list[str] = []
+    made = MemberStubs.__init__
+
+    def counted(self: MemberStubs, channel: Any) -> None:
+        made(self, channel)
+        for name in ("Range", "Txn"):
+            setattr(self.kv, name, telling(name, getattr(self.kv, name)))
+
+    def telling(name: str, method: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            names.append(name)
+            return method(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(MemberStubs, "__init__", counted)
+    return names
+
+
+@pytest.mark.parametrize(
+    ("version", "whether"),
+    [
+        ("3.4.9", True),
+        ("3.4.23", True),
+        ("3.5.0", False),
+        ("3.5.1", False),
+        ("3.5.6", False),
+        ("3.5.7", True),
+        ("3.5.35", True),
+        ("3.6.0-rc.1", True),
+        ("", False),
+        ("not decided", False),
+    ],
+)
+def test_which_versions_are_sent_such_transactions(version: str, whether: bool) -> None:
+    assert reads_in_txns(version) is whether
+
+
+@pytest.mark.parametrize("whether", [True, False])
+async def test_what_is_read_is_the_same(
+    etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch, whether: bool
+) -> None:
+    monkeypatch.setattr(channels, "reads_in_txns", lambda version: whether)
+    names, prefix = sent(monkeypatch), etcd_config.keyspace.prefix
+    client = EtcdClient(etcd_config)
+    try:
+        keys = [prefix + b"%d" % number for number in range(3)]
+        put = await client.txn(Txn(then=tuple(Put(key, key) for key in keys)))
+        names.clear()
+        wanted = (Get(keys[0]), Get(prefix + b"none"), Get(keys[1], prefix + b"9", limit=1))
+        for read in (await client.txn(Txn(then=wanted)), await client.read_at_once(wanted)):
+            assert read.succeeded
+            assert read.revision == put.revision
+            assert [[kv.value for kv in read.got(at)] for at in range(3)] == [[keys[0]], [], [keys[1]]]
+            assert read.counts == (1, 0, 2)
+        assert names == (["Txn"] * 2 if whether else ["Range"] * 3 + ["Txn"])
+    finally:
+        await client.close()
+
+
+async def test_an_etcd_lives_on_whose_callers_leave(etcd_config: EtcdConfig) -> None:
+    """The defect of some versions, for which the others are sent no such transaction."""
+    client = EtcdClient(etcd_config)
+    try:
+        prefix = etcd_config.keyspace.prefix
+        for number in range(KEYS):
+            await client.put(prefix + b"%d" % number, b"x" * 50_000)
+        wanted = tuple(Get(prefix, prefix + b"\xff") for _ in range(5))
+        for _ in range(LEAVERS):
+            reading = asyncio.create_task(client.txn(Txn(then=wanted)))
+            await asyncio.sleep(random.uniform(0.0, 0.01))
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        read = await client.txn(Txn(then=wanted))
+        assert [len(read.got(at)) for at in range(5)] == [KEYS] * 5
+    finally:
+        await client.close()
