@@ -15,7 +15,7 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
@@ -34,15 +34,17 @@ from distop.commit.catalog.namespaces import (
     table_identifier,
     table_name,
 )
-from distop.commit.catalog.naming import MAX_TRIES, Naming
+from distop.commit.catalog.naming import Naming
 from distop.commit.catalog.numbering import renumbered
 from distop.commit.catalog.on_top import as_of_now
 from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.places import Folder, new_location
 from distop.commit.catalog.pointer import Pointer
 from distop.commit.catalog.pointers import Pointers
-from distop.commit.catalog.publishing import Overtaken, Publishing, Step, undo
-from distop.commit.catalog.requests import Change, came_before, is_done, noting, request_of
+from distop.commit.catalog.publishing import Publishing, Step, undo
+from distop.commit.catalog.racing import Present, raced
+from distop.commit.catalog.recent import Recent
+from distop.commit.catalog.requests import Change, is_done, noting, request_of
 from distop.commit.catalog.unchecked import refuse_unchecked
 from distop.commit.catalog.update_checks import check_updates
 from distop.commit.catalog.view_catalog import ViewCatalog
@@ -58,9 +60,6 @@ from distop.metastore.members.installation import CheckedEtcd
 from distop.metastore.records.table import Head
 from distop.metastore.tables.answers import Note
 from distop.proto.identity import default_identity
-
-KEPT_STORAGE = 1000
-"""Tables whose storage options are cached."""
 
 
 @for_pyiceberg
@@ -96,8 +95,10 @@ class EtcdCatalog(ViewCatalog):
         self._etcd = etcd
         self._pointers = Pointers(self._etcd, default_identity())
         self._namespaces = Namespaces(self._pointers)
-        self._storage: dict[str, StorageOptions] = {}
-        """Storage options of the last tables that have some, by location."""
+        self._storage = Recent[StorageOptions]()
+        """Storage options of tables that have some, by location."""
+        self._seen = Recent[Pointer]()
+        """Pointers of tables that were loaded, by name."""
 
     def acting(self, by: str, note: Note | None = None) -> EtcdCatalog:
         """The same catalog for one request; its changes of tables include the note."""
@@ -224,7 +225,13 @@ class EtcdCatalog(ViewCatalog):
 
         Raises as :meth:`commit`.
         """
-        return self.commit(table.name(), requirements, updates)
+        change = (table.name(), requirements, updates)
+        pointer = self._seen.get(table_name(table.name()))
+        if pointer and pointer.head and pointer.head.metadata_location == table.metadata_location:
+            # Most often it is still as it was loaded. If not, nothing has happened.
+            with suppress(CommitFailedException):
+                return _responses(self._published_on([change], [(table, pointer)]))[0]
+        return self.commit(*change)
 
     def commit(
         self,
@@ -255,15 +262,15 @@ class EtcdCatalog(ViewCatalog):
         names = [table_name(identifier) for identifier, _, _ in changes]
         if len(set(names)) < len(names):
             raise InvalidArgument("a table is there twice", details={"field": "table-changes"})
-        for _ in range(MAX_TRIES - 1):
-            with suppress(Overtaken):
-                return self._commit_all(changes)
-        return self._commit_all(changes)
+        done = raced(
+            changes,
+            lambda: [self._present(change) for change in changes],
+            lambda found: self._published_on(changes, found),
+        )
+        return _responses(done)
 
-    def _commit_all(self, changes: Sequence[Change]) -> list[CommitTableResponse]:
-        found = [self._present(change) for change in changes]
-        if came_before([table for table, _ in found], changes):
-            return _responses(table for table, _ in found)
+    def _published_on(self, changes: Sequence[Change], found: Sequence[Present]) -> list[Table]:
+        """The tables after the changes, which are made if their state is still as found."""
         done, steps = list[Table](), list[Step]()
         try:
             for change, present in zip(changes, found, strict=True):
@@ -274,20 +281,11 @@ class EtcdCatalog(ViewCatalog):
         except BaseException:
             undo(steps)
             raise
-        try:
-            if steps:
-                self._publishing().publish(steps)
-        except Overtaken:
-            raise
-        except (CommitFailedException, TableAlreadyExistsError):
-            # The faster one may have been the same request, sent twice.
-            tables = [self._present(change)[0] for change in changes]
-            if not came_before(tables, changes):
-                raise
-            return _responses(tables)
-        return _responses(done)
+        if steps:
+            self._publishing().publish(steps)
+        return done
 
-    def _present(self, change: Change) -> tuple[Table | None, Pointer]:
+    def _present(self, change: Change) -> Present:
         """The present table; ``None`` if the commit creates it."""
         identifier, requirements, _ = change
         try:
@@ -347,14 +345,12 @@ class EtcdCatalog(ViewCatalog):
                 f"Table {'.'.join(full)} exists in distop, but no operation has published anything to it yet"
             )
         if storage := storage_of(pointer.record):
-            self._storage.pop(pointer.record.location, None)
-            self._storage[pointer.record.location] = storage
-            while len(self._storage) > KEPT_STORAGE:
-                self._storage.pop(next(iter(self._storage)), None)
+            self._storage.put(pointer.record.location, storage)
         return pointer, head
 
     def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:
         pointer, head = self._published(identifier)
+        self._seen.put(table_name(identifier), pointer)
         io = self.file_io(head.metadata_location)
         table = Table(
             identifier=table_identifier(table_name(identifier)),

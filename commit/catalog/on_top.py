@@ -1,8 +1,9 @@
-"""Appends that lost to other commits and are rebased by the catalog, if the table or the commit asks for it.
+"""Commits that lost to others and are repeated by the catalog: those that only describe the table, as long as
+their requirements hold; and appends, if the table or the commit asks for it.
 
 The operation ``append`` of a snapshot does not prove that it may be rebased: a MERGE or an upsert that has
 only inserted, and an overwrite of an empty table, look the same. After a refusal their programs read the
-table again, and may find a conflict. So nothing is rebased unless ``distop.on-conflict`` is ``rebase``.
+table again, and may find a conflict. So none is rebased unless ``distop.on-conflict`` is ``rebase``.
 
 The snapshot keeps its id, by which programs find out whether it was committed. Its files are listed in a new
 manifest: the table then refers only to the program's data files, so the program may remove its manifests as
@@ -23,8 +24,16 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import ADDED_DATA_FILES, Operation, Snapshot, Summary
 from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
     AddSnapshotUpdate,
+    AddSortOrderUpdate,
     AssertRefSnapshotId,
+    RemovePropertiesUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetPropertiesUpdate,
     SetSnapshotRefUpdate,
     TableRequirement,
     TableUpdate,
@@ -39,6 +48,18 @@ from distop.commit.layout.model import FORMAT_VERSION
 from distop.commit.layout.properties import ON_CONFLICT, check_on_conflict
 
 log = logging.getLogger(__name__)
+
+_DESCRIBING = (
+    SetPropertiesUpdate,
+    RemovePropertiesUpdate,
+    AddSchemaUpdate,
+    SetCurrentSchemaUpdate,
+    AddPartitionSpecUpdate,
+    SetDefaultSpecUpdate,
+    AddSortOrderUpdate,
+    SetDefaultSortOrderUpdate,
+)
+"""Updates that name no snapshot: what they depend on is in the requirements, which are checked each time."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +90,7 @@ def as_of_now(
     base, snapshot = current.metadata, _append_in(updates)
     if snapshot is None or not _rebases(snapshot, base):
         _check_fresh(updates, base)
-        return Wanted(requirements, updates)
+        return Wanted(requirements, updates, rebases=all(isinstance(one, _DESCRIBING) for one in updates))
     if _has_lost(snapshot, base) and _follows(snapshot, base, requirements):
         try:
             return _on_top(current, snapshot, requirements, updates)

@@ -49,7 +49,12 @@ class Step:
 
 
 class Overtaken(CommitFailedException):
-    """The tables changed between reading them and the commit, which may be repeated."""
+    """The tables changed between reading them and the commit."""
+
+    def __init__(self, message: str, *, repeatable: bool) -> None:
+        super().__init__(message)
+        self.repeatable = repeatable
+        """Whether the commit may be repeated on their present state."""
 
 
 class Publishing:
@@ -163,8 +168,8 @@ class Publishing:
             undo(steps)
             if len(steps) == 1 and steps[0].move.new:
                 raise already_exists(table_name(steps[0].identifier))
-            lost = Overtaken if all(step.rebases for step in steps) else CommitFailedException
-            raise lost(f"Table {names} was updated by another process")
+            repeatable = all(step.rebases for step in steps)
+            raise Overtaken(f"Table {names} was updated by another process", repeatable=repeatable)
         for step in steps:
             if step.record is not None and step.record.found_empty:
                 self._folder(step.record).mark()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -51,13 +52,11 @@ def until(condition: Callable[[], bool], what: str) -> None:
 
 
 def last_release() -> str:
-    """The commit that wrote the newest release into CHANGELOG.md; not its tag, which a clone may lack."""
-    heading = next(
-        line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## [")
-    )
-    words = ["git", "log", "--reverse", "--format=%h", f"-S{heading}", "--", "CHANGELOG.md"]
-    found = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
-    return found.stdout.split()[0]
+    """The commit of the newest release, which CHANGELOG.md names: a clone may lack its tag."""
+    found = re.search(r"^## \[\d[^\n]*\n\nCommit (\w+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    if found is None:
+        raise SystemExit("CHANGELOG.md does not name the commit of the last release: give one")
+    return found[1]
 
 
 def unpacked(commit: str, folder: Path) -> Path:

@@ -1,0 +1,56 @@
+"""Commits among others that are faster: which are repeated on the state that those have left."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+
+from pyiceberg.exceptions import TableAlreadyExistsError
+from pyiceberg.table import Table
+
+from distop.commit.catalog.naming import MAX_TRIES
+from distop.commit.catalog.pointer import Pointer
+from distop.commit.catalog.publishing import Overtaken
+from distop.commit.catalog.requests import Change, came_before
+
+FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.5
+"""Longest pause after a race was lost: at first, doubled each time, and at most."""
+
+Present = tuple[Table | None, Pointer]
+"""A table, if there is one, and what etcd has of it."""
+
+
+def raced(
+    changes: Sequence[Change],
+    present: Callable[[], list[Present]],
+    publish: Callable[[list[Present]], list[Table]],
+) -> list[Table | None]:
+    """The tables after the changes.
+
+    Parameters
+    ----------
+    present:
+        Reads the present state of the tables.
+    publish:
+        Makes the changes, if the state of the tables is still as given. Raises
+        :class:`~distop.commit.catalog.publishing.Overtaken` or ``TableAlreadyExistsError`` if it is not.
+
+    Raises what ``publish`` has raised last.
+    """
+    for tries_left in reversed(range(MAX_TRIES)):
+        found = present()
+        if came_before([table for table, _ in found], changes):
+            break
+        try:
+            return [*publish(found)]
+        except (Overtaken, TableAlreadyExistsError) as lost:
+            if tries_left and isinstance(lost, Overtaken) and lost.repeatable:
+                pause = min(FIRST_PAUSE_S * 2 ** (MAX_TRIES - 1 - tries_left), MAX_PAUSE_S)
+                time.sleep(random.uniform(0.0, pause))  # not in step with all the others
+                continue
+            found = present()
+            if not came_before([table for table, _ in found], changes):
+                raise
+            break  # the faster one was the same request, sent twice
+    return [table for table, _ in found]

@@ -1,0 +1,76 @@
+"""Commits that only describe a table are made on top of those that were faster, as long as what they require
+holds; and a table that was loaded earlier is never mistaken for another one."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.types import LongType
+
+from distop.commit.catalog.catalog import EtcdCatalog
+from support.tables.catalogs import SCHEMA, ids
+
+ONCE = {"commit.retry.num-retries": "0"}
+"""pyiceberg does not try again by itself."""
+NAME, WRITERS, EACH = "default.t", 6, 10
+
+
+def set_property(catalog: EtcdCatalog, name: str, value: str) -> None:
+    with catalog.load_table(NAME).transaction() as transaction:
+        transaction.set_properties({name: value})
+
+
+def test_all_of_many_writers_set_their_properties(catalog: EtcdCatalog) -> None:
+    """P6: none is refused, and none overwrites another one's."""
+    catalog.create_table(NAME, SCHEMA, properties=ONCE)
+
+    def write(writer: int) -> None:
+        for number in range(EACH):
+            set_property(catalog, f"user.{writer}-{number}", str(number))
+
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(write, range(WRITERS)))
+    found = catalog.load_table(NAME).properties
+    expected = {f"user.{writer}-{number}": str(number) for writer in range(WRITERS) for number in range(EACH)}
+    assert {name: found.get(name) for name in expected} == expected
+
+
+def test_a_description_goes_on_top_of_rows(catalog: EtcdCatalog) -> None:
+    table = catalog.create_table(NAME, SCHEMA, properties=ONCE)
+    late = catalog.load_table(NAME).transaction()
+    late.set_properties(owner="me")
+    table.append(ids(0, 3))
+    late.commit_transaction()
+    found = catalog.load_table(NAME)
+    assert found.properties["owner"] == "me"
+    assert found.scan().to_arrow().num_rows == 3
+
+
+def test_columns_that_another_one_has_changed_meanwhile_are_refused(catalog: EtcdCatalog) -> None:
+    """Its requirement, the present schema, does not hold any more."""
+    table = catalog.create_table(NAME, SCHEMA, properties=ONCE)
+    late = catalog.load_table(NAME).update_schema().add_column("late", LongType())
+    with table.update_schema() as changing:
+        changing.add_column("early", LongType())
+    with pytest.raises(CommitFailedException):
+        late.commit()
+    names = catalog.load_table(NAME).schema().column_names
+    assert "early" in names
+    assert "late" not in names
+
+
+def test_a_table_whose_name_is_another_ones_by_now(catalog: EtcdCatalog) -> None:
+    """P6: a table object writes to no table but its own, whatever was loaded since."""
+    stale = catalog.create_table(NAME, SCHEMA, properties=ONCE)
+    catalog.load_table(NAME)
+    renamed = catalog.rename_table(NAME, "default.other")
+    assert renamed.metadata_location == stale.metadata_location
+    with pytest.raises(NoSuchTableError), stale.transaction() as transaction:
+        transaction.set_properties(owner="stale")
+    other = catalog.create_table(NAME, SCHEMA, properties=ONCE)
+    with pytest.raises(CommitFailedException), stale.transaction() as transaction:  # another uuid
+        transaction.set_properties(owner="stale")
+    for table in (renamed, other):
+        assert "owner" not in table.refresh().properties
