@@ -228,9 +228,12 @@ class EtcdCatalog(ViewCatalog):
         change = (table.name(), requirements, updates)
         pointer = self._seen.get(table_name(table.name()))
         if pointer and pointer.head and pointer.head.metadata_location == table.metadata_location:
-            # Most often it is still as it was loaded. If not, nothing has happened.
+            # Most often it is still as it was loaded. If not, nothing has happened; nor has anything been
+            # learned if there seems to be nothing to do.
             with suppress(CommitFailedException):
-                return _responses(self._published_on([change], [(table, pointer)]))[0]
+                if isinstance(step := self._staged(change, table, pointer), Step):
+                    self._publishing().publish([step])
+                    return _responses([step.staged])[0]
         return self.commit(*change)
 
     def commit(

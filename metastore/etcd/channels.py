@@ -16,6 +16,7 @@ from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 from distop.errors import EtcdUnavailable
 from distop.errors.threads import check_not_forked
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.failures import is_transient, says_token_is_old
 from distop.proto.secret import Secret
 
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
@@ -57,7 +58,8 @@ class MemberStubs:
     async def reads_in_txns(self, metadata: Any, timeout_s: float) -> bool:
         """Whether a transaction that only reads can be sent to this member, see :func:`reads_in_txns`.
 
-        Raises ``grpc.aio.AioRpcError`` if it does not answer.
+        It says its version; not if it gives its status to root only. Raises ``grpc.aio.AioRpcError`` if it
+        does not answer.
         """
         now = asyncio.get_running_loop().time()
         if now - self._judged_at > JUDGED_FOR_S:
@@ -68,7 +70,7 @@ class MemberStubs:
                 )
             except grpc.aio.AioRpcError as error:
                 self._reads_in_txns = False
-                if error.code() is not grpc.StatusCode.PERMISSION_DENIED:  # some give it to root only
+                if is_transient(error) or says_token_is_old(error):
                     self._judged_at = before
                     raise
             except BaseException:

@@ -205,9 +205,9 @@ class EtcdClient:
         self, gets: Sequence[Get], timeout_s: float | None, revision: int
     ) -> TxnResult | None:
         """In one request that writes nothing; ``None`` if that is not possible, or has no advantage."""
-        if not 1 < len(gets) <= MAX_OPS or revision or any(get.revision for get in gets):
+        if not 1 < len(gets) <= MAX_OPS:
             return None
-        message = txn_message(Txn(then=tuple(gets)))
+        message = txn_message(Txn(then=tuple(gets)), at=revision)
 
         async def once(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
             if not await stubs.reads_in_txns(metadata, timeout):
@@ -218,7 +218,7 @@ class EtcdClient:
             reply = await self.members.call(once, writes=False, timeout_s=timeout_s)
         except EtcdOutOfSpace:  # before 3.4.20 and 3.5.7 (etcd pull 14884)
             return None
-        return None if reply is None else txn_result(reply, reply.header.revision)
+        return None if reply is None else txn_result(reply, revision or reply.header.revision)
 
     async def _read_one_by_one(
         self, gets: Sequence[Get], timeout_s: float | None, revision: int

@@ -61,6 +61,29 @@ def test_columns_that_another_one_has_changed_meanwhile_are_refused(catalog: Etc
     assert "late" not in names
 
 
+def test_what_was_true_when_the_table_was_loaded_is_made_true_again(catalog: EtcdCatalog) -> None:
+    """P6: a commit that seems to change nothing is held against the present table, not the loaded one."""
+    catalog.create_table(NAME, SCHEMA, properties=ONCE | {"owner": "me"})
+    stale = catalog.load_table(NAME)
+    other = EtcdCatalog.over(catalog.etcd, "other")
+    with other.load_table(NAME).transaction() as transaction:
+        transaction.set_properties(owner="another one")
+    with stale.transaction() as transaction:
+        transaction.set_properties(owner="me")
+    assert catalog.load_table(NAME).properties["owner"] == "me"
+
+
+def test_a_request_that_another_one_has_done_is_answered_with_its_rows(catalog: EtcdCatalog) -> None:
+    """P8: and not with the table as it was loaded."""
+    catalog.create_table(NAME, SCHEMA, properties=ONCE)
+    stale = catalog.load_table(NAME)
+    other, told = EtcdCatalog.over(catalog.etcd, "other"), {"distop.request-id": "once"}
+    other.load_table(NAME).append(ids(0, 3), snapshot_properties=told)
+    stale.append(ids(0, 3), snapshot_properties=told)
+    assert stale.scan().to_arrow().num_rows == 3
+    assert catalog.load_table(NAME).scan().to_arrow().num_rows == 3
+
+
 def test_a_table_whose_name_is_another_ones_by_now(catalog: EtcdCatalog) -> None:
     """P6: a table object writes to no table but its own, whatever was loaded since."""
     stale = catalog.create_table(NAME, SCHEMA, properties=ONCE)

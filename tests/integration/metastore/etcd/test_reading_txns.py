@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from distop.errors import Compacted
 from distop.metastore.etcd import channels
 from distop.metastore.etcd.channels import MemberStubs, reads_in_txns
 from distop.metastore.etcd.client import EtcdClient
@@ -75,6 +76,14 @@ async def test_what_is_read_is_the_same(
             assert [[kv.value for kv in read.got(at)] for at in range(3)] == [[keys[0]], [], [keys[1]]]
             assert read.counts == (1, 0, 2)
         assert names == (["Txn"] * 2 if whether else ["Range"] * 3 + ["Txn"])
+        for key in keys:
+            await client.put(key, b"later")
+        earlier = await client.read_many(wanted, revision=put.revision)
+        assert [[kv.value for kv in earlier.got(at)] for at in range(3)] == [[keys[0]], [], [keys[1]]]
+        await client.compact(put.revision + 1)
+        for read_again in (client.read_many, client.read_at_once):
+            with pytest.raises(Compacted):
+                await read_again(wanted, revision=put.revision)
     finally:
         await client.close()
 
