@@ -45,8 +45,7 @@ from distop.commit.catalog.publishing import Publishing, Step, undo
 from distop.commit.catalog.racing import Present, raced
 from distop.commit.catalog.recent import Recent
 from distop.commit.catalog.requests import Change, is_done, noting, request_of
-from distop.commit.catalog.unchecked import refuse_unchecked
-from distop.commit.catalog.update_checks import check_updates
+from distop.commit.catalog.update_checks import check_updates, refuse_unchecked
 from distop.commit.catalog.view_catalog import ViewCatalog
 from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow

@@ -1,19 +1,33 @@
-"""Checks of updates of a table, for all callers."""
+"""Checks of the updates of a table that programs of Iceberg commit.
+
+Rows that are not checked are refused in the main branch of a table with rules, as in every other way in. A
+branch may have them: publishing it through distop validates it first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.refs import MAIN_BRANCH
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyiceberg.table.update import (
     AddPartitionSpecUpdate,
     AddSchemaUpdate,
+    AddSnapshotUpdate,
     AddSortOrderUpdate,
     SetPropertiesUpdate,
+    SetSnapshotRefUpdate,
     TableUpdate,
 )
 
 from distop.commit.layout.properties import check_properties
 from distop.commit.layout.schemas import check_fields, check_schema
+from distop.errors import InvalidArgument
+from distop.metastore.records.table import TableRecord
+
+_ADDED_FILES = "added-data-files"
 
 
 def check_updates(updates: Iterable[TableUpdate]) -> None:
@@ -27,3 +41,45 @@ def check_updates(updates: Iterable[TableUpdate]) -> None:
             check_fields(update.spec.fields)
         if isinstance(update, AddSortOrderUpdate):
             check_fields(update.sort_order.fields)
+
+
+def refuse_unchecked(record: TableRecord, base: TableMetadata, updates: Iterable[TableUpdate]) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` if a commit brings rows into the main branch of a table
+    that has rules which must be kept."""
+    if not _must_keep(record.options.get("checks")):
+        return
+    known = {snapshot.snapshot_id: snapshot for snapshot in base.snapshots}
+    live = {snapshot.snapshot_id for snapshot in ancestors_of(base.current_snapshot(), base)}
+    for update in updates:
+        if isinstance(update, AddSnapshotUpdate):
+            known[update.snapshot.snapshot_id] = update.snapshot
+        elif isinstance(update, SetSnapshotRefUpdate) and update.ref_name == MAIN_BRANCH:
+            for snapshot in _new(known, live, update.snapshot_id):
+                if _adds_rows(snapshot):
+                    raise InvalidArgument(
+                        f"rows of table {record.name!r} must keep rules, which are not checked on this way "
+                        "into it",
+                        hint="ingest them; or commit to a branch, and publish it: see docs/validation.md",
+                        details={"table": record.name},
+                    )
+
+
+def _must_keep(checks: Any) -> bool:
+    return bool(checks) and not (isinstance(checks, Mapping) and checks.get("report_only"))
+
+
+def _new(known: Mapping[int, Snapshot], live: set[int], wanted: int | None) -> list[Snapshot]:
+    """The snapshots that the commit would add to the history of the main branch."""
+    found: list[Snapshot] = []
+    while wanted is not None and wanted not in live and (snapshot := known.get(wanted)) is not None:
+        found.append(snapshot)
+        live = live | {wanted}
+        wanted = snapshot.parent_snapshot_id
+    return found
+
+
+def _adds_rows(snapshot: Snapshot) -> bool:
+    told = snapshot.summary
+    if told is None or told.operation is Operation.APPEND:
+        return True
+    return told.operation is Operation.OVERWRITE and told.additional_properties.get(_ADDED_FILES, "0") != "0"
