@@ -55,30 +55,22 @@ class MemberStubs:
         self.maintenance: Any = rpc_pb2_grpc.MaintenanceStub(channel)
         self._reads_in_txns, self._judged_at = False, -math.inf
 
-    async def reads_in_txns(self, metadata: Any, timeout_s: float) -> bool:
-        """Whether a transaction that only reads can be sent to this member, see :func:`reads_in_txns`.
-
-        It says its version; not if it gives its status to root only. Raises ``grpc.aio.AioRpcError`` if it
-        does not answer.
-        """
+    async def read_txn(self, request: Any, *, metadata: Any, timeout: float) -> Any:
+        """The reply to a transaction that only reads; ``None``: it cannot be sent to this member, see
+        :func:`reads_in_txns`."""
         now = asyncio.get_running_loop().time()
         if now - self._judged_at > JUDGED_FOR_S:
-            before, self._judged_at = self._judged_at, now  # other calls do not ask, too
             try:
-                status = await self.maintenance.Status(
-                    rpc_pb2.StatusRequest(), metadata=metadata, timeout=timeout_s
-                )
+                status = rpc_pb2.StatusRequest()
+                version = (await self.maintenance.Status(status, metadata=metadata, timeout=timeout)).version
             except grpc.aio.AioRpcError as error:
-                self._reads_in_txns = False
                 if is_transient(error) or says_token_is_old(error):
-                    self._judged_at = before
                     raise
-            except BaseException:
-                self._judged_at = before
-                raise
-            else:
-                self._reads_in_txns = reads_in_txns(status.version)
-        return self._reads_in_txns
+                version = ""  # some give it to root only
+            self._reads_in_txns, self._judged_at = reads_in_txns(version), now
+        if not self._reads_in_txns:
+            return None
+        return await self.kv.Txn(request, metadata=metadata, timeout=timeout)
 
 
 def reads_in_txns(version: str) -> bool:

@@ -208,14 +208,8 @@ class EtcdClient:
         if not 1 < len(gets) <= MAX_OPS:
             return None
         message = txn_message(Txn(then=tuple(gets)), at=revision)
-
-        async def once(stubs: MemberStubs, metadata: Any, timeout: float) -> Any:
-            if not await stubs.reads_in_txns(metadata, timeout):
-                return None
-            return await stubs.kv.Txn(message, metadata=metadata, timeout=timeout)
-
         try:
-            reply = await self.members.call(once, writes=False, timeout_s=timeout_s)
+            reply = await self._call(lambda c: c.read_txn, message, writes=False, timeout_s=timeout_s)
         except EtcdOutOfSpace:  # before 3.4.20 and 3.5.7 (etcd pull 14884)
             return None
         return None if reply is None else txn_result(reply, revision or reply.header.revision)
