@@ -14,8 +14,9 @@ from distop.commit.catalog.pointer import Pointer
 from distop.commit.catalog.publishing import Overtaken
 from distop.commit.catalog.requests import Change, came_before
 
-FIRST_PAUSE_S, MAX_PAUSE_S = 0.005, 0.5
-"""Longest pause after a race was lost: at first, doubled each time, and at most."""
+MAX_PAUSE_S = 2.0
+"""Longest pause after a race was lost. The first is at most as long as the lost try, each next one twice as
+long."""
 
 Present = tuple[Table | None, Pointer]
 """A table, if there is one, and what etcd has of it."""
@@ -38,16 +39,19 @@ def raced(
 
     Raises what ``publish`` has raised last.
     """
-    for tries_left in reversed(range(MAX_TRIES)):
+    for number in range(MAX_TRIES):
+        began = time.monotonic()
         found = present()
         if came_before([table for table, _ in found], changes):
             break
         try:
             return [*publish(found)]
         except (Overtaken, TableAlreadyExistsError) as lost:
-            if tries_left and isinstance(lost, Overtaken) and lost.repeatable:
-                pause = min(FIRST_PAUSE_S * 2 ** (MAX_TRIES - 1 - tries_left), MAX_PAUSE_S)
-                time.sleep(random.uniform(0.0, pause))  # not in step with all the others
+            if number < MAX_TRIES - 1 and isinstance(lost, Overtaken) and lost.repeatable:
+                taken = time.monotonic() - began
+                time.sleep(
+                    random.uniform(0.0, min(taken * 2**number, MAX_PAUSE_S))
+                )  # not in step with others
                 continue
             found = present()
             if not came_before([table for table, _ in found], changes):

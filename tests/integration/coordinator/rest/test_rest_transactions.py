@@ -11,7 +11,7 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.sync import SyncEtcd
 from support.etcd.lossy import Fault
 from support.services.rest import RestDoor
-from support.tables.catalogs import SCHEMA, faulty, keys_of, metadata_files
+from support.tables.catalogs import SCHEMA, faulty, ids, keys_of, metadata_files
 
 PATH = "transactions/commit"
 
@@ -89,16 +89,25 @@ def test_one_that_lost_the_race_for_one_table_changes_none(
 ) -> None:
     """E2, P8: also when the first request got lost, and only the second one is answered."""
     lossy = faulty(door.behind, Fault.LOST_REQUEST)
-
-    def write() -> None:
-        with python.load_table("default.b").transaction() as transaction:
-            transaction.set_properties(x="theirs")
-
-    lossy.meanwhile.append(write)
-    answer = door.ask("POST", PATH, {"table-changes": [change("a", x="1"), change("b", x="1")]})
+    lossy.meanwhile.append(lambda: python.load_table("default.b").append(ids(0, 3)))
+    no_rows = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None}
+    answer = door.ask("POST", PATH, {"table-changes": [change("a", x="1"), change("b", no_rows, x="1")]})
     assert answer.problem == (409, "CommitFailedException")
-    assert wanted(python, "a", "b") == [None, "theirs"]
+    assert wanted(python, "a", "b") == [None, None]
     assert len(metadata_files(tmp_path)) == 3
+
+
+def test_one_that_lost_the_race_and_needs_nothing_goes_on_top(
+    door: RestDoor, python: EtcdCatalog, tables: list[str], tmp_path: Path
+) -> None:
+    """E2, P6: nothing of the other commit is lost, and no file of the first try is left."""
+    lossy = faulty(door.behind, Fault.LOST_REQUEST)
+    lossy.meanwhile.append(lambda: python.load_table("default.b").append(ids(0, 3)))
+    answer = door.ask("POST", PATH, {"table-changes": [change("a", x="1"), change("b", x="1")]})
+    assert answer.status == 204
+    assert wanted(python, "a", "b") == ["1", "1"]
+    assert python.load_table("default.b").scan().to_arrow().num_rows == 3
+    assert len(metadata_files(tmp_path)) == 5
 
 
 def test_one_whose_reply_is_lost_is_known_to_have_happened(
