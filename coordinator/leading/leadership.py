@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -89,8 +90,9 @@ class Leadership:
         self._queued: set[str] = set()
         self._leaders: dict[str, asyncio.Task[None]] = {}
         self._drivers: dict[str, TableDriver] = {}
-        self._moved_at = -MOVE_EVERY_S
-        """When a table that had work was handed over last, by ``clock``."""
+        self._turns: dict[str, float] = {}
+        """When tables that have work and that another member should lead are handed over, by ``clock``."""
+        self._last_turn = -math.inf
         self._pauses = PauseIndex(client.keyspace)
         self._schedules = Timekeeping(client, wall, self._prefers_me, self._reconcile)
         self._known = {"members": False, "active": False, "pauses": False, "queued": False}
@@ -207,10 +209,14 @@ class Leadership:
     async def _moves(self, table: str, driver: TableDriver) -> bool:
         """Whether to hand over a table with work now, since another member should lead it: its actions
         have ended, and no new ones begin."""
-        now = self._clock()
-        if self._prefers_me(table) or now - self._moved_at < MOVE_EVERY_S:
+        if self._prefers_me(table):
+            self._turns.pop(table, None)
             return False
-        self._moved_at = now
+        if table not in self._turns:
+            self._last_turn = self._turns[table] = max(self._clock(), self._last_turn + MOVE_EVERY_S)
+        if self._clock() < self._turns[table]:
+            return False
+        del self._turns[table]
         return await driver.wind_down()
 
     def _reconcile(self, tables: Iterable[str] | None = None) -> None:
@@ -294,6 +300,8 @@ class Leadership:
         try:
             while not any(task.done() for task in (*acting, draining)):
                 pause = max(self._linger_s / 2, SHORTEST_LINGER_S)
+                if table in self._turns:
+                    pause = min(pause, max(self._turns[table] - self._clock(), 0.0))
                 await asyncio.wait({*acting, draining}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 idle_since = driver.idle_since if not self._schedules.is_busy(table) else None
                 linger = self._linger_s if self._prefers_me(table) else 0.0
@@ -317,8 +325,8 @@ class Leadership:
         finally:
             draining.cancel()
             await _cancelled(*acting)
-            self._drivers.pop(table, None)
-            self._schedules.tickers.pop(table, None)
+            for kept in (self._drivers, self._schedules.tickers, self._turns):
+                kept.pop(table, None)
 
     def _ticker(self, table: str, epoch: Epoch) -> Ticker | None:
         """Create the ticker of the table's schedules, idle while there are none; ``None`` without planner."""
