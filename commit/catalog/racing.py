@@ -48,10 +48,8 @@ def raced(
             return [*publish(found)]
         except (Overtaken, TableAlreadyExistsError) as lost:
             if number < MAX_TRIES - 1 and isinstance(lost, Overtaken) and lost.repeatable:
-                taken = time.monotonic() - began
-                time.sleep(
-                    random.uniform(0.0, min(taken * 2**number, MAX_PAUSE_S))
-                )  # not in step with others
+                longest = min((time.monotonic() - began) * 2**number, MAX_PAUSE_S)
+                time.sleep(random.uniform(0.0, longest))  # not in step with the others
                 continue
             found = present()
             if not came_before([table for table, _ in found], changes):
