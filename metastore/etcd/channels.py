@@ -77,10 +77,10 @@ def reads_in_txns(version: str) -> bool:
     """Whether etcd of this version can be sent a transaction that only reads.
 
     From 3.5.0 to 3.5.6 such a transaction ends the *server* if its caller leaves meanwhile (etcd issues 14110
-    and 14891).
+    and 14891). Before 3.4.23 it was not tried.
     """
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:3])
-    return len(numbers) == 3 and not (3, 5, 0) <= numbers < (3, 5, 7)
+    return len(numbers) == 3 and ((3, 4, 23) <= numbers < (3, 5) or numbers >= (3, 5, 7))
 
 
 def open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:

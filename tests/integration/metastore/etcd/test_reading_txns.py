@@ -42,7 +42,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("version", "whether"),
     [
-        ("3.4.9", True),
+        ("3.4.22", False),
         ("3.4.23", True),
         ("3.5.0", False),
         ("3.5.1", False),
