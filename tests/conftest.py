@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import support.forking  # noqa: F401  # isort: skip
+
 import hypothesis
 import pytest
 from xdist.remote import Producer
@@ -49,7 +51,6 @@ hypothesis.settings.load_profile("untimed")
 # Of all services that tests start: their folders are made as they run.
 os.environ.update(ALL)
 jvm.hurry()
-jvm.fork_unharmed()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -47,7 +47,7 @@ class Fed(Whole):
 async def service(etcd_config: EtcdConfig, tmp_path: Path, client: EtcdClient) -> AsyncIterator[Fed]:
     async with (
         running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=20) as sdk,
+        AsyncClient(coordinator.address, timeout_s=60) as sdk,
         runner(client),
     ):
         await sdk.create_table("t", str(tmp_path / "table"))

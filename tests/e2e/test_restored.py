@@ -119,7 +119,7 @@ async def services(stack: AsyncExitStack, config: EtcdConfig, folder: Path, stor
     coordinator = await stack.enter_async_context(CoordinatorProcess(config, folder))
     executor = stack.enter_context(executor_process(config, folder))
     await coordinator.member(store)
-    client = await stack.enter_async_context(AsyncClient(coordinator.address, timeout_s=20))
+    client = await stack.enter_async_context(AsyncClient(coordinator.address, timeout_s=60))
     return Services(coordinator, executor, client)
 
 

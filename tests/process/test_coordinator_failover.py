@@ -26,7 +26,8 @@ from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import TTL_S, CoordinatorProcess, Service, leader_of, members
+from support.services.coordinators import CoordinatorProcess, Service, leader_of, members
+from support.services.leases import TTL_S
 from support.types.probes import PROBES
 from support.types.stuck import STEPS
 from support.waiting import eventually

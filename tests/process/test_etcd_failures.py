@@ -29,8 +29,9 @@ from support.etcd.clusters import etcd_to_kill
 from support.etcd.etcds import etcdctl, fill
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import TTL_S, raising, serving
+from support.services.coordinators import raising, serving
 from support.services.feeding import staged
+from support.services.leases import TTL_S
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 

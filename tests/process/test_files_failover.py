@@ -40,7 +40,7 @@ async def after_the_death_of_a_leader(
         doomed.start()
     try:
         await doomed.member(client)
-        async with AsyncClient(doomed.address, timeout_s=20) as sdk:
+        async with AsyncClient(doomed.address, timeout_s=60) as sdk:
             await sdk.create_table("f", str(folder / "table"), **table)
             operation = await sdk.start("f", "ingest", {"paths": [str(source)], "split_bytes": 8192})
         async with runner(client):
@@ -48,7 +48,7 @@ async def after_the_death_of_a_leader(
     finally:
         doomed.kill()
     other = CoordinatorProcess(etcd, folder)
-    async with AsyncClient(other.address, timeout_s=20, connect_timeout_s=30) as sdk, other:
+    async with AsyncClient(other.address, timeout_s=60, connect_timeout_s=30) as sdk, other:
         yield sdk, operation
 
 

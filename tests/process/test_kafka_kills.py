@@ -36,7 +36,7 @@ async def test_every_record_is_there_once_whoever_is_killed(
         doomed.start()
     try:
         await doomed.member(client)
-        async with AsyncClient(doomed.address, timeout_s=20) as sdk:
+        async with AsyncClient(doomed.address, timeout_s=60) as sdk:
             await sdk.create_table("t", str(tmp_path / "table"))
             operation = await sdk.start("t", "ingest", argument)
         # What is produced now belongs to the next operation, whoever plays the rest of this one.
@@ -49,7 +49,7 @@ async def test_every_record_is_there_once_whoever_is_killed(
     finally:
         doomed.kill()
     other = CoordinatorProcess(etcd_config, tmp_path)
-    async with AsyncClient(other.address, timeout_s=20, connect_timeout_s=30) as sdk, other, runner(client):
+    async with AsyncClient(other.address, timeout_s=60, connect_timeout_s=30) as sdk, other, runner(client):
         ended = await sdk.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         seen = Whole(etcd_config, client, sdk, tmp_path)

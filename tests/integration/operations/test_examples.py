@@ -34,7 +34,7 @@ async def service(
     environment = {"PYTHONPATH": str(EXAMPLES), "DISTOP_OPERATIONS": ",".join(TYPES)}
     async with (
         running(config_of(etcd_config, operations=TYPES)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=20) as client,
+        AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
         with Child(etcd_config, tmp_path, *executor, **environment):
 

@@ -25,7 +25,6 @@ from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.lossy import LossyClient
 from support.services.executing import (
-    TTL_S,
     Child,
     all_done,
     job_records,
@@ -37,6 +36,7 @@ from support.services.executing import (
     sidecar_pid,
     start_operation,
 )
+from support.services.leases import TTL_S
 from support.types.work_types import files, traces
 from support.waiting import eventually
 

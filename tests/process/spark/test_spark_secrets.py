@@ -18,15 +18,8 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.operations.jobs import SUCCESS
 from support.etcd.etcds import enable_users
 from support.etcd.lossy import LossyClient
-from support.services.executing import (
-    TTL_S,
-    Child,
-    all_done,
-    place_in,
-    short_folder,
-    sidecar_pid,
-    start_operation,
-)
+from support.services.executing import Child, all_done, place_in, short_folder, sidecar_pid, start_operation
+from support.services.leases import TTL_S
 from support.types.work_types import traces
 from support.waiting import eventually
 

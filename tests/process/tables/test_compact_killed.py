@@ -30,7 +30,7 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(
         undisturbed = CoordinatorProcess(etcd_config, tmp_path)
         async with undisturbed, runner(client):
             await undisturbed.member(client)
-            sdk = await stack.enter_async_context(AsyncClient(undisturbed.address, timeout_s=20))
+            sdk = await stack.enter_async_context(AsyncClient(undisturbed.address, timeout_s=60))
             await sdk.create_table("t", str(tmp_path / "table"), options={"partitionBy": ["kind"]})
             service = Whole(etcd_config, client, sdk, tmp_path)
             for number in range(4):
@@ -44,7 +44,7 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(
             armed.setenv("DISTOP_CRASH_POINTS", "snapshot.after=die")
             doomed.start()
         await doomed.member(client)
-        sdk = await stack.enter_async_context(AsyncClient(doomed.address, timeout_s=20))
+        sdk = await stack.enter_async_context(AsyncClient(doomed.address, timeout_s=60))
         operation = await sdk.start("t", "compact", {"min_files": 2})
         appenders = [
             stack.enter_context(
@@ -69,7 +69,7 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(
         assert [await one.exit_code(60) for one in appenders] == [0, 0], appenders[0].log.read_text()
 
         other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
-        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=20, connect_timeout_s=30))
+        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=60, connect_timeout_s=30))
         service = Whole(etcd_config, client, sdk, tmp_path)
         ended = await sdk.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error

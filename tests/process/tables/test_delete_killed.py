@@ -13,8 +13,9 @@ from distop.client import AsyncClient, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import CoordinatorProcess
-from support.services.executing import TTL_S, Child, runner
-from support.services.whole import LEASE_S, Whole, coordinated, write_csv
+from support.services.executing import Child, runner
+from support.services.leases import TTL_S
+from support.services.whole import Whole, coordinated, write_csv
 from support.waiting import eventually
 
 pytestmark = pytest.mark.process
@@ -26,11 +27,11 @@ async def test_the_rows_go_once_whatever_happens_in_the_commit(
 ) -> None:
     """C4, P8: another program appends all the while; nothing else goes, and no file is left over."""
     async with AsyncExitStack() as stack:
-        await stack.enter_async_context(runner(client, lease_ttl_s=LEASE_S))
+        await stack.enter_async_context(runner(client))
         undisturbed = CoordinatorProcess(etcd_config, tmp_path)
         async with undisturbed:
             await undisturbed.member(client)
-            sdk = await stack.enter_async_context(AsyncClient(undisturbed.address, timeout_s=20))
+            sdk = await stack.enter_async_context(AsyncClient(undisturbed.address, timeout_s=60))
             await sdk.create_table("t", str(tmp_path / "table"), options={"partitionBy": ["kind"]})
             service = Whole(etcd_config, client, sdk, tmp_path)
             for number in range(2):
@@ -40,7 +41,7 @@ async def test_the_rows_go_once_whatever_happens_in_the_commit(
 
         struck = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path, crash=crash))
         await struck.member(client)
-        sdk = await stack.enter_async_context(AsyncClient(struck.address, timeout_s=20))
+        sdk = await stack.enter_async_context(AsyncClient(struck.address, timeout_s=60))
         operation = await sdk.start("t", "delete", {"where": "id in (3, 4, 15) or kind = 'k1'"})
         command = ("-m", "support.tables.foreign_appender", "default.t", "3", "1000")
         appender = stack.enter_context(Child(etcd_config, tmp_path, *command))
@@ -50,7 +51,7 @@ async def test_the_rows_go_once_whatever_happens_in_the_commit(
             await sdk.wait(operation.name, timeout_s=90)
             struck.kill()
         other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
-        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=20, connect_timeout_s=30))
+        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=60, connect_timeout_s=30))
         ended = await sdk.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (9, 2)
@@ -86,7 +87,7 @@ async def test_the_rows_go_once_whatever_happens_to_the_runner(
     ends the deletion, and what the first one has written is removed."""
     async with AsyncExitStack() as stack:
         service = await stack.enter_async_context(coordinated(etcd_config, tmp_path, client))
-        async with runner(client, lease_ttl_s=LEASE_S):
+        async with runner(client):
             source = write_csv(tmp_path / "source", "1.csv", 0, 2 * FILES, kinds=FILES)
             (await service.ingest(source)).raise_for_outcome()
             await service.at_rest()

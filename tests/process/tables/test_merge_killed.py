@@ -17,7 +17,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.backlogs import drained
 from support.services.coordinators import CoordinatorProcess
-from support.services.executing import TTL_S, Child
+from support.services.executing import Child
+from support.services.leases import TTL_S
 from support.services.whole import Whole
 from support.waiting import eventually
 
@@ -67,7 +68,7 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path, crash=crashing))
         await first.member(client)
-        sdk = await stack.enter_async_context(AsyncClient(first.address, timeout_s=20))
+        sdk = await stack.enter_async_context(AsyncClient(first.address, timeout_s=60))
         options = {"partitionBy": ["kind"], "schema": SCHEMA}
         await sdk.create_table("t", str(tmp_path / "table"), options=options)
         for number in range(BATCHES):
@@ -91,7 +92,7 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
                 await eventually(lambda: list(tmp_path.glob("job.file.before=*")), 60.0)
             stack.enter_context(Child(etcd_config, tmp_path, *EXECUTOR))
         assert await eventually(lambda: drained(client), 120.0)
-        sdk = await stack.enter_async_context(AsyncClient(address, timeout_s=20))
+        sdk = await stack.enter_async_context(AsyncClient(address, timeout_s=60))
         service = Whole(etcd_config, client, sdk, tmp_path)
         await service.at_rest()
         rows = (await asyncio.to_thread(service.rows)).to_pylist()

@@ -29,12 +29,12 @@ from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
 from support.repository import TESTS
+from support.services.leases import LEASE_S, TTL_S
 from support.tables.nowhere import nowhere
 from support.types.probes import PROBES
 from support.waiting import eventually
 
 FINAL = (pb.SUCCEEDED, pb.FAILED, pb.CANCELLED)
-TTL_S = 2
 
 
 class Service:
@@ -104,8 +104,8 @@ def raising() -> Any:
 
 
 def config_of(etcd: EtcdConfig, **fields: Any) -> CoordinatorConfig:
-    """A coordinator for a test: any port, a short lease, the probe types."""
-    given = {"listen": "127.0.0.1:0", "lease_ttl_s": TTL_S, "operations": PROBES, **fields}
+    """A coordinator for a test: any port, the probe types."""
+    given = {"listen": "127.0.0.1:0", "lease_ttl_s": LEASE_S, "operations": PROBES, **fields}
     return CoordinatorConfig(etcd=etcd, **given)
 
 

@@ -35,10 +35,10 @@ from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.operations import Registry
 from support.repository import TESTS as TESTS
+from support.services.leases import LEASE_S, TTL_S
 from support.types.work_types import WORK_TYPES
 from support.waiting import eventually
 
-TTL_S = 2
 _instances = itertools.count(1)
 
 
@@ -144,7 +144,7 @@ async def runner(
     """
     ledger, stop = Ledger(client), asyncio.Event()
     types = ServedTypes(Registry([*WORK_TYPES.split(","), *more]), serving)
-    given = RunnerOptions(**{"lease_ttl_s": TTL_S, "resync_s": 1.0, **options})
+    given = RunnerOptions(**{"lease_ttl_s": LEASE_S, "resync_s": 1.0, **options})
     made = Runner(ledger, LocalLauncher(ledger, slots=slots), types, given)
     task = asyncio.create_task(made.serve(stop))
     member = client.keyspace.executor(made.member)

@@ -97,7 +97,7 @@ async def staged(config: EtcdConfig, folder: Path) -> AsyncIterator[Stage]:
         store = EtcdClient(config)
         stack.push_async_callback(store.close)
         await coordinator.member(store)
-        client = await stack.enter_async_context(AsyncClient(coordinator.address, timeout_s=20))
+        client = await stack.enter_async_context(AsyncClient(coordinator.address, timeout_s=60))
         await client.create_table("t", str(folder / "table"))
         feeding = Feeding(client, folder)
         try:

@@ -24,9 +24,6 @@ from support.waiting import eventually
 
 HEADER = "id,kind,day\n"
 
-LEASE_S = 10
-"""Nobody dies here, and a busy machine may hold a process up for longer than the shortest lease lives."""
-
 
 def write_csv(folder: Path, name: str, start: int, rows: int, *, kinds: int = 3) -> Path:
     """A file of ``rows`` rows with ids from ``start`` on; returns its folder."""
@@ -55,7 +52,7 @@ class Whole:
     async def ingest(self, source: Path, table: str = "t", **argument: Any) -> Operation:
         """Ingest a folder to its end, whatever that is."""
         operation = await self.client.start(table, "ingest", {"paths": [str(source)], **argument})
-        return await self.client.wait(operation.name, timeout_s=30)
+        return await self.client.wait(operation.name, timeout_s=90)
 
     def table(self, name: str = "t") -> pyiceberg.table.Table:
         """The table as any pyiceberg program sees it. Blocking."""
@@ -113,8 +110,8 @@ async def coordinated(
     ``more``: types that the coordinator knows, as ``module:Class``. ``options``: of the table.
     """
     async with (
-        running(config_of(etcd, operations=[*PROBES, *more], lease_ttl_s=LEASE_S)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=20) as client,
+        running(config_of(etcd, operations=[*PROBES, *more])) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
         await client.create_table("t", str(folder / "table"), options={"partitionBy": ["kind"], **options})
         yield Whole(etcd, store, client, folder, coordinator.address)
@@ -123,5 +120,5 @@ async def coordinated(
 @asynccontextmanager
 async def whole(etcd: EtcdConfig, folder: Path, store: EtcdClient) -> AsyncIterator[Whole]:
     """The same with an executor."""
-    async with coordinated(etcd, folder, store) as service, runner(store, lease_ttl_s=LEASE_S):
+    async with coordinated(etcd, folder, store) as service, runner(store):
         yield service

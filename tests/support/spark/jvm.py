@@ -18,8 +18,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from support.repository import TESTS
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
@@ -40,14 +38,6 @@ def archive() -> Path | None:
         os.environ.get("SPARK_HOME", "").encode(),
     ]
     return Path(sys.prefix) / f"spark-{hashlib.sha256(b'/'.join(made_of)).hexdigest()[:12]}.jsa"
-
-
-def fork_unharmed() -> None:
-    """From here on, this process can start JVMs although it uses gRPC. Spark's Python code forks to do so and
-    runs Python in the child, where gRPC would begin to poll, and abort it now and then (grpc/grpc#43055)."""
-    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-    grpc.insecure_channel("127.0.0.1:1").close()  # the first one: when gRPC looks at it, once for all
-    del os.environ["GRPC_ENABLE_FORK_SUPPORT"]
 
 
 def hurry() -> None:

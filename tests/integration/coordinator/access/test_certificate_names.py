@@ -121,7 +121,7 @@ async def test_who_a_certificate_names(place: Place, names: list[Any], common: s
     """S3: gRPC reads it in its own way, the page and the catalog in ours; both come to the same."""
     shown = place.credentials(names, common)
     found = ""
-    async with AsyncClient(place.coordinator.address, timeout_s=30, credentials=shown) as client:
+    async with AsyncClient(place.coordinator.address, timeout_s=60, credentials=shown) as client:
         with contextlib.suppress(Unauthenticated):
             found = (await client.grants()).subject
     read = ""
@@ -137,7 +137,7 @@ async def test_a_certificate_counts_on_the_page_and_in_the_catalog(
     """S3, U5: one is asked for, and who shows none may have a token."""
     at = place.coordinator
     root = place.credentials([], "root")
-    async with AsyncClient(at.address, timeout_s=30, credentials=root) as client:
+    async with AsyncClient(at.address, timeout_s=60, credentials=root) as client:
         await client.create_table("t", nowhere())
         await client.change_grants([Grant(who="cert:jane", role="reader", tables=("t",))])
     namespace = f"/v1/{etcd_config.prefix}/namespaces/default"

@@ -33,7 +33,7 @@ async def test_no_operation_and_no_listing_takes_a_view_for_a_table(
     await asyncio.to_thread(catalog.create_view, "default.v", SCHEMA, view_version())
     async with (
         running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=20) as client,
+        AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
         with pytest.raises(TableExists, match="the name of a view"):
             await client.create_table("v", str(tmp_path / "elsewhere"))

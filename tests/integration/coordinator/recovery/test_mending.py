@@ -24,7 +24,7 @@ from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.components import prefix_end
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
-from support.services.whole import LEASE_S, Whole, write_csv
+from support.services.whole import Whole, write_csv
 from support.tables.catalogs import SCHEMA, make_catalog
 from support.tables.views import replaced, view_version
 from support.types.probes import PROBES
@@ -35,8 +35,8 @@ from support.waiting import eventually
 async def serving(etcd: EtcdConfig, folder: Path, store: EtcdClient) -> AsyncIterator[Whole]:
     """A coordinator; nobody runs jobs."""
     async with (
-        running(config_of(etcd, operations=PROBES, lease_ttl_s=LEASE_S)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=20) as client,
+        running(config_of(etcd, operations=PROBES)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
         yield Whole(etcd, store, client, folder, coordinator.address)
 
@@ -83,7 +83,7 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
 
     async with serving(etcd_config, tmp_path, client) as service:
         await service.client.create_table("t", str(tmp_path / "table"))
-        async with runner(client, lease_ttl_s=LEASE_S):
+        async with runner(client):
             await publish(service, 0)
             await until_applied(service, ordered=ordered)
             await service.at_rest()
@@ -92,7 +92,7 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
             await publish(service, number)
         saved = await backed_up(client)
         await service.client.resume_table("t")
-        async with runner(client, lease_ttl_s=LEASE_S):
+        async with runner(client):
             await publish(service, 3)
             await until_applied(service, ordered=ordered)
             await service.at_rest()
@@ -101,7 +101,7 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
     assert codes(seen, fixed=False) == ["HEAD_BEHIND_FILES"]
     assert codes(await mended(client)) == ["HEAD_BEHIND_FILES"]
     assert await mended(client) == []
-    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+    async with serving(etcd_config, tmp_path, client) as service, runner(client):
         await service.client.resume_table("t")
         assert [await publish(service, number) for number in range(5)] == [*["already applied"] * 4, "queued"]
         await until_applied(service, ordered=ordered)
@@ -118,13 +118,13 @@ async def test_an_operation_of_the_backup_that_has_published_since_ends_as_it_di
         await service.client.create_table("t", str(tmp_path / "table"))
         started = await service.client.start("t", "ingest", {"paths": [str(source)]}, request_id="r")
         saved = await backed_up(client)
-        async with runner(client, lease_ttl_s=LEASE_S):
+        async with runner(client):
             (await service.client.wait(started.name, timeout_s=30)).raise_for_outcome()
             marks = await service.client.watermarks("t")
             await service.at_rest()
     await put_back(client, saved)
     assert codes(await mended(client)) == ["HEAD_BEHIND_FILES"]
-    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+    async with serving(etcd_config, tmp_path, client) as service, runner(client):
         again = await service.client.start("t", "ingest", {"paths": [str(source)]}, request_id="r")
         assert (again.name, again.done) == (started.name, True)
         assert await service.client.watermarks("t") == marks
@@ -148,7 +148,7 @@ async def test_an_operation_of_the_backup_that_has_published_nothing_is_given_up
         saved = await backed_up(client)
     await put_back(client, saved)
     assert codes(await mended(client)) == ["OPERATION_BEFORE_RESTORE"]
-    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+    async with serving(etcd_config, tmp_path, client) as service, runner(client):
         ended = await service.client.wait(started.name, timeout_s=30)
         assert (ended.error and ended.error.code) == "ETCD_RESTORED"
         again = await service.client.start("t", "ingest", asked, request_id="r")
@@ -162,7 +162,7 @@ async def test_tables_whose_files_tell_no_watermarks_are_paused(
 ) -> None:
     """Nothing is doubled unseen; and a Delta table takes no new operation for one that it holds."""
     sources = [write_csv(tmp_path / f"s{number}", "a.csv", number * 10, 10) for number in range(3)]
-    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+    async with serving(etcd_config, tmp_path, client) as service, runner(client):
         await service.client.create_table("t", str(tmp_path / "table"), format=kind)
         (await service.ingest(sources[0])).raise_for_outcome()
         await service.at_rest()
@@ -172,7 +172,7 @@ async def test_tables_whose_files_tell_no_watermarks_are_paused(
     assert await mended(client, fix=False) == [], "these it knows"
     await put_back(client, saved)
     assert codes(await mended(client), fixed=False) == ["RESTORE_UNCLEAR"]
-    async with serving(etcd_config, tmp_path, client) as service, runner(client, lease_ttl_s=LEASE_S):
+    async with serving(etcd_config, tmp_path, client) as service, runner(client):
         with pytest.raises(TablePaused):
             await service.ingest(sources[2])
         await service.client.resume_table("t")

@@ -34,8 +34,8 @@ NOTHING = {"partitions": 0}
 @pytest_asyncio.fixture
 async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
     async with (
-        running(config_of(etcd_config, lease_ttl_s=10)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=30) as connected,
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=60) as connected,
     ):
         await connected.create_table("t", nowhere())
         yield connected
@@ -251,8 +251,8 @@ async def test_a_table_whose_schedules_rest_has_no_leader(
 ) -> None:
     """O24: schedules cost what they start."""
     async with (
-        running(config_of(etcd_config, lease_ttl_s=10, linger_s=0.1)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=30) as sdk,
+        running(config_of(etcd_config, linger_s=0.1)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=60) as sdk,
     ):
         await sdk.create_table("t", nowhere())
         await sdk.add_schedule("t", "s", "noop", NOTHING, cron=YEARLY)
@@ -271,14 +271,14 @@ async def test_tables_with_one_time_are_looked_at_a_few_at_once(
     monkeypatch.setattr(timekeeping, "AT_ONCE", 2)
     tables = [f"t{number}" for number in range(9)]
     async with (
-        running(config_of(etcd_config, lease_ttl_s=10)) as first,
-        AsyncClient(first.address, timeout_s=30) as sdk,
+        running(config_of(etcd_config)) as first,
+        AsyncClient(first.address, timeout_s=60) as sdk,
     ):
         for table in tables:
             await sdk.create_table(table, nowhere())
             await sdk.add_schedule(table, "s", "noop", NOTHING, cron=YEARLY)
         # Half of the tables are the other's as soon as it comes.
-        async with running(config_of(etcd_config, lease_ttl_s=10)):
+        async with running(config_of(etcd_config)):
             for table in tables:
                 await backdate(client, "s", table)
 
@@ -310,8 +310,8 @@ async def test_a_condition_is_looked_at_when_the_head_has_moved(
     monkeypatch.setattr(policy, "AGAIN_S", 0.1)
     monkeypatch.setattr(agenda, "AGAIN_S", 0.1)
     async with (
-        running(config_of(etcd_config, lease_ttl_s=10)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=30) as sdk,
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=60) as sdk,
     ):
         await conditions_are_looked_at(sdk, client, make_catalog(etcd, prefix, tmp_path))
 

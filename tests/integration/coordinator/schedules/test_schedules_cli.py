@@ -36,7 +36,7 @@ class Terminal:
 
 @pytest_asyncio.fixture
 async def terminal(etcd_config: EtcdConfig) -> AsyncIterator[Terminal]:
-    async with running(config_of(etcd_config, lease_ttl_s=10)) as coordinator:
+    async with running(config_of(etcd_config)) as coordinator:
         typed = Terminal(coordinator.address)
         await typed.told("tables", "create", "t", "--location", nowhere())
         yield typed

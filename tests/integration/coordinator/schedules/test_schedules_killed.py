@@ -11,7 +11,8 @@ from distop.client import AsyncClient
 from distop.metastore.crashpoints import ONCE_VARIABLE, record_name
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
-from support.services.coordinators import TTL_S, CoordinatorProcess
+from support.services.coordinators import CoordinatorProcess
+from support.services.leases import TTL_S
 from support.services.schedules import YEARLY, at_rest, backdate, operations, schedule
 from support.tables.nowhere import nowhere
 from support.waiting import eventually

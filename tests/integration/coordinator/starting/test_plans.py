@@ -31,7 +31,7 @@ async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
     """A client of a coordinator in this process, and a table ``t``."""
     async with (
         running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=20) as client,
+        AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
         await client.create_table("t", nowhere())
         yield client

@@ -35,7 +35,7 @@ async def address(etcd_config: EtcdConfig) -> AsyncIterator[str]:
 @pytest_asyncio.fixture
 async def sdk(address: str) -> AsyncIterator[AsyncClient]:
     """A client of it, and a table ``t``."""
-    async with AsyncClient(address, timeout_s=20) as client:
+    async with AsyncClient(address, timeout_s=60) as client:
         await client.create_table("t", nowhere())
         yield client
 

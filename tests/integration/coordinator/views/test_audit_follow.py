@@ -47,7 +47,7 @@ async def test_the_trail_is_followed_from_any_entry_on_and_survives_its_coordina
     config, start = config_of(etcd_config), str(await client.revision())
     async with running(config) as second:
         async with running(config) as first, Service(first.address) as service:
-            sdk = AsyncClient(f"{first.address},{second.address}", timeout_s=30.0, identity="ana")
+            sdk = AsyncClient(f"{first.address},{second.address}", timeout_s=60, identity="ana")
             async with sdk, following(sdk, after=start) as heard:
                 await service.create_table("t", created_by="ana")
                 await sdk.pause_table("t", "because")
@@ -62,7 +62,7 @@ async def test_the_trail_is_followed_from_any_entry_on_and_survives_its_coordina
                 await eventually(lambda: len(heard) == 4, 4 * AUDIT_SILENCE_S)
                 assert [entry.action for entry in heard[2:]] == ["pause", "resume"]
 
-        async with AsyncClient(second.address, timeout_s=30.0, identity="ana") as sdk:
+        async with AsyncClient(second.address, timeout_s=60, identity="ana") as sdk:
             # Two entries of one revision are told apart.
             async with following(sdk, after=heard[0].cursor) as again:
                 await eventually(lambda: len(again) == 3)
@@ -87,7 +87,7 @@ async def test_what_etcd_has_compacted_is_read_from_the_trails(
             put = audit_put(keys, f"act{number}", by="", target="t", at=time.time())
             await client.put(put.key, put.value)
         await client.compact(await client.revision())
-        sdk = AsyncClient(coordinator.address, timeout_s=30.0)
+        sdk = AsyncClient(coordinator.address, timeout_s=60)
         async with sdk, following(sdk, after=start) as heard:
             await eventually(lambda: len(heard) == 3)
             put = audit_put(keys, "act3", by="", target="t", at=time.time())
@@ -101,7 +101,7 @@ async def test_who_goes_on_in_the_middle_of_what_etcd_has_compacted_misses_nothi
 ) -> None:
     """S6: the trails are read one after the other, so that older entries may come after newer ones."""
     async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
-        sdk = AsyncClient(coordinator.address, timeout_s=30.0)
+        sdk = AsyncClient(coordinator.address, timeout_s=60)
         async with sdk:
             for name in "abc":
                 await service.create_table(name)

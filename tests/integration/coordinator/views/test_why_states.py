@@ -499,7 +499,7 @@ async def test_one_line_says_why_in_every_state(
     """U1: and what is stuck says what to do about it."""
     async with (
         running(config_of(etcd_config, web="127.0.0.1:0")) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=30) as sdk,
+        AsyncClient(coordinator.address, timeout_s=60) as sdk,
         LeaseSession(client, 10) as session,
     ):
         lease, space = session.lease_id, client.keyspace

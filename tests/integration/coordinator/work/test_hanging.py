@@ -29,7 +29,6 @@ from support.waiting import eventually
 
 TYPES = (*PROBES, "support.types.stuck:Stuck", "support.types.stuck:StuckObject")
 FEW_S = 20.0
-LEASE_S = 10
 """Nobody dies here; while forty processes start, a busy machine may hold a coordinator up for seconds."""
 
 
@@ -49,7 +48,6 @@ async def serving_stuck(etcd: EtcdConfig, call_timeout_s: float = 600.0) -> Asyn
         operations=TYPES,
         call_timeout_s=call_timeout_s,
         max_commit_attempts=2,
-        lease_ttl_s=LEASE_S,
     ) as service:
         await service.create_table("t")
         yield service

@@ -35,7 +35,6 @@ from distop.operations import Registry
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.proxy import Proxy
 from support.services.executing import (
-    TTL_S,
     all_done,
     job_records,
     runner,
@@ -44,6 +43,7 @@ from support.services.executing import (
     start_operation,
     take,
 )
+from support.services.leases import TTL_S
 from support.types.work_types import WORK_TYPES, files, traces
 from support.waiting import eventually
 
@@ -111,7 +111,7 @@ async def test_an_executor_waits_out_an_absence_of_etcd(
         config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=1.0)
         client, own = EtcdClient(config), EtcdClient(config)
         argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
-        async with runner(own, lease_ttl_s=10):
+        async with runner(own):
             arg = await start_operation(client, "traced", argument, jobs=20)
             await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
             again(etcd)

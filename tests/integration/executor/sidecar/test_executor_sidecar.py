@@ -31,7 +31,6 @@ from support.etcd.etcds import enable_users
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy
 from support.services.executing import (
-    TTL_S,
     Child,
     all_done,
     job_records,
@@ -43,6 +42,7 @@ from support.services.executing import (
     start_operation,
     take,
 )
+from support.services.leases import TTL_S
 from support.services.sidecars import connected, program, task, worker_process
 from support.services.sidecars import place as place
 from support.services.sidecars import session as session
