@@ -1,5 +1,6 @@
 """The Python SDK: :class:`Client`, or :class:`AsyncClient` where there is an event loop."""
 
+import distop.errors.forks  # noqa: F401  # before gRPC is imported
 from distop.client.aio import AsyncClient
 from distop.client.blocking import Client
 from distop.client.models.access import Grant, Grants

@@ -9,8 +9,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import support.forking  # noqa: F401  # isort: skip
-
 import hypothesis
 import pytest
 from xdist.remote import Producer

@@ -148,8 +148,7 @@ async def serve(
     place = SidecarFolder.of(config.etcd.endpoints, config.etcd.prefix)
     sweep: asyncio.Task[None] | None = None
     try:
-        # Before anything speaks to etcd: Spark's Python code forks to start a JVM, and gRPC, once it is in
-        # use, aborts some of such children before they become the JVM (grpc/grpc#43055).
+        # Before anything speaks to etcd: Spark's Python code forks to start a JVM (see errors/forks.py).
         await launcher.start()
         if metrics is not None:
             from distop.executor.ledger.metrics import is_registered

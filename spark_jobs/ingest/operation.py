@@ -152,7 +152,8 @@ class DataFrameIngest(Ingest):
     Parameters
     ----------
     frame:
-        The DataFrame; without Spark a list of iterables of Arrow record batches.
+        The DataFrame; without Spark a list of iterables of Arrow record batches. Each attempt reads them from
+        the beginning.
     """
 
     type = "ingest_dataframe"

@@ -24,18 +24,23 @@ from distop.spark_jobs.ingest.operation import DataFrameIngest
 ROWS = 500
 
 
-def dealt(folder: Path) -> list[Iterator[pa.RecordBatch]]:
+class Part:
+    """Some of the rows; read again if the program loses its lease and begins again."""
+
+    def __init__(self, ids: list[int], release: Path | None) -> None:
+        self._ids, self._release = ids, release
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_arrays([pa.array(self._ids, pa.int64())], names=["id"])
+        while self._release is not None and not self._release.exists():
+            time.sleep(0.005)
+
+
+def dealt(folder: Path) -> list[Part]:
     """The rows, in some order, in some number of parts."""
     ids = random.sample(range(ROWS), ROWS)
     parts = random.randint(3, 7)
-
-    def rows(part: int) -> Iterator[pa.RecordBatch]:
-        some = pa.array(ids[part::parts], pa.int64())
-        yield pa.RecordBatch.from_arrays([some], names=["id"])
-        while part and not (folder / "release").exists():
-            time.sleep(0.005)
-
-    return [rows(part) for part in range(parts)]
+    return [Part(ids[part::parts], folder / "release" if part else None) for part in range(parts)]
 
 
 def main(address: str, folder: str) -> int:

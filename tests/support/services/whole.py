@@ -23,6 +23,8 @@ from support.types.probes import PROBES
 from support.waiting import eventually
 
 HEADER = "id,kind,day\n"
+LINGER_S = 300.0
+"""Whether a table is still led does not depend on how busy the machine is."""
 
 
 def write_csv(folder: Path, name: str, start: int, rows: int, *, kinds: int = 3) -> Path:
@@ -110,7 +112,7 @@ async def coordinated(
     ``more``: types that the coordinator knows, as ``module:Class``. ``options``: of the table.
     """
     async with (
-        running(config_of(etcd, operations=[*PROBES, *more])) as coordinator,
+        running(config_of(etcd, operations=[*PROBES, *more], linger_s=LINGER_S)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
         await client.create_table("t", str(folder / "table"), options={"partitionBy": ["kind"], **options})
