@@ -29,7 +29,6 @@ from support.waiting import eventually
 
 TYPES = (*PROBES, "support.types.stuck:Stuck", "support.types.stuck:StuckObject")
 FEW_S = 20.0
-"""Nobody dies here; while forty processes start, a busy machine may hold a coordinator up for seconds."""
 
 
 @pytest.fixture(autouse=True)
