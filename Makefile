@@ -1,7 +1,7 @@
 # `make` shows what there is. Everything runs in .venv, which `setup` makes and keeps up to date.
 #   PYTHON=python3.12   the Python to build .venv with
 #   ARGS="-k lease"     further arguments of the target's program
-#   WORKERS=4           processes that `make test` runs in; 0: one, as a debugger needs it
+#   WORKERS=5           processes that `make test` runs in; 0: one, as a debugger needs it
 #   ETCD=3.5.35         the etcd of `make test-etcd`
 #   MINUTES=15          how long `make fuzz` goes on at least
 
@@ -9,7 +9,7 @@ PYTHON ?=
 ARGS ?=
 # More than there are processors on a small machine: tests wait most of the time, for processes that start and for
 # leases that run out.
-WORKERS ?= 4
+WORKERS ?= 5
 ETCD ?= 3.6.16
 MINUTES ?= 60
 ETCD_TESTS := etcd or embedded or txn or transactions or watch or lease or election or leading or starting or ending \

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable
 from typing import Self
 
 from distop.client.calls.access import AccessCalls
@@ -34,15 +32,13 @@ class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ScheduleCalls, Clust
     timeout_s:
         Deadline of one call in seconds, over all attempts and coordinators.
     connect_timeout_s:
-        Seconds until a client that has not yet reached any coordinator gives up a call. Equal to
-        ``timeout_s``, it waits for a service that is being started.
+        Seconds until a client that has asked each coordinator, and not yet reached any, gives up a call.
+        Equal to ``timeout_s``, it waits for a service that is being started.
     identity:
         The name shown for starts and cancellations, unless the service has a verified one.
         Default: ``user@host``.
     credentials:
         A token or certificates. Default: from the environment, see :meth:`Credentials.from_env`.
-    new_request_id:
-        Makes unique request ids.
     """
 
     def __init__(
@@ -53,10 +49,8 @@ class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ScheduleCalls, Clust
         connect_timeout_s: float = 2.0,
         identity: str = "",
         credentials: Credentials | None = None,
-        new_request_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
         self.identity = identity or default_identity()
-        self._new_request_id = new_request_id
         self._connection = Connection(
             parse_addresses(address),
             timeout_s=timeout_s,

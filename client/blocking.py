@@ -7,6 +7,7 @@ import concurrent.futures
 import functools
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from distop.client.aio import AsyncClient
@@ -167,14 +168,15 @@ class Client:
             # A program that catches it may use the client again: the call must be over by then. It may run
             # without a future for it here: the interrupt may come during the hand-over.
             interrupted.set()
-            self._loop.call_soon_threadsafe(cancel)
-            unwound.wait(_CANCEL_S)
+            with suppress(RuntimeError):  # the loop is closed: another thread has ended the call
+                self._loop.call_soon_threadsafe(cancel)
+                unwound.wait(_CANCEL_S)
             raise
 
     def _discard(self, items: Any) -> None:
         # Without waiting: the garbage collector may end an iteration, even on the thread of the loop itself.
-        if not self._loop.is_closed():
-            asyncio.run_coroutine_threadsafe(items.aclose(), self._loop)
+        with suppress(PreconditionFailed):  # it has ended with the loop
+            self._thread.submit(items.aclose)
 
 
 async def _shut_down(client: AsyncClient) -> None:

@@ -37,9 +37,10 @@ from distop.commit.layout.changes import (
     SetProperties,
     SetRules,
     changed_columns,
+    is_there,
     refused,
 )
-from distop.commit.layout.evolution import evolution_of
+from distop.commit.layout.evolution import evolution_of, refuse_partition_names
 from distop.commit.layout.model import Layout, check_format, file_io
 from distop.commit.layout.partitioning import Partitioner
 from distop.commit.layout.properties import check_properties
@@ -90,11 +91,9 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
         return _unpublished(record, changes)
     _check_format_can(record, changes)
     if record.format == DELTA:
-        # An earlier attempt may have added them before it lost a race.
-        there = {column.name: str(column.field_type).replace(" ", "") for column in layout.schema.columns}
-        changes = [
-            one for one in changes if not isinstance(one, AddColumn) or there.get(one.column) != one.type
-        ]
+        # An earlier attempt may have added them before it lost a race. Errors name the others by position.
+        nothing = SetProperties()
+        changes = [nothing if is_there(layout.schema, one) else one for one in changes]
     schema = changed_columns(layout.schema, changes, layout.last_column_id)
     if "schema" in record.options:
         record.options["schema"] = _written(schema)
@@ -102,6 +101,7 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
         _add_to_delta(record, layout.schema, schema)
         return Altered(record=record, head=None, schema=schema)
     if record.format == FILES or head is None:
+        refuse_partition_names(schema, layout.schema, [layout.spec])
         changed = Layout(schema, layout.spec, layout.properties)
         new = Head(metadata_location="", operation=BY, layout=changed.to_json())
         return Altered(record=record, head=new, schema=schema)

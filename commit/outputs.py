@@ -146,7 +146,8 @@ class DeltaOutput(Output):
     modes = EVERY_MODE - {"overwrite_partitions"}
 
     def layout(self, table: TableRecord, head: Head | None) -> Layout | None:
-        from distop.commit.delta.output import delta_table, layout_of
+        from distop.commit.delta.commit import delta_table
+        from distop.commit.delta.output import layout_of
 
         found = delta_table(table.location, storage_of(table))
         return None if found is None else layout_of(found, table.options.get("properties"))
@@ -157,7 +158,8 @@ class DeltaOutput(Output):
         check_layout(layout)
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
-        from distop.commit.delta.output import delta_table, refuse_data
+        from distop.commit.delta.commit import delta_table
+        from distop.commit.delta.output import refuse_data
 
         return _refusal(lambda: refuse_data(table.name, delta_table(table.location, storage_of(table))))
 

@@ -5,11 +5,14 @@ Neither library guarantees them. An upgrade that breaks something breaks it here
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import fsspec
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
@@ -31,6 +34,16 @@ if TYPE_CHECKING:
     from pyiceberg.io.pyarrow import ArrowScan
     from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
+
+
+def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
+    """pyiceberg's compiled decoder (0.12) rounds to 32 bits: partitions by numbers would not be found, and a
+    manifest that is written again would give rows other values, since readers take them from there."""
+    number: float = struct.unpack("<d", decoder.read(8))[0]
+    return number
+
+
+DoubleReader.read = _read_double  # type: ignore[method-assign]
 
 
 UNCHECKED = (AttributeError, LookupError, TypeError)

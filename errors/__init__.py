@@ -19,6 +19,7 @@ from distop.errors.base import (
     PreconditionFailed,
     Unauthenticated,
     Unavailable,
+    encodable,
     shortened,
 )
 from distop.errors.data import (
@@ -167,6 +168,7 @@ __all__ = [
     "WriteGivenUp",
     "WriteTooOld",
     "as_distop",
+    "encodable",
     "library",
     "require",
     "shortened",

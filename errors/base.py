@@ -62,9 +62,10 @@ class DistopError(Exception):
     default_hint: ClassVar[str] = ""
 
     def __init__(self, message: str = "", *, hint: str = "", details: dict[str, str] | None = None) -> None:
-        self.message = message or (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
-        self.hint = hint or self.default_hint
-        self.details = dict(details or {})
+        said = message or (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
+        self.message = encodable(said)
+        self.hint = encodable(hint) or self.default_hint
+        self.details = {name: encodable(str(value)) for name, value in (details or {}).items()}
         super().__init__(self.message)
 
     @property
@@ -89,6 +90,11 @@ def error_class(code: str, root: type[DistopError] = DistopError) -> type[Distop
     if vars(root).get("code") == code:
         return root
     return next((found for child in root.__subclasses__() if (found := error_class(code, child))), None)
+
+
+def encodable(text: str) -> str:
+    """A text that records and messages can hold: names of files that are no text bring lone surrogates."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def shortened(text: str, limit: int) -> str:

@@ -63,16 +63,19 @@ class LoopThread:
     def __init__(self, name: str) -> None:
         check_not_forked()
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
+        self._gate = _Gate()
+        serve = threading.Thread(target=_serve, args=(self.loop, self._gate), name=name, daemon=True)
+        self._thread = serve
         self._thread.start()
         self._end: Callable[[], Any] = lambda: None
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> concurrent.futures.Future[T]:
         """Run a coroutine in the loop. Raises :class:`PreconditionFailed` if the loop has ended."""
         check_not_forked()
-        if self.loop.is_closed():
-            raise PreconditionFailed("the client is closed")
-        return asyncio.run_coroutine_threadsafe(work(), self.loop)
+        with self._gate.lock:
+            if self._gate.closed:
+                raise PreconditionFailed("the client is closed")
+            return asyncio.run_coroutine_threadsafe(work(), self.loop)
 
     def belongs_to(self, owner: object, closing: Callable[[], Awaitable[None]]) -> None:
         """At the owner's end, run ``closing``, which must not refer to the owner, and end the thread."""
@@ -86,9 +89,21 @@ class LoopThread:
             self._thread.join(_CLOSING_S)
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+class _Gate:
+    """Whether work is still let into a loop."""
+
+    def __init__(self) -> None:
+        # Re-entrant: the garbage collector may end an iteration, and submit that, at any moment.
+        self.lock, self.closed = threading.RLock(), False
+
+
+def _serve(loop: asyncio.AbstractEventLoop, gate: _Gate) -> None:
     try:
         loop.run_forever()
+        with gate.lock:
+            gate.closed = True
+        # What came in while the closing ran: whoever waits for it would wait for ever.
+        loop.run_until_complete(cancel_others())
     finally:
         loop.close()
 

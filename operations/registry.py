@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
@@ -19,6 +19,11 @@ VARIABLE = "DISTOP_OPERATIONS"
 """Environment variable: more types as ``module:Class``, separated by commas. For types without a package."""
 
 
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
 class Registry:
     """The operation types that this process knows. Loads a type on first use."""
 
@@ -27,10 +32,6 @@ class Registry:
         self._extra = [item.strip() for item in named if item.strip()]
         self._loaded: dict[str, DistributedOperation] = {}
         self._refused: dict[str, str] = {}
-
-    @cached_property
-    def _entries(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=GROUP)}
 
     @cached_property
     def _named(self) -> dict[str, type[DistributedOperation]]:
@@ -48,11 +49,11 @@ class Registry:
 
     def names(self) -> list[str]:
         """All names, sorted, without loading the types."""
-        return sorted({*self._entries, *self._named})
+        return sorted({*_installed(), *self._named})
 
     def of_users(self) -> list[str]:
         """The types that are not distop's own."""
-        own = {name for name, entry in self._entries.items() if entry.value.startswith("distop.")}
+        own = {name for name, entry in _installed().items() if entry.value.startswith("distop.")}
         return [name for name in self.names() if name in self._named or name not in own]
 
     def refuse(self, name: str, why: str) -> None:
@@ -84,8 +85,8 @@ class Registry:
             )
         if name not in self._loaded:
             kind = self._named.get(name)
-            if kind is None and name in self._entries:
-                kind = self._entries[name].load()
+            if kind is None and name in _installed():
+                kind = _installed()[name].load()
             if kind is None:
                 close = get_close_matches(name, self.names())
                 raise UnknownOperationType(

@@ -180,7 +180,7 @@ class Pause(_message.Message):
     def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., scope: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "retry_of", "found", "completion", "argument_json")
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "retry_of", "found", "last_job_at", "completion", "argument_json")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +202,7 @@ class Operation(_message.Message):
     FOLLOWS_FIELD_NUMBER: _ClassVar[int]
     RETRY_OF_FIELD_NUMBER: _ClassVar[int]
     FOUND_FIELD_NUMBER: _ClassVar[int]
+    LAST_JOB_AT_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
     name: str
@@ -225,9 +226,10 @@ class Operation(_message.Message):
     follows: str
     retry_of: str
     found: bool
+    last_job_at: _timestamp_pb2.Timestamp
     completion: Completion
     argument_json: str
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., retry_of: _Optional[str] = ..., found: _Optional[bool] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., retry_of: _Optional[str] = ..., found: _Optional[bool] = ..., last_job_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("attempts", "step", "error", "at", "parked", "skipped", "skippable", "running", "running_since")
@@ -346,16 +348,18 @@ class CancelOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class ResolveOperationRequest(_message.Message):
-    __slots__ = ("name", "action", "reason", "requested_by")
+    __slots__ = ("name", "action", "reason", "requested_by", "request_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     action: str
     reason: str
     requested_by: str
-    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., action: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class PauseOperationRequest(_message.Message):
     __slots__ = ("name", "reason", "requested_by")
@@ -378,7 +382,7 @@ class ResumeOperationRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class Table(_message.Message):
-    __slots__ = ("name", "location", "format", "options_json", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch", "next_batch_attempts", "next_batch_error", "uuid")
+    __slots__ = ("name", "location", "format", "options_json", "created_at", "created_by", "metadata_location", "snapshot_id", "running", "leader", "revision", "pause", "ordering", "next_batch", "next_batch_attempts", "next_batch_error", "uuid", "error")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
@@ -396,6 +400,7 @@ class Table(_message.Message):
     NEXT_BATCH_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_BATCH_ERROR_FIELD_NUMBER: _ClassVar[int]
     UUID_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     format: str
@@ -413,7 +418,8 @@ class Table(_message.Message):
     next_batch_attempts: int
     next_batch_error: OperationError
     uuid: str
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ..., next_batch_attempts: _Optional[int] = ..., next_batch_error: _Optional[_Union[OperationError, _Mapping]] = ..., uuid: _Optional[str] = ...) -> None: ...
+    error: OperationError
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., created_by: _Optional[str] = ..., metadata_location: _Optional[str] = ..., snapshot_id: _Optional[int] = ..., running: _Optional[_Iterable[str]] = ..., leader: _Optional[str] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ..., next_batch: _Optional[str] = ..., next_batch_attempts: _Optional[int] = ..., next_batch_error: _Optional[_Union[OperationError, _Mapping]] = ..., uuid: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ...) -> None: ...
 
 class Explanation(_message.Message):
     __slots__ = ("table", "mood", "sentence")
@@ -426,18 +432,20 @@ class Explanation(_message.Message):
     def __init__(self, table: _Optional[str] = ..., mood: _Optional[str] = ..., sentence: _Optional[str] = ...) -> None: ...
 
 class CreateTableRequest(_message.Message):
-    __slots__ = ("name", "location", "format", "options_json", "created_by")
+    __slots__ = ("name", "location", "format", "options_json", "created_by", "request_id")
     NAME_FIELD_NUMBER: _ClassVar[int]
     LOCATION_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     OPTIONS_JSON_FIELD_NUMBER: _ClassVar[int]
     CREATED_BY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     name: str
     location: str
     format: str
     options_json: str
     created_by: str
-    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_by: _Optional[str] = ...) -> None: ...
+    request_id: str
+    def __init__(self, name: _Optional[str] = ..., location: _Optional[str] = ..., format: _Optional[str] = ..., options_json: _Optional[str] = ..., created_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
 
 class GetTableRequest(_message.Message):
     __slots__ = ("name",)
@@ -480,16 +488,18 @@ class AlterTableRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., changes_json: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
 class DropTableRequest(_message.Message):
-    __slots__ = ("name", "purge", "reason", "requested_by")
+    __slots__ = ("name", "purge", "reason", "requested_by", "uuid")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PURGE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
     name: str
     purge: bool
     reason: str
     requested_by: str
-    def __init__(self, name: _Optional[str] = ..., purge: _Optional[bool] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
+    uuid: str
+    def __init__(self, name: _Optional[str] = ..., purge: _Optional[bool] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., uuid: _Optional[str] = ...) -> None: ...
 
 class DropTableResponse(_message.Message):
     __slots__ = ("location", "purged")

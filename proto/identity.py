@@ -6,6 +6,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 
@@ -18,6 +19,7 @@ def default_identity() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+@cache
 def own_version() -> str:
     """Of the distop that runs here."""
     try:

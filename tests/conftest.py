@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import secrets
 import subprocess
@@ -11,12 +12,15 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import typer.main
+import typer.testing
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from distop.commit.files.allowed import ALL
 from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.members.heap import settle_heap
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
 from support.fixtures import logging_put_back as logging_put_back
@@ -49,6 +53,8 @@ hypothesis.settings.load_profile("untimed")
 # Of all services that tests start: their folders are made as they run.
 os.environ.update(ALL)
 jvm.hurry()
+# Making the tree of all commands takes longer than most commands do.
+vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -88,6 +94,7 @@ class SparkByFolder(LoadFileScheduling):  # type: ignore[misc]
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """One process of the run has the archive made that all JVMs share from then on."""
+    settle_heap()  # a seventh of the processor time of tests went into garbage collection
     alone = getattr(session.config, "workerinput", {"workerid": "gw0"})["workerid"] == "gw0"
     if alone and any(item.get_closest_marker("spark") for item in session.items):
         process = jvm.making()

@@ -8,7 +8,7 @@ import typer
 
 from distop.cli.options.bundles import command
 from distop.cli.options.common import JsonArgument, Limit, Reason, TableName
-from distop.cli.options.session import Connected
+from distop.cli.options.session import Connected, page_size
 
 PANEL = "Ordered batches"
 
@@ -59,7 +59,8 @@ def ls(
     limit: Limit = 100,
 ) -> None:
     """List the batches that wait, in the order in which they will be applied."""
-    listed = session.client.backlog(table, applied=applied, ordered=not unordered)
+    size = page_size(limit)
+    listed = session.client.backlog(table, applied=applied, ordered=not unordered, page_size=size)
     session.listed("backlog", listed, limit)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from distop.cli.options.bundles import command
 from distop.cli.options.common import Limit, Reason
-from distop.cli.options.session import Connected
+from distop.cli.options.session import Connected, page_size
 from distop.errors import InvalidArgument
 
 PANEL = "Control"
@@ -95,7 +95,7 @@ def audit(
     if not follow:
         if after:
             raise InvalidArgument("--after is for --follow", details={"field": "after"})
-        session.listed("audit", session.client.audit(table), limit)
+        session.listed("audit", session.client.audit(table, page_size=page_size(limit)), limit)
         return
     with suppress(KeyboardInterrupt):
         for entry in session.client.follow_audit(table, after=after):

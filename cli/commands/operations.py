@@ -13,7 +13,7 @@ import typer
 from distop.cli.options.bundles import Bundle, command
 from distop.cli.options.common import JsonArgument, Limit, Reason, TableName, Wait
 from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_since
-from distop.cli.options.session import Connected, Session, complete_operation
+from distop.cli.options.session import Connected, Session, complete_operation, page_size
 from distop.cli.output.waiting import until_settled
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 
@@ -244,7 +244,9 @@ def ls(
     begin = parse_since(since, "since") if since is not None else None
 
     states = [OperationState(wanted.value) for wanted in state or ()]
-    session.listed("operations", session.client.list(table, type=type, states=states, since=begin), limit)
+    size = page_size(limit)
+    found = session.client.list(table, type=type, states=states, since=begin, page_size=size)
+    session.listed("operations", found, limit)
 
 
 @command(app, rich_help_panel=PANEL)

@@ -10,7 +10,7 @@ import typer
 from distop.cli.options.bundles import command, expanded
 from distop.cli.options.common import Limit, Reason, TableName
 from distop.cli.options.parsing import parse_object, parse_properties, parse_schema, split_list
-from distop.cli.options.session import Connected, Session
+from distop.cli.options.session import Connected, Session, page_size
 
 PANEL = "Tables and cluster"
 
@@ -206,7 +206,7 @@ def snapshots(session: Connected, table: TableName, limit: Limit = 20) -> None:
 
     Each can be read, and those of the table's history can be rolled back to: distop rollback TABLE SNAPSHOT.
     """
-    session.listed("snapshots", session.client.snapshots(table), limit)
+    session.listed("snapshots", session.client.snapshots(table, page_size=page_size(limit)), limit)
 
 
 @command(app, rich_help_panel=PANEL)
@@ -231,4 +231,4 @@ def version(session: Connected) -> None:
 
 
 def _list(session: Session, limit: int) -> None:
-    session.listed("tables", session.client.list_tables(), limit)
+    session.listed("tables", session.client.list_tables(page_size=page_size(limit)), limit)

@@ -26,7 +26,7 @@ class DoorOptions:
         list[str] | None,
         typer.Option(
             metavar="SUBJECT",
-            help="First admin, where no policy exists yet: creates one. Repeatable.",
+            help="First admin of identified callers, where no policy exists yet: creates one. Repeatable.",
             rich_help_panel=PANEL,
         ),
     ] = None
@@ -117,10 +117,10 @@ class DoorOptions:
                 hint="give --audience",
                 details={"field": "audience"},
             )
-        issuers = dict(map(_named, self.issuer or ()))
+        issuers = _by_name("issuer", self.issuer)
 
         def of_issuers(field: str, given: list[str] | None) -> dict[str, str]:
-            named = dict(map(_named, given or ()))
+            named = _by_name(field, given)
             if unknown := sorted(named.keys() - issuers.keys()):
                 raise InvalidArgument(
                     f"it names {unknown[0] or 'an issuer without a name'}, which is not an --issuer",
@@ -151,10 +151,22 @@ class DoorOptions:
         )
 
 
-def _named(text: str) -> tuple[str, str]:
-    """``NAME=VALUE``, or a value without a name: a name has none of the signs of a URL or path."""
-    name, equals, value = text.partition("=")
-    return (name, value) if equals and not set(name) & set("/:.?") else ("", text)
+def _by_name(field: str, given: list[str] | None) -> dict[str, str]:
+    """The values of ``NAME=VALUE``, or of a value without a name: a name has none of the signs of a URL or
+    path."""
+    named: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or set(name) & set("/:.?"):
+            name, value = "", text
+        if name in named:
+            raise InvalidArgument(
+                f"{name or 'an issuer without a name'} is given twice",
+                hint="give each issuer a name of its own: NAME=VALUE",
+                details={"field": field},
+            )
+        named[name] = value
+    return named
 
 
 Doors = Annotated[DoorOptions, Bundle(DoorOptions)]

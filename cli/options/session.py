@@ -27,6 +27,9 @@ DEFAULT_TIMEOUT_S = 10.0
 COMPLETION_S = 1.0
 """Longest time that shell completion waits for names."""
 
+PAGE_SIZE = 200
+"""The same as in ``distop.client``: items of one request."""
+
 MOST_NAMES = 500
 """How many names are searched for a similar one."""
 
@@ -42,6 +45,11 @@ class Settings:
     address: str | None = None
     output: Format | None = None
     timeout_s: float | None = None
+
+
+def page_size(limit: int) -> int:
+    """Items of one request of a list of ``limit`` (0: all): one more tells whether there are more."""
+    return min(limit + 1, PAGE_SIZE) if limit else PAGE_SIZE
 
 
 class Session:

@@ -60,7 +60,7 @@ def _tables_grid(tables: Sequence[Table]) -> Grid:
     for table in tables:
         grid.add_row(
             printable(table.name),
-            printable(table.location),
+            printable(f"cannot be read: {table.error.code}" if table.error else table.location),
             printable(table.format),
             " ".join(filter(None, [str(len(table.running) or ""), "paused" if table.pause else ""])),
             printable(table.leader),

@@ -48,6 +48,7 @@ from distop.client import (
     Watermarks,
 )
 from distop.errors import DistopError
+from distop.proto.facts import series_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.findings import Finding as WorkerFinding
@@ -93,10 +94,11 @@ class HumanOutput(Output):
             asked = f" (parked: distop resolve {operation.name} {operation.completion.decisions})"
         asked = asked or (" (paused)" if operation.pause else "")
         others = dict(operation.facts)
-        failed = others.pop("failedPartitions", None) or {}
-        series = others.pop("series", None) or {}
-        broken = broken_rules(others)
-        others.pop("violations", None)
+        failed = failed_partitions(others.get("failedPartitions"), operation.jobs.failed)
+        series, broken = series_of(others), broken_rules(others)
+        for shown, name in ((failed, "failedPartitions"), (series, "series"), (broken, "violations")):
+            if shown:
+                del others[name]
         facts = [(name, text_of(value)) for name, value in sorted(others.items())]
         self._screen.pairs(
             [
@@ -104,7 +106,7 @@ class HumanOutput(Output):
                 ("state", Text(operation.state.value + asked, STATE_STYLES[operation.state])),
                 ("jobs", counts(operation.jobs)),
                 ("error", error),
-                ("failed", failed_partitions(failed, operation.jobs.failed)),
+                ("failed", failed),
                 ("broken rules", broken),
                 ("completion", completion_line(operation)),
                 ("paused", paused(operation.pause)),

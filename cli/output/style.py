@@ -7,6 +7,7 @@ from datetime import UTC
 from typing import Any
 
 from distop.client import JobCounts, OperationState, Pause, Severity
+from distop.proto.facts import violations_of
 
 STATE_STYLES = {
     OperationState.RUNNING: "cyan",
@@ -53,15 +54,16 @@ def paused(pause: Pause | None) -> str:
 def broken_rules(facts: Mapping[str, Any]) -> str:
     """One line per broken rule: the number of rows, where most of them are, and a sample."""
     lines = []
-    for one in facts.get("violations") or ():
-        most = ", ".join(f"{name}: {rows:,}" for name, rows in one.get("most", {}).items())
-        more = ", ..." if one.get("partitions", 0) > len(one.get("most", {})) else ""
+    for one in violations_of(facts):
+        most = ", ".join(f"{name}: {rows:,}" for name, rows in one["most"].items())
+        more = ", ..." if one["partitions"] > len(one["most"]) else ""
         sample = f", such as {one['sample']}" if one.get("sample") else ""
         lines.append(
             f"{one['rule']}: {one['rows']:,} row{'' if one['rows'] == 1 else 's'} ({most}{more}){sample}"
         )
-    more_rules = facts.get("violatedRules", 0) - len(lines)
-    return "\n".join([*lines, f"and {more_rules:,} more rules"] if lines and more_rules > 0 else lines)
+    rules = facts.get("violatedRules")
+    left = rules - len(lines) if isinstance(rules, int) else 0
+    return "\n".join([*lines, f"and {left:,} more rules"] if lines and left > 0 else lines)
 
 
 def duration(seconds: float | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from distop.cli.output.style import in_bytes, printable
 from distop.client import AuditEntry, Index, Operation, TableContent
+from distop.proto.facts import series_of
 
 _MOST_FAILED = 20
 """Most failed partitions shown for an operation."""
@@ -74,7 +75,7 @@ def series_line(series: Mapping[str, Any]) -> str:
 
 def in_series(operation: Operation) -> str:
     """A suffix for the name of a series' last operation."""
-    series = operation.facts.get("series")
+    series = series_of(operation.facts)
     return f" ({series['operations']:,} of {printable(series['name'])})" if series else ""
 
 

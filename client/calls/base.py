@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import uuid
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from operator import attrgetter
 from typing import Any
@@ -13,12 +14,16 @@ from distop.proto import distop_pb2 as pb
 PAGE_SIZE = 200
 
 
+def new_request_id() -> str:
+    """Identifies one call, also when it is repeated."""
+    return str(uuid.uuid4())
+
+
 class Calls:
     """Calls by method name. The request of ``GetTable`` is a ``GetTableRequest``."""
 
     identity: str
     _connection: Connection
-    _new_request_id: Callable[[], str]
 
     async def _call(self, method: str, *, of: str = "", **fields: Any) -> Any:
         """The reply of a call. ``of``: the method that defines the request type, if it is another one."""
@@ -31,7 +36,7 @@ class Calls:
 
     async def _once(self, method: str, **fields: Any) -> Any:
         """As :meth:`_control`, for a call that is repeated with one id, and executed once."""
-        return await self._control(method, request_id=self._new_request_id(), **fields)
+        return await self._control(method, request_id=new_request_id(), **fields)
 
     async def _listed(self, method: str, field: str, **fields: Any) -> AsyncGenerator[Any, None]:
         """The items that a call lists in ``field``. Pages are fetched on demand, all at one revision."""

@@ -34,26 +34,28 @@ async def resumed(
     Raises
     ------
     Unavailable
-        No coordinator sent a heartbeat within the connection's timeout.
+        No coordinator sent anything within the connection's timeout, counted from the first failure: before
+        it, a stream may be quiet, and its consumer busy, for longer than that.
     """
-    loop, failures = asyncio.get_running_loop(), 0
-    alive_at = loop.time()
+    loop, failures, failing_since = asyncio.get_running_loop(), 0, 0.0
     while True:
         broken: DistopError = Unavailable(f"{connection.address} ended the stream")
         try:
             stream = connection.stream(attrgetter(method), request(), silence_s=silence_s)
             async with aclosing(stream) as messages:
                 async for message in messages:
-                    failures, alive_at = 0, loop.time()
+                    failures = 0
                     yield message
             connection.turn()
         except DistopError as error:
             if not transient(error):
                 raise
             broken = error
+        if not failures:
+            failing_since = loop.time()
         failures += 1
         pause = max(pause_s(failures), broken.retry_after_s)
-        if connection.gives_up(loop.time() + pause - alive_at, connection.timeout_s):
+        if connection.gives_up(loop.time() + pause - failing_since, connection.timeout_s):
             raise broken
         await asyncio.sleep(pause)
 

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, Literal
 
-from distop.client.calls.base import PAGE_SIZE, Calls, models
+from distop.client.calls.base import PAGE_SIZE, Calls, models, new_request_id
 from distop.client.calls.following import follow
 from distop.client.models.follow_up import FollowUp, operation_options
 from distop.client.models.operation import Operation, OperationState, OperationUpdate, Trace
@@ -93,7 +93,7 @@ class OperationCalls(Calls):
             attempt_timeout_s=attempt_timeout_s,
             max_failed_partitions=max_failed_partitions,
         )
-        call_id = self._new_request_id()
+        call_id = new_request_id()
         request = make_request(
             pb.StartOperationRequest,
             table=table,
@@ -190,8 +190,8 @@ class OperationCalls(Calls):
     async def watch(self, name: str, *, after_revision: int = 0) -> AsyncGenerator[OperationUpdate, None]:
         """Follow an operation: its present state, then the newest one after each change, up to its end.
 
-        Resumes after broken streams and lost coordinators, and repeats no change. Gives up after
-        ``timeout_s`` without a heartbeat of any coordinator.
+        Resumes after broken streams and lost coordinators, and repeats no change. Gives up when
+        for ``timeout_s`` after a failure no coordinator has sent a heartbeat.
 
         Parameters
         ----------
@@ -262,7 +262,7 @@ class OperationCalls(Calls):
         PreconditionFailed
             It is not parked (``NOT_PARKED``), or the failure cannot be skipped (``NOT_SKIPPABLE``).
         """
-        reply = await self._control("ResolveOperation", name=name, action=action, reason=reason)
+        reply = await self._once("ResolveOperation", name=name, action=action, reason=reason)
         return Operation.from_proto(reply)
 
     async def pause(self, name: str, reason: str = "") -> Operation:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from distop.client.calls.base import PAGE_SIZE, Calls, models
+from distop.client.calls.base import PAGE_SIZE, Calls, models, new_request_id
 from distop.client.models.content import Snapshot, TableContent
 from distop.client.models.indexes import Index
 from distop.client.models.table import Explanation, Table, Watermarks, watermarks_from_proto
 from distop.client.transport.connection import make_request
-from distop.errors import DistopError, NotFound, TableExists, TableNotFound
+from distop.errors import DistopError, NotFound, TableNotFound
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 
@@ -31,26 +31,15 @@ class TableCalls(Calls):
             Options of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``. ``storage``:
             fsspec options of its file system.
         """
-        request = make_request(
-            pb.CreateTableRequest,
+        reply = await self._call(
+            "CreateTable",
             name=name,
             location=location,
             format=format,
             options_json=to_json(options or {}, "options"),
             created_by=self.identity,
+            request_id=new_request_id(),
         )
-        failures: list[DistopError] = []
-        try:
-            reply = await self._connection.call(
-                lambda service: service.CreateTable, request, failures=failures
-            )
-        except TableExists:
-            # The reply of an earlier attempt may have been lost: compare with the requested table.
-            if failures:
-                request.created_by = (await self._call("ListGrants")).subject or request.created_by
-                if _same(table := await self.get_table(name), request):
-                    return table
-            raise
         return Table.from_proto(reply)
 
     async def get_table(self, name: str) -> Table:
@@ -101,12 +90,15 @@ class TableCalls(Calls):
             name=name,
             changes_json=[to_json(change, "changes") for change in changes],
             reason=reason,
-            request_id=request_id or self._new_request_id(),
+            request_id=request_id or new_request_id(),
         )
         return Table.from_proto(reply)
 
     async def drop_table(self, name: str, reason: str = "", *, purge: bool = False) -> None:
-        """Drop a table with its watermarks, history and backlog. Idempotent after an outage.
+        """Drop a table with its watermarks, history and backlog.
+
+        The call drops the table that had the name at its beginning. It is idempotent after an outage, and
+        never drops another table that got the name meanwhile.
 
         Parameters
         ----------
@@ -118,8 +110,12 @@ class TableCalls(Calls):
         IncompatibleOperation
             Operations run on the table.
         """
+        try:
+            uuid = (await self.get_table(name)).uuid
+        except TableNotFound:
+            uuid = "none"  # of no table: the call can only finish a drop that was interrupted
         request = make_request(
-            pb.DropTableRequest, name=name, purge=purge, reason=reason, requested_by=self.identity
+            pb.DropTableRequest, name=name, purge=purge, reason=reason, requested_by=self.identity, uuid=uuid
         )
         failures: list[DistopError] = []
         try:
@@ -213,18 +209,3 @@ class TableCalls(Calls):
         """The indexes of a table, by column."""
         reply = await self._call("ListIndexes", table=table)
         return [Index.from_proto(message) for message in reply.indexes]
-
-
-def _same(table: Table, request: pb.CreateTableRequest) -> bool:
-    """Whether this is the requested table. The service writes local paths as ``file://`` URLs in canonical
-    form."""
-
-    def place(location: str) -> list[str]:
-        path = location.removeprefix("file:").removeprefix("//" if location.startswith("file://") else "")
-        return [part for part in path.split("/") if part not in ("", ".")]
-
-    return (place(table.location), table.format, table.created_by) == (
-        place(request.location),
-        request.format,
-        request.created_by,
-    )

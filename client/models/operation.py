@@ -22,7 +22,7 @@ class OperationState(ModelEnum):
     FAILED = "failed"
     CANCELLED = "cancelled"
     UNKNOWN = "unknown"
-    """A state of a newer server."""
+    """A state of a newer server; or, in a list, an operation that cannot be read: see its error."""
 
     @property
     def final(self) -> bool:
@@ -120,6 +120,8 @@ class Operation(Model):
     """Its argument for people: long lists and texts are shortened, secrets are hidden."""
     facts: dict[str, Any] = field(default_factory=dict)
     """What its commit steps reported: snapshot id, rows, files."""
+    last_job_at: datetime | None = None
+    """When its last job finished, while it is not over."""
     runner: str = ""
     """The executor that runs its jobs at present."""
     cancel_requested: bool = False

@@ -10,6 +10,7 @@ from distop.client.models.cluster import Pause
 from distop.client.models.content import TableContent
 from distop.client.models.indexes import Index
 from distop.client.models.model import Model
+from distop.client.models.operation import OperationError
 from distop.proto import distop_pb2 as pb
 
 Watermarks = dict[str, dict[str, str]]
@@ -45,6 +46,8 @@ class Table(Model):
     """The etcd revision this was read at."""
     uuid: str = ""
     """Distinguishes it from other tables with the same name in the past."""
+    error: OperationError | None = None
+    """In a list: why it cannot be read. Only its name is known then."""
 
 
 def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -23,7 +24,7 @@ from distop.proto import distop_pb2_grpc
 DEFAULT_PORT = 7070
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
 
-MAX_REQUEST_BYTES = 4 * 1024 * 1024
+MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """Limit of the gRPC server; checked here, since its own error does not say what is too large."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
@@ -35,7 +36,8 @@ LEAVE_S = 60.0
 _OPTIONS = [
     # Restarted coordinators must be found within a second, not within gRPC's two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Also the time limit of a new connection: TCP, TLS and HTTP/2 take three round trips.
+    ("grpc.min_reconnect_backoff_ms", 1000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.max_receive_message_length", 16 * 1024 * 1024),
     ("grpc.enable_http_proxy", 0),
@@ -107,7 +109,7 @@ class Connection:
     timeout_s:
         Deadline of a call in seconds, over all attempts.
     connect_timeout_s:
-        Seconds until a connection that has never reached any coordinator gives up a call.
+        Seconds until a connection that has asked each coordinator, and never reached any, gives up a call.
     credentials:
         Credentials for coordinators; none by default.
     """
@@ -132,6 +134,7 @@ class Connection:
         self._channel_credentials = self._shown.channel()
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = asyncio.Event()
         self._services: dict[str, SimpleNamespace] = {}
 
     @property
@@ -178,11 +181,13 @@ class Connection:
                     raise
                 if failures is not None and not isinstance(error, Busy):
                     failures.append(error)
-                # No pause while there are addresses left to try.
-                elapsed = loop.time() - began
-                pause = 0.0 if untried > 1 else self._pause_s(error, attempts, limit - elapsed)
-                if self.gives_up(elapsed + pause, limit):
-                    raise
+                # No pause, and no giving up, while there are addresses left to try: each has its share.
+                pause = 0.0
+                if untried <= 1:
+                    elapsed = loop.time() - began
+                    pause = self._pause_s(error, attempts, limit - elapsed)
+                    if self.gives_up(elapsed + pause, limit):
+                        raise
             await asyncio.sleep(pause)
 
     async def stream(self, rpc: Rpc, request: Any, *, silence_s: float) -> AsyncGenerator[Any, None]:
@@ -207,6 +212,9 @@ class Connection:
             raise Unavailable(f"{address} has been silent for {silence_s:g} s") from None
         except grpc.aio.AioRpcError as error:
             raise self._failure(error, address) from None
+        except asyncio.CancelledError:
+            self._check_kept(address)
+            raise
         finally:
             call.cancel()
 
@@ -225,7 +233,8 @@ class Connection:
         self._turn_from(self.address)
 
     async def close(self) -> None:
-        self._leave_channels(None)
+        self._closed.set()
+        self._leave_channels()
         await asyncio.gather(*self._closing)
 
     async def _once(self, rpc: Rpc, request: Any, deadline: float, shares: int, pace: Pace | None) -> Any:
@@ -242,6 +251,9 @@ class Connection:
             failure = self._failure(error, address)
             refused = isinstance(failure, Busy)
             raise failure from None
+        except asyncio.CancelledError:
+            self._check_kept(address)
+            raise
         finally:
             if pace is not None:
                 pace.leave(refused=refused)
@@ -261,18 +273,36 @@ class Connection:
         if self.address == address:
             self._current = (self._current + 1) % len(self._addresses)
 
-    def _leave_channels(self, grace_s: float | None) -> None:
-        """Close all channels, once their calls have ended or had their time."""
+    def _check_kept(self, address: str) -> None:
+        """Raise :class:`Unavailable` if a call was cancelled with its channel, which certificates have
+        replaced, and neither by who waits for it nor by :meth:`close`."""
+        task = asyncio.current_task()
+        if task is not None and not task.cancelling() and not self._closed.is_set():
+            raise Unavailable(
+                f"the connection to {address} was replaced, as certificates have changed"
+            ) from None
+
+    def _leave_channels(self) -> None:
+        """Close all channels, once their calls have had their time."""
         channels, self._channels, self._services = self._channels, {}, {}
         for channel in channels.values():
-            closing = asyncio.ensure_future(channel.close(grace_s))
+            closing = asyncio.ensure_future(self._close_later(channel))
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
+
+    async def _close_later(self, channel: grpc.aio.Channel) -> None:
+        # Not gRPC's own grace, which nothing cuts short.
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LEAVE_S):
+                    await self._closed.wait()
+        finally:
+            await channel.close(None)
 
     def _service(self, address: str) -> SimpleNamespace:
         if (credentials := self._shown.channel()) is not self._channel_credentials:
             self._channel_credentials = credentials
-            self._leave_channels(LEAVE_S)
+            self._leave_channels()
         if address not in self._services:
             check_not_forked()
             if credentials is None:

@@ -35,7 +35,6 @@ from distop.commit.catalog.namespaces import (
     table_name,
 )
 from distop.commit.catalog.naming import Naming
-from distop.commit.catalog.numbering import renumbered
 from distop.commit.catalog.on_top import as_of_now
 from distop.commit.catalog.options import etcd_config
 from distop.commit.catalog.places import Folder, new_location
@@ -46,10 +45,12 @@ from distop.commit.catalog.racing import Present, raced
 from distop.commit.catalog.recent import Recent
 from distop.commit.catalog.requests import Change, is_done, noting, request_of
 from distop.commit.catalog.update_checks import check_updates, refuse_unchecked
+from distop.commit.catalog.updates import of_what_is_there, renumbered
 from distop.commit.catalog.view_catalog import ViewCatalog
 from distop.commit.cleanup.reachable import files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
+from distop.commit.iceberg.metadata_files import in_order
 from distop.commit.layout.metadata import read_metadata
 from distop.commit.layout.model import file_io
 from distop.commit.layout.properties import check_properties, of_new_table
@@ -314,15 +315,16 @@ class EtcdCatalog(ViewCatalog):
             self._check_namespace_of(identifier)
             return self._publishing().making(identifier, staged, besides=besides)
         assert pointer.record is not None
-        refuse_unchecked(pointer.record, current.metadata, updates)
+        refuse_unchecked(pointer.record, current.metadata, updates, current.io)
         wanted = as_of_now(current, requirements, updates)
         try:
-            updates = renumbered(wanted.updates, current.metadata)
+            updates = renumbered(of_what_is_there(wanted.updates, current.metadata), current.metadata)
             staged = self.stage_update(current, identifier, wanted.requirements, updates)
             kept = staged.metadata
             check_properties(kept.properties, kept.location, current.metadata.properties)
             if staged.metadata == current.metadata:
                 return current
+            staged.metadata = in_order(staged.metadata, current.metadata)
             step = self._publishing().moving(current, pointer, staged, besides)
         except BaseException:
             wanted.discard()
@@ -346,8 +348,9 @@ class EtcdCatalog(ViewCatalog):
             raise NoSuchTableError(
                 f"Table {'.'.join(full)} exists in distop, but no operation has published anything to it yet"
             )
-        if storage := storage_of(pointer.record):
-            self._storage.put(pointer.record.location, storage)
+        storage, location = storage_of(pointer.record), pointer.record.location
+        if storage or self._storage.get(location):  # a dropped table's may be known
+            self._storage.put(location, storage)
         return pointer, head
 
     def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:

@@ -13,7 +13,14 @@ from distop.commit.catalog.pointer import Pointer, Swap, check_idle, pointer_of,
 from distop.commit.catalog.pointers import PAGE, Pointers
 from distop.commit.cleanup.purge import leave_files
 from distop.commit.files.storage import storage_of
-from distop.errors import BacklogInUse, DistopError, OutcomeUnknown, TablePaused
+from distop.errors import (
+    BacklogInUse,
+    CorruptRecord,
+    DistopError,
+    OutcomeUnknown,
+    PreconditionFailed,
+    TablePaused,
+)
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.records.components import prefix_end
@@ -142,6 +149,8 @@ class Naming:
             remembers none of them, they would be applied twice.
         TablePaused
             It is paused.
+        PreconditionFailed
+            It has more than one transaction can move.
         """
 
         def attempt(base: Pointer, record: TableRecord) -> Swap:
@@ -189,6 +198,12 @@ class Naming:
         looks = (Get(new.table), Get(old.table))
         txn = Txn(compares, tuple(ops), looks) + self._pointers.passed_on(base, record)
         txn += self._buried(old, record, new.name)
+        if not self._pointers.fits(txn):
+            raise PreconditionFailed(
+                f"table {old.name!r} has {len(moving)} keys of its own, more than one transaction can rename",
+                hint="its schedules and indexes are such, and its watermarks: remove some",
+                details=details,
+            )
 
         def ours(read: TxnResult) -> bool | None:
             renamed, as_before = (
@@ -207,7 +222,12 @@ class Naming:
     def _finish_renames_to(self, table: str) -> None:
         """Move leftovers of an earlier rename first: they could not follow a second one."""
         for kv in self._etcd.scan(self._keyspace.tombstones).kvs:
-            if (before := decode(kv.value, DropRecord, kv.key)).renamed_to == table:
+            try:
+                before = decode(kv.value, DropRecord, kv.key)
+            except CorruptRecord as error:  # nobody could finish that one; it must not prevent all others
+                log.warning("tombstone_unreadable", extra={"table": table, "error": str(error)})
+                continue
+            if before.renamed_to == table:
                 self._pointers.finish(before.name)
 
     def _settings(self, keys: TableKeys) -> list[KeyValue]:

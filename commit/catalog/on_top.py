@@ -147,9 +147,11 @@ def _check_fresh(updates: Sequence[TableUpdate], base: TableMetadata) -> None:
     if isinstance(base, TableMetadataV1):
         return
     for update in updates:
-        if isinstance(update, AddSnapshotUpdate) and update.snapshot.parent_snapshot_id is not None:
+        if isinstance(update, AddSnapshotUpdate):
             number = update.snapshot.sequence_number or 0
-            if number <= base.last_sequence_number:
+            # Two that replace a table may have one number: none of them follows the other.
+            least = base.last_sequence_number + (update.snapshot.parent_snapshot_id is not None)
+            if number < least:
                 raise CommitFailedException(
                     f"Sequence number {number} was taken by another commit: refresh and try again"
                 )

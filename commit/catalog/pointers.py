@@ -219,14 +219,18 @@ class Pointers:
     def check_fits(self, moves: Sequence[Move]) -> None:
         """Raises :class:`~distop.errors.ArgumentTooLarge` if they do not fit into one transaction."""
         txn = _together(moves)
-        whole = txn if self._note is None else txn + self._note.beside("")
-        if whole.weight() > MAX_OPS or whole.size() > MAX_REQUEST_BYTES:
-            each = -(-whole.weight() // len(moves))
+        if not self.fits(txn):
+            each = -(-(txn.weight() + 1) // len(moves))  # with the note
             raise ArgumentTooLarge(
                 f"{len(moves)} tables are more than one transaction holds, which is about {MAX_OPS // each}",
                 hint="commit to fewer tables at once",
                 details={"field": "table-changes"},
             )
+
+    def fits(self, txn: Txn) -> bool:
+        """Whether etcd takes a transaction, with the note of the request."""
+        whole = txn if self._note is None else txn + self._note.beside("")
+        return whole.weight() <= MAX_OPS and whole.size() <= MAX_REQUEST_BYTES
 
     def send(self, moves: Sequence[Move]) -> Swap:
         """Make several moves, one for each table, in one transaction: all of them or none.

@@ -23,6 +23,7 @@ from distop.commit.catalog.pointer import FOREIGN, Move, Pointer, Swap
 from distop.commit.catalog.pointers import Pointers
 from distop.commit.layout.metadata import read_metadata
 from distop.commit.layout.properties import check_properties
+from distop.commit.layout.readable import check_lineage, check_readable
 from distop.commit.layout.schemas import check_fields, check_schema
 from distop.errors import DistopError
 from distop.metastore.etcd.txn import Txn
@@ -97,6 +98,10 @@ class Publishing:
         check_schema(metadata.schema())
         check_fields(metadata.spec().fields)
         check_fields(metadata.sort_order().fields)
+        if written:
+            check_lineage(metadata)
+        else:
+            check_readable(metadata, None, staged.io)
         record = TableRecord(
             name=name,
             location=canonical(metadata.location),
@@ -116,6 +121,7 @@ class Publishing:
 
     def moving(self, current: Table, pointer: Pointer, staged: StagedTable, besides: Txn) -> Step:
         """A table whose metadata changes. ``besides``: further writes of the transaction."""
+        check_readable(staged.metadata, current.metadata, current.io)
         record = pointer.record
         if record is not None and record.location != (moved := canonical(staged.metadata.location)):
             record.location = moved

@@ -24,7 +24,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import IcebergBaseModel
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
-from distop.commit.catalog.numbering import LAST, Ids
+from distop.commit.catalog.updates import LAST, Ids
 from distop.commit.layout.metadata import MAX_VIEW_BYTES
 from distop.commit.layout.properties import check_properties
 from distop.commit.layout.schemas import check_schema

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import RemoveSnapshotsUpdate
+from pyiceberg.table.update import RemovePartitionStatisticsUpdate, RemoveSnapshotsUpdate, TableUpdate
 
 from distop.commit.cleanup.reachable import files_of
 from distop.commit.files.listing import remove_files
@@ -36,15 +35,18 @@ EXPIRED_FROM, EXPIRED_TO = "expiredFrom", "expiredTo"
 """Facts of the commit: the metadata file that still has the snapshots, and the one that does not."""
 
 
-def expired_snapshots(metadata: TableMetadata, *, older_than_ms: int, keep_last: int) -> list[Snapshot]:
+def expired_snapshots(
+    metadata: TableMetadata, *, older_than_ms: int, keep_last: int, now_ms: int
+) -> list[Snapshot]:
     """The snapshots to expire.
 
-    Never those that a branch or a tag names, nor the newest ``keep_last`` of each branch, nor any that only a
-    branch has (they hold the watermarks that move when it is published), nor the one that these follow.
+    Never those that a branch or a tag names, nor the newest ``keep_last`` of each branch, nor more of them if
+    the settings of the branch say so, nor any that only a branch has (they hold the watermarks that move when
+    it is published), nor the one that these follow.
 
     Parameters
     ----------
-    older_than_ms:
+    older_than_ms, now_ms:
         Milliseconds since the Unix epoch.
     keep_last:
         At least 1.
@@ -54,8 +56,10 @@ def expired_snapshots(metadata: TableMetadata, *, older_than_ms: int, keep_last:
     kept |= ids_of_branches(metadata)
     branches = (ref for ref in metadata.refs.values() if ref.snapshot_ref_type == SnapshotRefType.BRANCH)
     for ref in branches:
-        lineage = _lineage(metadata, metadata.snapshot_by_id(ref.snapshot_id))
-        kept.update(snapshot.snapshot_id for snapshot, _ in zip(lineage, range(keep_last), strict=False))
+        newest = max(keep_last, ref.min_snapshots_to_keep or 0)
+        since_ms = now_ms - (ref.max_snapshot_age_ms or 0)
+        lineage = enumerate(_lineage(metadata, metadata.snapshot_by_id(ref.snapshot_id)))
+        kept.update(one.snapshot_id for at, one in lineage if at < newest or one.timestamp_ms >= since_ms)
     return [
         snapshot
         for snapshot in metadata.snapshots
@@ -88,16 +92,23 @@ class IcebergExpire(TransactionalStep):
             metadata,
             older_than_ms=int(self.argument["olderThanMs"]),
             keep_last=int(self.argument["keepLast"]),
+            now_ms=int(context.now() * 1000),
         )
         if not expired:
             return Contribution(facts={"expiredSnapshots": 0})
-        ids: dict[str, Any] = {"snapshot-ids": [snapshot.snapshot_id for snapshot in expired]}
+        ids = [snapshot.snapshot_id for snapshot in expired]
+        of_partitions = {each.snapshot_id for each in metadata.partition_statistics}.intersection(ids)
+        updates: list[TableUpdate] = [
+            # pyiceberg removes only statistics of the other kind with their snapshots.
+            *(RemovePartitionStatisticsUpdate(**{"snapshot-id": each}) for each in sorted(of_partitions)),
+            RemoveSnapshotsUpdate(**{"snapshot-ids": ids}),
+        ]
         draft = Draft(
             file_io(metadata.location, arg.storage),
             TableFile.of(metadata, location),
         )
         try:
-            new = draft.write(RemoveSnapshotsUpdate(**ids))
+            new = draft.write(*updates)
         except BaseException:
             draft.discard()
             raise

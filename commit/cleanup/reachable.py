@@ -12,6 +12,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from distop.commit.files.listing import inside
 from distop.commit.files.storage import FILES_AT_ONCE
 
 
@@ -29,13 +30,12 @@ class Files:
         return self.lists | self.manifests | self.data | self.others
 
     def below(self, location: str) -> Files:
-        """Those in a folder, of any kind."""
-        start = f"{path_of(location)}/"
-
-        def inside(locations: set[str]) -> set[str]:
-            return {one for one in locations if path_of(one).startswith(start)}
-
-        return Files(inside(self.lists), inside(self.manifests), inside(self.data), inside(self.others))
+        """Those that are certainly in a folder, of any kind."""
+        lists, manifests, data, others = (
+            set(inside(locations, location))
+            for locations in (self.lists, self.manifests, self.data, self.others)
+        )
+        return Files(lists, manifests, data, others)
 
     def without(self, kept: Files) -> Files:
         """Those that are not in ``kept``, of any kind."""

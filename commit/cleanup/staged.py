@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from distop.commit.cleanup.expiry import remove_expired
 from distop.commit.cleanup.orphans import remove_orphans
-from distop.commit.files.listing import entries, remove_files, remove_if_empty
+from distop.commit.files.listing import entries, inside, remove_files, remove_if_empty
 from distop.commit.index.publish import sweep_index
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import format_of, kept_folders, passing_folders_of
@@ -112,7 +112,8 @@ def sweep(operation: OperationArg, history: HistoryRecord, jobs: Mapping[str, Jo
     if operation.builds_index:
         io = file_io(operation.location, operation.storage)
         return sweep_index(io, operation, history)
-    removed = remove_files(history.facts.get(DROPPED_METADATA, ()), operation.storage)
+    dropped = inside(history.facts.get(DROPPED_METADATA, ()), operation.location)
+    removed = remove_files((one for one in dropped if ".metadata.json" in one), operation.storage)
     removed += remove_expired(operation, history) + remove_orphans(operation, history)
     keep = published(operation, history, jobs)
     wanted = dict.fromkeys(passing_folders_of(operation), NOTHING)

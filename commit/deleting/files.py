@@ -23,14 +23,18 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestFile,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner
-from pyiceberg.table.delete_file_index import DeleteFileIndex
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.typedef import KeyDefaultDict
 
 from distop.commit.deleting.predicate import certain, provable
 from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.deletes import DeleteFiles
 from distop.commit.iceberg.rewrite_plan import packed_values
+from distop.commit.layout.model import schema_of
 from distop.commit.pyiceberg_private import proving
 from distop.errors import PreconditionFailed
 
@@ -102,16 +106,21 @@ def concerned_by(
     """
     live = [manifest for manifest in snapshot.manifests(io) if is_live(manifest)]
     data = [manifest for manifest in live if manifest.content == ManifestContent.DATA]
-    deletes = Deletes(io, live)
+    deletes = Deletes(metadata, io, live)
     planner = ManifestGroupPlanner(metadata, io, certain(where, metadata.schema()))
-    proves = proving(metadata.schema(), provable(where, metadata.schema()))
+    by_column = (
+        {term.source_id for term in spec.fields if isinstance(term.transform, IdentityTransform)}
+        for spec in metadata.partition_specs
+    )
+    alike = set.intersection(*by_column)
+    proves = proving(metadata.schema(), provable(where, metadata.schema(), alike))
     places = Places(metadata)
     whole: list[Leaving] = []
     read: list[tuple[Place, FileScanTask]] = []
     for entry in _entries(planner, data):
         file = entry.data_file
         place = places.of(file)
-        applied = deletes.applied_to(entry, place)
+        applied = deletes.applied_to(entry)
         if all_go and not applied and proves(file):
             whole.append(Leaving(file.file_path, place, file.record_count))
             continue
@@ -157,20 +166,15 @@ class Places:
     """The partition of a file, by the spec that it was written with."""
 
     def __init__(self, metadata: TableMetadata) -> None:
-        self._specs, self._schema = metadata.specs(), metadata.schema()
-        self._columns = self._schema.field_ids
+        self._specs = metadata.specs()
+        self._schemas: dict[int, Schema] = KeyDefaultDict(
+            lambda spec_id: schema_of(metadata, self._specs[spec_id])
+        )
 
     def of(self, file: DataFile) -> Place:
-        """Raises :class:`~distop.errors.PreconditionFailed` if that is no longer known."""
-        spec = self._specs[file.spec_id]
-        # A spec's field has the type of its column; a field of a dropped column has none.
-        if any(one.source_id not in self._columns for one in spec.fields):
-            raise PreconditionFailed(
-                f"{file.file_path} was written with partition spec {spec.spec_id}, which uses a column "
-                "that the table no longer has",
-                hint="rewrite the files of that partitioning with the program that wrote them",
-            )
-        return spec.spec_id, packed_values(spec, self._schema, file.partition)
+        """Raises :class:`~distop.errors.PreconditionFailed` if the types of its values are not known."""
+        spec_id = file.spec_id
+        return spec_id, packed_values(self._specs[spec_id], self._schemas[spec_id], file.partition)
 
 
 class Deletes:
@@ -180,7 +184,7 @@ class Deletes:
     those rows.
     """
 
-    def __init__(self, io: FileIO, manifests: Sequence[ManifestFile]) -> None:
+    def __init__(self, metadata: TableMetadata, io: FileIO, manifests: Sequence[ManifestFile]) -> None:
         self.entries = [
             entry
             for manifest in manifests
@@ -188,26 +192,19 @@ class Deletes:
             for entry in manifest.fetch_manifest_entry(io)
         ]
         self.paths = frozenset(entry.data_file.file_path for entry in self.entries)
-        self._positions = DeleteFileIndex()
-        self._equalities: list[ManifestEntry] = []
-        for entry in self.entries:
-            if entry.data_file.content == DataFileContent.POSITION_DELETES:
-                self._positions.add_delete_file(entry, partition_key=entry.data_file.partition)
-            else:
-                self._equalities.append(entry)
+        self._index = DeleteFiles(self.entries, metadata.specs())
 
-    def applied_to(self, entry: ManifestEntry, place: Place) -> set[DataFile]:
+    def applied_to(self, entry: ManifestEntry) -> set[DataFile]:
         """Positional deletes: which rows of a file are deleted.
 
         Raises :class:`~distop.errors.PreconditionFailed` if they cannot be read here.
         """
-        file, age = entry.data_file, entry.sequence_number or 0
-        for equality in self._equalities:
-            same = equality.data_file.spec_id == place[0] and equality.data_file.partition == file.partition
-            if (same or not len(equality.data_file.partition)) and (equality.sequence_number or 0) > age:
+        found = self._index.concerning(entry)
+        for file in found:
+            if file.content == DataFileContent.EQUALITY_DELETES:
                 raise PreconditionFailed(
-                    f"{file.file_path} may hold rows to be deleted, and rows that an equality delete "
-                    f"({equality.data_file.file_path}) has removed; distop cannot read equality deletes",
+                    f"{entry.data_file.file_path} may hold rows to be deleted, and rows that an equality "
+                    f"delete ({file.file_path}) has removed; distop cannot read equality deletes",
                     hint="rewrite it with the program that wrote the equality deletes",
                 )
-        return self._positions.for_data_file(age, file, partition_key=file.partition)
+        return set(found)

@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.deleting.files import Concerned, concerned_by
-from distop.commit.layout.model import file_io
+from distop.commit.layout.model import file_io, schema_with
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
@@ -70,12 +70,13 @@ def snapshot_plan(operation: OperationArg) -> SnapshotPlan:
 
 def planned_on(metadata: TableMetadata, snapshot: Snapshot) -> dict[str, Any]:
     """The fields of a plan that hold a snapshot, and the metadata needed to read it."""
+    typing = [schema for spec in metadata.partition_specs if (schema := schema_with(metadata, spec))]
     slim: dict[str, Any] = {
         "snapshots": [],
         "snapshot_log": [],
         "metadata_log": [],
         "refs": {},
-        "schemas": [metadata.schema()],
+        "schemas": list({one.schema_id: one for one in (*typing, metadata.schema())}.values()),
         "current_snapshot_id": None,
     }
     table = metadata.model_copy(update=slim)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from distop.commit.files.places import Place
-from distop.commit.files.storage import delta_options
+from distop.commit.files.storage import StorageOptions, delta_options
 from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, StepState, argument_of
 from distop.errors import PermanentStepError, StepConflict, StepSourceMissing, Unavailable, library
 from distop.metastore.crashpoints import reached
@@ -59,7 +58,8 @@ class DeltaArgument(StepArgument):
     ones are below ``folder``."""
     folder: str = ""
     expected_version: int | None = None
-    """If given, the version that the table must have: -1 if it must not exist yet."""
+    """If given, the version that the table must have: -1 if it must not exist yet. A table without files may
+    have another one: nothing that others wrote is in the way."""
 
 
 class DeltaCommit(ExternalStep):
@@ -68,7 +68,7 @@ class DeltaCommit(ExternalStep):
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`."""
         argument = argument_of(self, DeltaArgument)
-        table = _load(argument.table, context)
+        table = delta_table(argument.table, context.arg.storage)
         return StepState.DONE if _has_it(table, context) else StepState.NOT_DONE
 
     def execute(self, context: StepContext) -> None:
@@ -87,7 +87,7 @@ class DeltaCommit(ExternalStep):
         for _ in range(MAX_TRIES):
             # Delta checks the application transaction only against the state that this handle has loaded: so
             # the step reads and commits on the same handle, and any commit in between makes the attempt fail.
-            table = _load(argument.table, context)
+            table = delta_table(argument.table, context.arg.storage)
             if _has_it(table, context):
                 break
             _check_version(argument, table)
@@ -116,15 +116,18 @@ def delta_library() -> Any:
     return library("deltalake", "delta", "a Delta table")
 
 
-def _load(url: str, context: StepContext) -> Any:
-    """The present table; ``None`` if it does not exist."""
+def delta_table(location: str, storage: StorageOptions | None = None) -> Any:
+    """The present table; ``None`` if it does not exist.
+
+    Raises :class:`~distop.errors.ExtraMissing` if ``deltalake`` is not installed.
+    """
     library = delta_library()
     from deltalake.exceptions import TableNotFoundError
 
-    options = delta_options(url, context.arg.storage)
-    with suppress(TableNotFoundError):
-        return library.DeltaTable(url, storage_options=options)
-    return None
+    try:
+        return library.DeltaTable(location, storage_options=delta_options(location, storage))
+    except TableNotFoundError:
+        return None
 
 
 def _has_it(table: Any, context: StepContext) -> bool:
@@ -135,7 +138,10 @@ def _has_it(table: Any, context: StepContext) -> bool:
 
 def _check_version(argument: DeltaArgument, table: Any) -> None:
     found = table.version() if table is not None else -1
-    if argument.expected_version is not None and found != argument.expected_version:
+    if argument.expected_version in (None, found):
+        return
+    # Adding columns, as this step does before it adds files, makes a version as well.
+    if table is None or table.file_uris():
         raise StepConflict(
             f"{argument.table} is at version {found}, the operation began on {argument.expected_version}",
             details={"planned": str(argument.expected_version), "found": str(found)},
@@ -181,7 +187,7 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
     except CommitFailedError:
         return False
     except DeltaError:
-        if table is None and _load(argument.table, context) is not None:
+        if table is None and delta_table(argument.table, context.arg.storage) is not None:
             return False
         raise
     return True

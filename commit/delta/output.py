@@ -18,8 +18,8 @@ from pyiceberg.io import FileIO
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringType, TimeType, UUIDType
 
-from distop.commit.delta.commit import DeltaArgument, DeltaFile, delta_library
-from distop.commit.files.storage import StorageOptions, delta_options
+from distop.commit.delta.commit import DeltaArgument, DeltaFile, delta_library, delta_table
+from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.evolution import evolution_of
 from distop.commit.layout.hive import columns_in_files
 from distop.commit.layout.model import Layout
@@ -27,7 +27,7 @@ from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.steps.contract import FinishContext, StepPlan
 from distop.commit.steps.facts import IGNORED
-from distop.commit.steps.partial import counted, selection
+from distop.commit.steps.partial import counted, successful_jobs
 from distop.commit.writing.file_lists import PrivateFileList
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty, Unavailable
 from distop.metastore.records.operation import JobRecord, StepRecord
@@ -134,9 +134,8 @@ class DeltaPublish(StepPlan):
         layout = Layout.from_json(arg.argument["layout"])
         files: list[DeltaFile] = []
         lists: list[str] = []
-        withheld = selection(arg, context.view.jobs).withheld
-        for partition, job in context.view.jobs.items():
-            if job.state == "success" and partition not in withheld and job.result.get("files"):
+        for partition, job in successful_jobs(context.view):
+            if job.result.get("files"):
                 _take(job, files, lists, f"{partition} of {arg.id}")
         expected = None
         if mode in EMPTY_ONLY:
@@ -175,20 +174,6 @@ def _take(job: JobRecord, files: list[DeltaFile], lists: list[str], of: str) -> 
 
 
 # -- tables ------------------------------------------------------------------------------------------
-
-
-def delta_table(location: str, storage: StorageOptions | None = None) -> Any:
-    """The present table; ``None`` if it does not exist.
-
-    Raises :class:`~distop.errors.ExtraMissing` if ``deltalake`` is not installed.
-    """
-    library = delta_library()
-    from deltalake.exceptions import TableNotFoundError
-
-    try:
-        return library.DeltaTable(location, storage_options=delta_options(location, storage))
-    except TableNotFoundError:
-        return None
 
 
 def refuse_data(name: str, table: Any) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from urllib.parse import urlsplit
 
 from distop.commit.files.allowed import ENDPOINTS, SOURCES, is_below
 from distop.commit.files.web import addresses, is_public
-from distop.errors import InvalidArgument, NotAllowed
+from distop.errors import InvalidArgument, NotAllowed, Unavailable
 from distop.proto.secret import Secret
 
 SECRET_VARIABLES = "DISTOP_SECRET_"
@@ -27,6 +28,8 @@ SECRET_FOLDER = "DISTOP_SECRETS"
 """The environment variable with the folder of the files that options may refer to."""
 MAX_SECRET_BYTES = 64 << 10
 MAX_PATH = 4096
+RESOLVED_S = 60
+"""How long it is remembered whether the addresses of a host are public."""
 """Characters; a longer text is not a file name."""
 
 _NAMES = frozenset(
@@ -127,16 +130,20 @@ def _check_endpoint(endpoint: str, given: Mapping[str, Any], client: Mapping[str
             hint=hint,
             details={"field": "storage"},
         )
-    if SOURCES in os.environ and not _is_public_host(urlsplit(endpoint).hostname or ""):
+    if SOURCES not in os.environ:
+        return
+    if not _is_public_host(urlsplit(endpoint).hostname or "", int(time.monotonic() // RESOLVED_S)):
         raise NotAllowed(
             f"the endpoint {endpoint} has no public address", hint=hint, details={"field": "storage"}
         )
 
 
 @functools.lru_cache(maxsize=256)
-def _is_public_host(host: str) -> bool:
-    found = addresses(host)
-    return bool(found) and all(map(is_public, found))
+def _is_public_host(host: str, period: int) -> bool:
+    """Whether all addresses of a host are public; remembered for the period."""
+    if not (found := addresses(host)):
+        raise Unavailable(f"the host {host!r} of an endpoint has no address", details={"field": "storage"})
+    return all(map(is_public, found))
 
 
 def _texts(value: Any) -> list[Any]:

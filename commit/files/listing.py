@@ -7,11 +7,12 @@ another file because of such a name (C12).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import NamedTuple
 
+from distop.commit.files.allowed import is_below
 from distop.commit.files.info import modified
 from distop.commit.files.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of
 
@@ -51,6 +52,12 @@ def remove_file(location: str, storage: StorageOptions | None = None) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def inside(locations: Iterable[str], folder: str) -> Iterator[str]:
+    """Those that are certainly in a folder. Before files are removed whose names stand in a table's metadata:
+    whoever writes the table can put names of other tables' files there."""
+    return (one for one in locations if ".." not in one.split("/") and is_below(one, (folder,)))
 
 
 def remove_files(locations: Iterable[str], storage: StorageOptions | None = None) -> int:

@@ -61,7 +61,7 @@ class Mover:
                 if error.errno != errno.EXDEV:
                     raise
         if source.fs is target.fs and not target.is_local and _renames(target.fs):
-            self._rename_remotely(source, target)
+            self._rename_remotely(source, target, overwrite)
             return
         if source.fs is target.fs and target.is_object_store:
             self._copy_by_server(source, target, content)
@@ -70,7 +70,7 @@ class Mover:
         elif target.is_object_store:
             self._upload(source, target, content)
         else:
-            self._copy_and_rename(source, target, content)
+            self._copy_and_rename(source, target, content, overwrite)
         self._check()
         source.remove()
 
@@ -90,7 +90,7 @@ class Mover:
             aside = self._remote_name(target)
             target.fs.makedirs(target.folder, exist_ok=True)
             target.fs.pipe_file(aside, data)
-            self._rename_over(target, aside)
+            self._rename(target, aside, overwrite)
 
     def clean(self, target: Place) -> None:
         """Remove the remains of an interrupted copy to ``target``."""
@@ -198,13 +198,13 @@ class Mover:
 
     # -- other file systems ----------------------------------------------------------------------------
 
-    def _rename_remotely(self, source: Place, target: Place) -> None:
+    def _rename_remotely(self, source: Place, target: Place, overwrite: bool) -> None:
         target.fs.makedirs(target.folder, exist_ok=True)
         self._check()
-        self._rename_over(target, source.path)
+        self._rename(target, source.path, overwrite)
         reached("step.rename.middle")
 
-    def _copy_and_rename(self, source: Place, target: Place, content: Content) -> None:
+    def _copy_and_rename(self, source: Place, target: Place, content: Content, overwrite: bool) -> None:
         aside = self._remote_name(target)
         target.fs.makedirs(target.folder, exist_ok=True)
         try:
@@ -212,15 +212,17 @@ class Mover:
                 _copy(source, stream, content)
             reached("step.rename.middle")
             self._check()
-            self._rename_over(target, aside)
+            self._rename(target, aside, overwrite)
         except BaseException:
             with suppress(Exception):
                 target.fs.rm_file(aside)
             raise
 
-    def _rename_over(self, target: Place, path: str) -> None:
-        # Some of them do not replace an existing file; and the log says that it goes.
-        target.remove()
+    def _rename(self, target: Place, path: str, overwrite: bool) -> None:
+        if overwrite:
+            # Some of them do not replace an existing file. Never without: it may be the very file, which a
+            # faster process has moved.
+            target.remove()
         target.fs.mv(path, target.path)
 
     def _remote_name(self, target: Place) -> str:

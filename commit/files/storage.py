@@ -150,12 +150,16 @@ def _from_environment() -> dict[str, str]:
 
 
 def without_secrets(options: Any) -> Any:
-    """Storage options for display: values of secret options are hidden."""
+    """Options or an argument for display: values of secret options are hidden."""
+    if isinstance(options, list):
+        return [without_secrets(one) for one in options]
     if not isinstance(options, Mapping):
         return options
     return {
         name: MASK
-        if value and not isinstance(value, Mapping) and any(word in str(name).lower() for word in _SECRET)
+        if value
+        and not isinstance(value, Mapping | list)
+        and any(word in str(name).lower() for word in _SECRET)
         else without_secrets(value)
         for name, value in options.items()
     }

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from urllib.parse import quote
 
 from distop.commit.files.storage import StorageOptions, file_system
-from distop.errors import DistopError, shortened
+from distop.errors import DistopError, encodable, shortened
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.operation_id import OperationId
 
@@ -49,21 +49,14 @@ class Trace:
     trace: str
 
 
-def keep_trace(
-    arg: OperationArg,
-    error: BaseException,
-    *,
-    partition: str = "",
-    attempt: str = "",
-    now: float | None = None,
-) -> None:
+def keep_trace(arg: OperationArg, error: BaseException, *, partition: str = "", attempt: str = "") -> None:
     """Store what an attempt raised; errors of distop itself need no trace. Never raises."""
     if isinstance(error, DistopError) or not arg.location or _written.get(arg.uuid, 0) >= MOST_WRITTEN:
         return
     while len(_written) >= _REMEMBERED:
         _written.pop(next(iter(_written)), None)
     _written[arg.uuid] = _written.get(arg.uuid, 0) + 1
-    text = "".join(traceback.format_exception(error))
+    text = encodable("".join(traceback.format_exception(error)))
     half = MAX_LETTERS // 2
     if len(text) > MAX_LETTERS:
         text = f"{text[:half]}\n...\n{text[-half:]}"
@@ -73,7 +66,7 @@ def keep_trace(
         partition=partition,
         attempt=attempt,
         at=time.time(),
-        error=shortened(f"{type(error).__name__}: {error}", 1000),
+        error=shortened(encodable(f"{type(error).__name__}: {error}"), 1000),
         trace=text,
     )
     place = zlib.crc32(partition.encode(errors="replace")) % PLACES if partition else PLACES

@@ -140,7 +140,8 @@ def find_ahead(
 def _newer(folder: str, head: str, storage: StorageOptions | None) -> Iterator[_File]:
     """The metadata files with a higher version than the head; only the newest, if there are many."""
     names = [entry.name for entry in entries(folder, storage) if entry.name.endswith(_SUFFIXES)]
-    least = _version(head)
+    # pyiceberg and distop count the successors of such a file, v12.metadata.json, from zero.
+    least = -1 if head.startswith("v") else _version(head)
     newer = sorted(((_version(name), name) for name in names if name != head), reverse=True)
     for version, name in newer[:MAX_READ]:
         if version > least:

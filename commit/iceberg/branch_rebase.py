@@ -52,9 +52,7 @@ def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Re
                     continue
                 spec_id = entry.data_file.spec_id
                 if spec_id not in builders:
-                    builders[spec_id] = ManifestBuilder(
-                        base.schema(), base.specs()[spec_id], snapshot_id=snapshot_id
-                    )
+                    builders[spec_id] = draft.new_manifest(spec_id, snapshot_id)
                 builders[spec_id].add(entry.data_file)
                 files += 1
                 rows += entry.data_file.record_count

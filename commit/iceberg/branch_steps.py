@@ -7,7 +7,7 @@ from typing import Any
 
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.table.update import RemoveSnapshotRefUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from distop.commit.iceberg.append import dropped_metadata
 from distop.commit.iceberg.branch_rebase import joined_moves, only_appends, rebased
@@ -117,15 +117,10 @@ class IcebergPublishBranch(_OfBranch):
         marks = Txn((unchanged(context.watermarks),), puts)
         if not found.ahead:
             return self._rebased(context, file, found.snapshots, gone, marks, facts)
-        main: dict[str, Any] = {
-            "ref-name": MAIN_BRANCH,
-            "type": SnapshotRefType.BRANCH,
-            "snapshot-id": snapshot_id,
-        }
         return self._written(
             context,
             file,
-            lambda draft: draft.write(SetSnapshotRefUpdate(**main), gone),
+            lambda draft: draft.write(draft.moving(MAIN_BRANCH, snapshot_id), gone),
             current=snapshot_id,
             also=marks,
             facts=facts | {"snapshotId": str(snapshot_id)},

@@ -9,7 +9,7 @@ writers put everything into one bin instead and rewrite all of it each time.)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table import TableProperties
@@ -17,7 +17,7 @@ from pyiceberg.typedef import Properties
 from pyiceberg.utils.properties import property_as_bool, property_as_int
 
 from distop.commit.iceberg.snapshots import Draft
-from distop.commit.writing.manifests import ManifestBuilder
+from distop.commit.layout.model import schema_with
 
 MIN_COUNT = 10
 """Default: merging by size is cheap, so it may happen earlier than Iceberg's 100."""
@@ -32,23 +32,17 @@ def merged(draft: Draft, manifests: Sequence[ManifestFile], snapshot_id: int) ->
     if not property_as_bool(properties, TableProperties.MANIFEST_MERGE_ENABLED, True):
         return list(manifests)
     replaced: dict[str, ManifestFile | None] = {}
-    columns = draft.base.schema().field_ids
-    # A spec's field has the type of its column; a field of a dropped column has none.
-    rewritable = {
-        spec_id
-        for spec_id, spec in draft.base.specs().items()
-        if all(field.source_id in columns for field in spec.fields)
-    }
-    for group in _groups(manifests, properties, rewritable):
+    specs = draft.base.specs()
+    for group in _groups(manifests, properties):
+        if schema_with(draft.base, specs[group[0].partition_spec_id]) is None:
+            continue  # they stay readable, but cannot be written again
         replaced |= dict.fromkeys(manifest.manifest_path for manifest in group)
         replaced[group[0].manifest_path] = _joined(draft, group, snapshot_id)
     kept = (replaced.get(manifest.manifest_path, manifest) for manifest in manifests)
     return [manifest for manifest in kept if manifest is not None]
 
 
-def _groups(
-    manifests: Sequence[ManifestFile], properties: Properties, rewritable: Container[int]
-) -> Iterator[list[ManifestFile]]:
+def _groups(manifests: Sequence[ManifestFile], properties: Properties) -> Iterator[list[ManifestFile]]:
     """The manifests to merge, in groups of one partition spec and about one size."""
     fewest = max(2, _number(properties, TableProperties.MANIFEST_MIN_MERGE_COUNT, MIN_COUNT))
     target = _number(
@@ -58,8 +52,7 @@ def _groups(
     )
     alike: dict[tuple[int, int], list[ManifestFile]] = defaultdict(list)
     for manifest in manifests:
-        known = manifest.partition_spec_id in rewritable
-        if manifest.content == ManifestContent.DATA and manifest.manifest_length < target and known:
+        if manifest.content == ManifestContent.DATA and manifest.manifest_length < target:
             alike[manifest.partition_spec_id, _tier(manifest, fewest)].append(manifest)
     for group in alike.values():
         together: list[ManifestFile] = []
@@ -86,9 +79,7 @@ def _tier(manifest: ManifestFile, base: int) -> int:
 
 def _joined(draft: Draft, manifests: Sequence[ManifestFile], snapshot_id: int) -> ManifestFile:
     """One manifest of all files that the given ones list; entries state what they inherited so far."""
-    base = draft.base
-    spec = base.specs()[manifests[0].partition_spec_id]
-    builder = ManifestBuilder(base.schema(), spec, snapshot_id=snapshot_id)
+    builder = draft.new_manifest(manifests[0].partition_spec_id, snapshot_id)
     for manifest in manifests:
         for entry in manifest.fetch_manifest_entry(draft.io):
             builder.keep(entry)

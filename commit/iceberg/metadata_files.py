@@ -33,7 +33,8 @@ _SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadat
 E = TypeVar("E")
 
 MAX_REMEMBERED = 16
-"""How many parsed metadata files written by this process are cached."""
+MAX_REMEMBERED_BYTES = 64 << 20
+"""How many parsed metadata files written by this process are cached, and how many bytes of such files."""
 
 
 class _Snapshot(msgspec.Struct, rename="kebab"):
@@ -69,6 +70,8 @@ class TableFile:
     _ids: list[int] = field(default_factory=list)
     _raw_snapshot_log: list[msgspec.Raw] = field(default_factory=list)
     _log: list[_LogEntry] = field(default_factory=list)
+    _size: int = 0
+    """Bytes, of a file that this process writes."""
 
     @classmethod
     def read(
@@ -139,7 +142,8 @@ class TableFile:
 
     def successor(self, updates: Iterable[TableUpdate]) -> Successor:
         """The metadata after the updates. They may remove snapshots only of :meth:`of` metadata."""
-        metadata = update_table_metadata(self.metadata, tuple(updates), metadata_location=self.location)
+        changed = update_table_metadata(self.metadata, tuple(updates), metadata_location=self.location)
+        metadata = in_order(changed, self.metadata)
         content = metadata.model_dump_json().encode()
         dropped: list[str] = []
         file = None
@@ -155,15 +159,17 @@ class TableFile:
                 )
                 if each.snapshot_id not in known
             ]
-            new, new_ids = [raw for raw, _ in added], [snapshot_id for _, snapshot_id in added]
+            # Copies: as views, they would keep each version's text in memory.
+            new, new_ids = [raw.copy() for raw, _ in added], [snapshot_id for _, snapshot_id in added]
+            moved = [raw.copy() for raw in _listed(fields, _SNAPSHOT_LOG, msgspec.Raw)]
             log = [*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)]
             first = max(0, len(log) - _versions_kept(metadata.properties))
             dropped = [entry.metadata_file for entry in log[:first]]
             fields[_SNAPSHOTS] = [*self._raw_snapshots, *new]
-            fields[_SNAPSHOT_LOG] = [*self._raw_snapshot_log, *_listed(fields, _SNAPSHOT_LOG, msgspec.Raw)]
+            fields[_SNAPSHOT_LOG] = [*self._raw_snapshot_log, *moved]
             fields[_METADATA_LOG] = log[first:]
             content = msgspec.json.encode(fields)
-            file = self._next(metadata, fields, new_ids, log[first:])
+            file = replace(self._next(metadata, fields, new_ids, log[first:]), _size=len(content))
         else:
             kept = {entry.metadata_file for entry in metadata.metadata_log}
             before = (entry.metadata_file for entry in self.metadata.metadata_log)
@@ -184,10 +190,29 @@ class TableFile:
 
         Metadata files never change, and their names are never reused.
         """
+        if self._size > MAX_REMEMBERED_BYTES:
+            return
         with _lock:
-            while len(_written) >= MAX_REMEMBERED:
-                del _written[next(iter(_written))]
             _written[location] = replace(self, location=location)
+            while (
+                len(_written) > MAX_REMEMBERED
+                or sum(file._size for file in _written.values()) > MAX_REMEMBERED_BYTES
+            ):
+                del _written[next(iter(_written))]
+
+
+def in_order(metadata: TableMetadata, base: TableMetadata) -> TableMetadata:
+    """The metadata after ``base``, with no time in it before that: Iceberg's Java and Rust libraries read no
+    table whose times go back by more than a minute, and clocks may differ by more."""
+    least, known = base.last_updated_ms, {(one.snapshot_id, one.timestamp_ms) for one in base.snapshot_log}
+    log = [
+        one.model_copy(update={"timestamp_ms": least})
+        if one.timestamp_ms < least and (one.snapshot_id, one.timestamp_ms) not in known
+        else one
+        for one in metadata.snapshot_log
+    ]
+    last = max(metadata.last_updated_ms, least, *(one.timestamp_ms for one in log[-1:]))
+    return metadata.model_copy(update={"snapshot_log": log, "last_updated_ms": last})
 
 
 class Lineage(msgspec.Struct, frozen=True, rename="kebab"):

@@ -28,7 +28,7 @@ from distop.commit.iceberg.replace_partitions import Area, Replaced, key_of, tak
 from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, packed_values, unpacked_values
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
-from distop.commit.layout.model import Layout
+from distop.commit.layout.model import Layout, schema_of
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_JOBS
 from distop.errors import Conflict, HeadConflict, PreconditionFailed
@@ -176,20 +176,22 @@ class _Found:
         self, draft: Draft, layout: Layout, plan: RewritePlan, jobs: Mapping[str, RewriteJob]
     ) -> None:
         self._plan = plan
-        schema, spec = draft.base.schema(), layout.spec
+        # Not the plan's: the column of a partition may have been widened since.
+        schema, spec = schema_of(draft.base, layout.spec), layout.spec
         self._wanted = {path for job in jobs.values() for path in plan.paths(job)}
         self._there: set[str] = set()
         self.holding: list[ManifestFile] = []
         """Manifests that list some of the files."""
         self.others: list[ManifestFile] = []
         records = [unpacked_values(spec, layout.schema, one.values) for one in plan.partitions]
+        self._partitions = [packed_values(spec, schema, record) for record in records]
         area = Area(spec, schema, {key_of(record, len(spec.fields)) for record in records})
         live = [
             manifest
             for manifest in manifests_of(draft.base.current_snapshot(), draft.io)
             if is_live(manifest)
         ]
-        self._deleted = deleted_from(draft.io, live, spec, layout.schema)
+        self._deleted = deleted_from(draft.io, live, spec, schema)
 
         def listed(manifest: ManifestFile) -> set[str]:
             ours = manifest.content == ManifestContent.DATA and manifest.partition_spec_id == spec.spec_id
@@ -205,7 +207,7 @@ class _Found:
 
     def has(self, job: RewriteJob) -> bool:
         """Whether all files of a job still exist, and no row of its partition was deleted."""
-        partition = tuple(self._plan.partitions[job.partition].values)
+        partition = self._partitions[job.partition]
         return not self._deleted.intersection((None, partition)) and all(
             path in self._there for path in self._plan.paths(job)
         )

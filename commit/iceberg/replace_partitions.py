@@ -25,7 +25,6 @@ from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import Layout
-from distop.commit.writing.manifests import ManifestBuilder
 from distop.errors import CorruptRecord, PreconditionFailed
 
 Key: TypeAlias = tuple[Any, ...]
@@ -111,11 +110,7 @@ def take_out(
     snapshot_id: int,
 ) -> None:
     """Remove files from manifests of one partition spec, and add the rest to ``replaced``."""
-
-    def new_builder() -> ManifestBuilder:
-        return ManifestBuilder(draft.base.schema(), spec, snapshot_id=snapshot_id)
-
-    builder = new_builder()
+    builder = draft.new_manifest(spec.spec_id, snapshot_id)
     for manifest in manifests:
         entries = manifest.fetch_manifest_entry(draft.io)
         leaving = [leaves(entry) for entry in entries]
@@ -132,7 +127,7 @@ def take_out(
             replaced.bytes += entry.data_file.file_size_in_bytes
         if sum(builder.files.values()) >= REWRITTEN_FILES:
             replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
-            builder = new_builder()
+            builder = draft.new_manifest(spec.spec_id, snapshot_id)
     if not builder.empty:
         replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
 

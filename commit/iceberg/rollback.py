@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
-from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from distop.commit.iceberg.append import dropped_metadata, head_conflict
 from distop.commit.iceberg.metadata_files import TableFile
@@ -72,15 +71,10 @@ class IcebergRollback(TransactionalStep):
         if current == target:
             return Contribution(facts=facts)
         txn = self._watermarks(context, metadata, target)
-        branch: dict[str, Any] = {
-            "ref-name": MAIN_BRANCH,
-            "type": SnapshotRefType.BRANCH,
-            "snapshot-id": target.snapshot_id,
-        }
         io = file_io(metadata.location, arg.storage)
         draft = Draft(io, TableFile.of(metadata, head.metadata_location))
         try:
-            location = draft.write(SetSnapshotRefUpdate(**branch))
+            location = draft.write(draft.moving(MAIN_BRANCH, target.snapshot_id))
         except BaseException:
             draft.discard()
             raise

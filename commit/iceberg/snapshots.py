@@ -23,8 +23,9 @@ from pyiceberg.table.update import (
 )
 
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import FORMAT_VERSION
+from distop.commit.layout.model import FORMAT_VERSION, schema_of
 from distop.commit.layout.properties import inert
+from distop.commit.writing.manifests import ManifestBuilder
 from distop.errors import PreconditionFailed
 from distop.metastore.crashpoints import reached
 
@@ -75,6 +76,14 @@ class Draft:
         """A path for a manifest of this publication; :meth:`discard` removes it."""
         return self._place(f"{self._uuid}-m{len(self._written)}.avro")
 
+    def new_manifest(self, spec_id: int, snapshot_id: int) -> ManifestBuilder:
+        """For files of any partition spec of the table.
+
+        Raises :class:`~distop.errors.PreconditionFailed` if the types of its values are no longer known.
+        """
+        spec = self.base.specs()[spec_id]
+        return ManifestBuilder(schema_of(self.base, spec), spec, snapshot_id=snapshot_id)
+
     def _place(self, name: str) -> str:
         path: str = self._locations.new_metadata_location(name)
         self._written.append(path)
@@ -98,13 +107,15 @@ class Draft:
         now:
             See :meth:`snapshot`.
         """
-        branch: dict[str, Any] = {
-            "ref-name": self.branch or MAIN_BRANCH,
-            "type": SnapshotRefType.BRANCH,
-            "snapshot-id": snapshot_id,
-        }
         added = AddSnapshotUpdate(snapshot=self.snapshot(snapshot_id, manifests, summary, now=now))
-        return self.write(*updates, added, SetSnapshotRefUpdate(**branch))
+        return self.write(*updates, added, self.moving(self.branch or MAIN_BRANCH, snapshot_id))
+
+    def moving(self, branch: str, snapshot_id: int) -> SetSnapshotRefUpdate:
+        """The update by which a branch gets this snapshot. It keeps its settings for expiring snapshots."""
+        ref = self.base.refs.get(branch)
+        kept = {} if ref is None else ref.model_dump(by_alias=True, exclude_none=True)
+        moved: dict[str, Any] = {"type": SnapshotRefType.BRANCH, "snapshot-id": snapshot_id}
+        return SetSnapshotRefUpdate(**{**kept, **moved, "ref-name": branch})
 
     def snapshot(
         self, snapshot_id: int, manifests: Sequence[ManifestFile], summary: Summary, *, now: float

@@ -183,9 +183,7 @@ def remove_all(draft: Draft, snapshot_id: int) -> tuple[list[ManifestFile], dict
                 for entry in entries:
                     spec_id = entry.data_file.spec_id
                     if spec_id not in builders:
-                        builders[spec_id] = ManifestBuilder(
-                            base.schema(), base.specs()[spec_id], snapshot_id=snapshot_id
-                        )
+                        builders[spec_id] = draft.new_manifest(spec_id, snapshot_id)
                     builders[spec_id].remove(entry)
                     files += 1
                     rows += entry.data_file.record_count

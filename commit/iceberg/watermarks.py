@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 from distop.commit.layout.staging import branch_of
@@ -35,9 +36,10 @@ def is_after(new: str, old: str) -> bool:
 
 def _order_key(value: str) -> _OrderKey:
     if _INTEGER.fullmatch(value):
-        return (0, int(value), value)
-    # split() yields text and digits in turn, beginning with text: equal positions hold equal types.
-    parts = [int(part) if index % 2 else part for index, part in enumerate(_DIGITS.split(value))]
+        return (0, Decimal(value), value)
+    # Decimal, since int() refuses more than some thousand digits. split() yields text and digits in turn,
+    # beginning with text: equal positions hold equal types.
+    parts = [Decimal(part) if index % 2 else part for index, part in enumerate(_DIGITS.split(value))]
     return (1, parts, value)
 
 

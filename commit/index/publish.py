@@ -15,7 +15,7 @@ from uuid import uuid4
 import msgspec
 from pyiceberg.io import FileIO
 
-from distop.commit.files.listing import entries, remove_files, remove_if_empty
+from distop.commit.files.listing import entries, inside, remove_files, remove_if_empty
 from distop.commit.index.manifest import FOLDER, IndexManifest, IndexPart, read_manifest, write_manifest
 from distop.commit.index.plan import Build
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
@@ -213,7 +213,8 @@ def _remove_replaced(io: FileIO, operation: OperationArg, history: HistoryRecord
     before = _read(io, location, operation) if location else None
     if before is None:
         return 0
-    removed = remove_files(before.paths() - kept, operation.storage)
+    parts = inside(before.paths() - kept, f"{operation.location.rstrip('/')}/{FOLDER}")
+    removed = remove_files(parts, operation.storage)
     removed += remove_files([location], operation.storage)
     for path in {path.rpartition("/")[0] for path in (*before.paths(), location)}:
         remove_if_empty(path)

@@ -12,6 +12,7 @@ from pyiceberg.types import NestedField
 
 from distop.commit.layout.evolution import may_widen
 from distop.commit.layout.schemas import parse_schema
+from distop.commit.layout.sizes import MAX_ID
 from distop.errors import InvalidArgument
 from distop.metastore.records.names import unreadable
 from distop.metastore.records.structs import convert
@@ -131,6 +132,18 @@ def changed_columns(schema: Schema, changes: Iterable[Change], last_column_id: i
     return Schema(*columns, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
 
 
+def is_there(schema: Schema, change: Change) -> bool:
+    """Whether a change adds a column that the table has, with the same type."""
+    if not isinstance(change, AddColumn):
+        return False
+    try:
+        wanted = _typed(change.column, change.type)
+    except _Refused:
+        return False
+    found = (one for one in schema.columns if one.name == change.column)
+    return not wanted.required and any(one.field_type == wanted.field_type for one in found)
+
+
 class _Refused(ValueError):
     """A change is impossible; the text says why."""
 
@@ -179,6 +192,8 @@ def _applied(
 
 def _new(columns: list[NestedField], change: AddColumn, number: int) -> NestedField:
     _check_free(columns, change.column)
+    if number > MAX_ID:
+        raise _Refused(f"column {change.column!r} would get the id {number}, the table has no more of them")
     made = _typed(change.column, change.type)
     if made.required:
         raise _Refused(f"column {change.column!r} cannot be required: existing rows have no value")

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.types import (
     DecimalType,
@@ -24,7 +25,8 @@ from pyiceberg.types import (
 )
 
 from distop.commit.layout.model import Layout
-from distop.errors import CorruptRecord, SchemaConflict
+from distop.commit.layout.sizes import MAX_ID
+from distop.errors import CorruptRecord, InvalidArgument, SchemaConflict
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.structs import convert
 
@@ -76,6 +78,8 @@ def evolved(
     ----------
     add:
         Their ids are ignored. All become optional: existing rows have no value for them.
+
+    Raises as :func:`refuse_partition_names`.
     """
     wider = widen or {}
     columns = [_retyped(column, wider.get(column.name)) for column in layout.schema.columns]
@@ -87,9 +91,29 @@ def evolved(
         taken.update(Schema(made).field_ids)
         added.append(made)
     schema = _schema(layout.schema, [*columns, *added], layout.schema.schema_id + 1)
+    refuse_partition_names(schema, layout.schema, [layout.spec])
     widened = [column.field_id for column in layout.schema.columns if column.name in wider]
     evolution = Evolution(added=[column.field_id for column in added], widened=widened)
     return (replace(layout, schema=schema) if evolution else layout), evolution
+
+
+def refuse_partition_names(schema: Schema, present: Schema, specs: Iterable[PartitionSpec]) -> None:
+    """Refuse new columns, and new names, that are names of partition fields of other columns, also in earlier
+    partitionings: Iceberg's Java library would not read the table. Those of dropped columns are free.
+
+    Raises :class:`~distop.errors.InvalidArgument`.
+    """
+    known = {(column.field_id, column.name) for column in present.columns}
+    new = {one.name: one.field_id for one in schema.columns if (one.field_id, one.name) not in known}
+    there = set(schema.field_ids)
+    for field in (field for spec in specs for field in spec.fields if field.source_id in there):
+        if new.get(field.name, field.source_id) != field.source_id:
+            raise InvalidArgument(
+                f"column {field.name!r} would have the name of a partition field: the table is, or was, "
+                f"partitioned by {field.transform} of another column under that name",
+                hint="give the column another name",
+                details={"column": field.name},
+            )
 
 
 def _numbered(column: NestedField, last: int, taken: set[int]) -> NestedField:
@@ -100,6 +124,11 @@ def _numbered(column: NestedField, last: int, taken: set[int]) -> NestedField:
         number = last + 1 + seed % _SPREAD
         while number in used:
             number += 1
+        if number > MAX_ID:
+            raise InvalidArgument(
+                f"column {column.name!r} would get the id {number}, the table has no more of them",
+                details={"column": column.name},
+            )
         used.add(number)
         return number
 

@@ -153,6 +153,27 @@ def check_format(metadata: TableMetadata) -> None:
         )
 
 
+def schema_with(metadata: TableMetadata, spec: PartitionSpec) -> Schema | None:
+    """The present schema or, if columns of a partition spec were dropped, the newest one that has them all.
+
+    Partition values have the types of their columns. ``None``: another program has removed that schema.
+    """
+    schemas = (metadata.schema(), *reversed(metadata.schemas))
+    return next((one for one in schemas if all(f.source_id in one.field_ids for f in spec.fields)), None)
+
+
+def schema_of(metadata: TableMetadata, spec: PartitionSpec) -> Schema:
+    """The same; raises :class:`~distop.errors.PreconditionFailed` if there is none."""
+    schema = schema_with(metadata, spec)
+    if schema is None:
+        raise PreconditionFailed(
+            f"the table at {metadata.location} has files of partition spec {spec.spec_id}, which uses a "
+            "column that none of the table's schemas has",
+            hint="rewrite the files of that partitioning with the program that removed the schema",
+        )
+    return schema
+
+
 def _property_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 

@@ -27,6 +27,9 @@ _KINDS = frozenset(
 )
 """Allowed prefixes of dotted names: reading and writing files, notes of engines, notes of users."""
 
+NAME_MAPPING = "schema.name-mapping.default"
+"""Ids of columns by their names, for files without ids; JSON."""
+
 _NAMES_FOLDERS = (
     "write.data.path",
     "write.metadata.path",
@@ -79,13 +82,16 @@ def check_properties(
                 f"property {name[:100]!r} has no known prefix",
                 f"for your own notes use the prefix user. or no dot; known: {', '.join(sorted(_KINDS))}",
             )
-        most = MAX_MAPPING if name == "schema.name-mapping.default" else MAX_PROPERTY
+        most = MAX_MAPPING if name == NAME_MAPPING else MAX_PROPERTY
         if len(name) > MAX_PROPERTY_NAME or len(str(value)) > most:
             raise _bad_property(
                 f"property {name[:100]!r} is too long: names have at most {MAX_PROPERTY_NAME} characters, "
                 f"and this one's value {most:,}"
             )
     check_on_conflict(properties)
+    mapping = properties.get(NAME_MAPPING)
+    if mapping is not None and mapping != (standing or {}).get(NAME_MAPPING):
+        _check_mapping(str(mapping))
     for name in _NAMES_FOLDERS if location else ():
         if name not in properties:
             continue
@@ -96,6 +102,18 @@ def check_properties(
                 hint="leave it out, or name a folder below the table's location",
                 details={"field": "properties"},
             )
+
+
+def _check_mapping(text: str) -> None:
+    from pyiceberg.table.name_mapping import parse_mapping_from_json
+
+    try:
+        parse_mapping_from_json(text)
+    except (ValueError, TypeError) as error:
+        raise _bad_property(
+            f"property {NAME_MAPPING!r} is no name mapping: the table could not be read",
+            'write for example [{"field-id": 1, "names": ["id"]}]',
+        ) from error
 
 
 def check_on_conflict(properties: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pyiceberg.partitioning import PartitionField
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BinaryType,
@@ -34,6 +35,7 @@ from distop.commit.layout.sizes import (
     MAX_COLUMN_NAME,
     MAX_COLUMNS,
     MAX_FIELDS,
+    MAX_ID,
     MAX_NESTING,
 )
 from distop.commit.pyiceberg_private import schema_without_ids
@@ -91,25 +93,35 @@ def _parse_type(name: str, text: str) -> PrimitiveType:
         if 1 <= precision <= 38 and scale <= precision:
             return DecimalType(precision, scale)
         raise _bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
-    if (match := _FIXED.fullmatch(lowered)) and int(match[1]) > 0:
+    if (match := _FIXED.fullmatch(lowered)) and 0 < int(match[1]) <= MAX_ID:
         return FixedType(int(match[1]))
     known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
     raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known: {known}", name)
 
 
 def check_schema(schema: Schema) -> None:
-    """Refuse another program's schema with more columns (nested ones included), longer names or deeper
-    nesting than a table may have.
+    """Refuse another program's schema with more columns (nested ones included), greater ids, longer names or
+    deeper nesting than a table may have, and what Iceberg's Java library would not read.
 
     Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``schema``.
     """
     waiting = [(field, 1) for field in schema.fields]
-    seen = 0
+    seen, ids = 0, set[int]()
     while waiting:
         field, depth = waiting.pop()
         seen += 1
         if seen > MAX_COLUMNS:
             raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+        if field.field_id > MAX_ID:
+            raise _bad_schema(
+                f"column {field.name[:50]!r} has the id {field.field_id}, at most {MAX_ID} is allowed",
+                field.name[:50],
+            )
+        if field.field_id in ids:
+            raise _bad_schema(f"two columns have the id {field.field_id}", field.name[:50])
+        ids.add(field.field_id)
+        if not field.name:
+            raise _bad_schema("a column has no name", "")
         for text, most in ((field.name, MAX_COLUMN_NAME), (field.doc or "", MAX_COLUMN_DOC)):
             if len(text) > most:
                 raise _bad_schema(
@@ -125,6 +137,13 @@ def check_schema(schema: Schema) -> None:
                 inner = (values.element_field,)
             case MapType() as pairs:
                 inner = (pairs.key_field, pairs.value_field)
+            case DecimalType() | FixedType() as kind:
+                _parse_type(field.name[:50], str(kind))
+            case _ if field.initial_default is not None or field.write_default is not None:
+                raise _bad_schema(
+                    f"column {field.name[:50]!r} has a default value, as only tables of format 3 may",
+                    field.name[:50],
+                )
         if inner and depth > MAX_NESTING:
             raise _bad_schema(
                 f"column {field.name[:50]!r}: values are nested deeper than {MAX_NESTING} levels",
@@ -134,12 +153,19 @@ def check_schema(schema: Schema) -> None:
 
 
 def check_fields(fields: Sequence[object]) -> None:
-    """Refuse more partition or sort fields than a table may have. Raises as :func:`check_schema`."""
+    """Refuse more partition or sort fields, or greater ids, than a table may have. Raises as
+    :func:`check_schema`."""
     if len(fields) > MAX_FIELDS:
         raise _bad_schema(
             f"there are {len(fields):,} fields to partition or sort by, at most {MAX_FIELDS:,} are allowed",
             "",
         )
+    for field in fields:
+        if isinstance(field, PartitionField) and field.field_id > MAX_ID:
+            name = field.name[:50]
+            raise _bad_schema(
+                f"partition field {name!r} has the id {field.field_id}, at most {MAX_ID} is allowed", name
+            )
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -10,3 +10,7 @@ MAX_FIELDS = 1_000
 
 MAX_NESTING = 32
 """Levels of nested values."""
+
+MAX_ID = 2_147_483_447
+"""Of columns and partition fields; Iceberg keeps the 200 above it for its own columns. For schemas, partition
+specs and sort orders, too, whose ids have 31 bits."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -53,21 +52,7 @@ class PlainFileList(PrivateFileList):
         return {"manifest": path.rpartition("/")[2], "manifestLength": len(content)}
 
 
-@dataclass(frozen=True)
-class Written:
-    """The output of an operation's jobs."""
-
-    files: list[ListedFile]
-    rows: int
-    bytes: int
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """For the history."""
-        return {"rows": self.rows, "files": len(self.files), "bytes": self.bytes}
-
-
-def written(view: OperationView) -> Written:
+def written(view: OperationView) -> list[ListedFile]:
     """All files of the successful jobs, in job order. Reads the lists that are stored in files.
 
     Raises :class:`~distop.errors.CorruptRecord` if one is missing or damaged.
@@ -87,8 +72,7 @@ def written(view: OperationView) -> Written:
             ) from error
 
     with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="lists") as pool:
-        files = [file for listed in pool.map(files_of, successful_jobs(view)) for file in listed]
-    return Written(files, sum(file.rows for file in files), sum(file.size for file in files))
+        return [file for listed in pool.map(files_of, successful_jobs(view)) for file in listed]
 
 
 def _listed(io: FileIO, folder: str, result: dict[str, Any]) -> list[ListedFile]:

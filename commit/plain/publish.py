@@ -62,14 +62,14 @@ class FilesPublish(StepPlan):
         if self.argument.get(IGNORED):
             return []
         arg, mode = context.view.arg, self.argument.get("mode", "append")
-        output = written(context.view)
-        if mode in EMPTY_ONLY and output.files:
+        files = written(context.view)
+        if mode in EMPTY_ONLY and files:
             refuse_files(arg.table, arg.location, arg.storage)
-        replaced = _replaced(arg, mode, output.files)
-        if not output.files and not replaced:
+        replaced = _replaced(arg, mode, files)
+        if not files and not replaced:
             return []
         root = arg.location.rstrip("/")
-        folders = sorted({f"{root}/{file.folder}".rstrip("/") for file in output.files})
+        folders = sorted({f"{root}/{file.folder}".rstrip("/") for file in files})
         if protocol_of(root) in OBJECT_STORES:
             folders = []
         staged = staging_folder(arg, PRIVATE)
@@ -78,7 +78,7 @@ class FilesPublish(StepPlan):
         return [
             *([UnmarkArgument(path=marker).record(FIRST)] if marked else []),
             *(FolderArgument(path=folder).record(FOLDERS) for folder in folders),
-            *(_rename(root, staged, arg, file).record(RENAMES) for file in output.files),
+            *(_rename(root, staged, arg, file).record(RENAMES) for file in files),
             *(deletion.record(DELETIONS) for deletion in replaced),
             SuccessArgument(path=marker, overwrite=True).record(LAST),
         ]

@@ -10,8 +10,8 @@ import msgspec
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
 
+from distop.commit.iceberg.deletes import DeleteFiles
 from distop.commit.index.filters import Left
-from distop.commit.scans.deletes import DeleteFiles
 from distop.commit.scans.scan import Scan
 
 MAX_TASKS = 10_000

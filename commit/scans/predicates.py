@@ -33,11 +33,13 @@ from pyiceberg.expressions import (
     NotStartsWith,
     Or,
     StartsWith,
+    UnboundPredicate,
 )
 from pyiceberg.expressions.visitors import bind
 from pyiceberg.schema import Schema
 from pyiceberg.types import BinaryType, DecimalType, FixedType, FloatType, IcebergType, TimestamptzType
 
+from distop.commit.deleting.predicate import of_column
 from distop.errors import InvalidArgument
 
 _Made: TypeAlias = Callable[..., Any]
@@ -150,7 +152,7 @@ class _Reader:
             if not isinstance(values, list):
                 raise _invalid(f"{_short(values)} is no list of values")
             made = _SETS[kind](column, [_value(one, of) for one in values])
-        return made
+        return of_column(made, self._schema) if isinstance(made, UnboundPredicate) else made
 
 
 def _kind(node: Any) -> str:

@@ -138,7 +138,10 @@ class Scan:
 
     def is_all_of(self, entry: ManifestEntry) -> bool:
         """Whether the filter is true of every row of a data file, by its partition."""
-        left = self._residuals[entry.data_file.spec_id].residual_for(entry.data_file.partition)
+        try:
+            left = self._residuals[entry.data_file.spec_id].residual_for(entry.data_file.partition)
+        except TypeError:
+            return False  # pyiceberg compares NULL with a number
         return self.filter.whole and left == AlwaysTrue()
 
     def _projected_on(self, spec_id: int) -> BooleanExpression:

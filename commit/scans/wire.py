@@ -15,7 +15,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import KeyDefaultDict
 from pyiceberg.types import IcebergType, PrimitiveType, UnknownType
 
-from distop.commit.scans.deletes import only_file_of
+from distop.commit.iceberg.deletes import only_file_of
 from distop.commit.scans.pages import Task
 
 _CONTENTS = {

@@ -219,6 +219,11 @@ def argument_of(step: ExternalStep | StepPlan, kind: type[A]) -> A:
 # -- finding them ------------------------------------------------------------------------------------
 
 
+@cache
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=GROUP)}
+
+
 class StepRegistry:
     """The steps that this process knows: entry points, and steps given by name. Loaded on first use."""
 
@@ -226,13 +231,9 @@ class StepRegistry:
         named = os.environ.get(VARIABLE, "").split(",") if extra is None else extra
         self._extra = dict(_named(item.strip()) for item in named if item.strip())
 
-    @cached_property
-    def _entries(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=GROUP)}
-
     def names(self) -> list[str]:
         """All names, sorted, without loading the steps."""
-        return sorted({*self._entries, *self._extra})
+        return sorted({*_installed(), *self._extra})
 
     def kind(self, name: str) -> type[AnyStep]:
         """The class of the steps with this name.
@@ -247,8 +248,8 @@ class StepRegistry:
         if name in self._extra:
             module, _, attribute = self._extra[name].partition(":")
             kind = getattr(import_module(module), attribute, None)
-        elif name in self._entries:
-            kind = self._entries[name].load()
+        elif name in _installed():
+            kind = _installed()[name].load()
         if not (isinstance(kind, type) and issubclass(kind, TransactionalStep | ExternalStep | StepPlan)):
             raise UnknownCommitStep(
                 f"no commit step {name!r} is registered here, known: {', '.join(self.names())}",

@@ -238,12 +238,15 @@ class MakeFolder(ExternalStep):
         reached("step.mkdir.after")
 
     def undo(self, context: StepContext) -> bool:
-        """Remove it if it is empty; folders above it stay."""
-        _, place = self._parts(context)
+        """Remove it if it is empty; folders above it stay.
+
+        One that holds files is in use by others: nothing of this step is left but its permissions.
+        """
+        argument, place = self._parts(context)
         if place.is_local:
             with suppress(OSError):
                 os.rmdir(place.path)
-        return place.is_object_store or place.seen() is None
+        return place.is_object_store or not argument.mode or place.seen() is None
 
     def _parts(self, context: StepContext) -> tuple[FolderArgument, Place]:
         argument = argument_of(self, FolderArgument)
@@ -269,8 +272,9 @@ class Unmark(ExternalStep):
         reached("step.unmark.after")
 
     def undo(self, context: StepContext) -> bool:
-        """A removed marker is not restored: the files may differ from those that it confirmed."""
-        return self.verify(context) is StepState.NOT_DONE
+        """A removed marker is not restored: the files may differ from those that it confirmed. Nothing of
+        this operation is left by that."""
+        return True
 
     def _place(self, context: StepContext) -> Place:
         return Place.of(argument_of(self, UnmarkArgument).path, context.arg)
@@ -308,13 +312,14 @@ class SuccessMarker(ExternalStep):
         reached("step.success.after")
 
     def undo(self, context: StepContext) -> bool:
-        """Remove it. A marker that it replaced is lost."""
-        argument, place = self._parts(context)
+        """Remove it. A marker that it replaced is not restored: the files may differ from those that it
+        confirmed."""
+        _, place = self._parts(context)
         if _text_of(place) != context.token:
             return True
         context.check()
         place.remove()
-        return not argument.overwrite
+        return True
 
     def _parts(self, context: StepContext) -> tuple[SuccessArgument, Place]:
         argument = argument_of(self, SuccessArgument)

@@ -16,6 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import (
+    DataFileStatistics,
+    StatisticsCollector,
     compute_statistics_plan,
     data_file_statistics_from_parquet_metadata,
     parquet_path_to_id_mapping,
@@ -126,6 +128,27 @@ def result_of(
     return whole
 
 
+def _statistics(
+    footer: pq.FileMetaData, plan: dict[int, StatisticsCollector], ids: dict[str, int]
+) -> DataFileStatistics:
+    """What is known of all rows of a file.
+
+    Parquet keeps no minimum and maximum of texts of more than 4 KiB, and Spark then no count of NULLs either.
+    pyiceberg takes what the other row groups say for the whole file: rows would be deleted unread, and not be
+    found.
+    """
+    found = data_file_statistics_from_parquet_metadata(footer, plan, ids)
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        for column in map(group.column, range(group.num_columns)):
+            known, field_id = column.statistics, ids[column.path_in_schema]
+            nulls = known.null_count if known is not None and known.has_null_count else None
+            if nulls is None:
+                found.null_value_counts.pop(field_id, None)
+            if nulls != column.num_values and not (known is not None and known.has_min_max):
+                found.column_aggregates.pop(field_id, None)
+    return found
+
+
 class IcebergFileList(FileList):
     """Data files with their statistics, as entries of an Iceberg manifest.
 
@@ -154,9 +177,7 @@ class IcebergFileList(FileList):
         return self._manifest.empty
 
     def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
-        statistics = data_file_statistics_from_parquet_metadata(
-            footer, self._statistics_plan, self._column_ids
-        )
+        statistics = _statistics(footer, self._statistics_plan, self._column_ids)
         described = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,

@@ -24,6 +24,7 @@ from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.partitioning import Partitioner, PartitionKey
 from distop.commit.pyiceberg_private import parquet_options
+from distop.commit.writing.casts import checked_cast
 from distop.commit.writing.encodings import encodings_for
 from distop.commit.writing.file_lists import FileList, IcebergFileList, result_of
 from distop.errors import BadRow, InvalidArgument
@@ -168,7 +169,9 @@ class StagedWriter:
         if batch.schema.equals(wanted):
             return batch
         try:
-            columns = [array.cast(column.type) for array, column in zip(batch.columns, wanted, strict=True)]
+            columns = [
+                checked_cast(array, column.type) for array, column in zip(batch.columns, wanted, strict=True)
+            ]
         except pa.ArrowInvalid as error:
             raise BadRow(f"rows do not fit the table's types: {error}") from error
         except pa.ArrowNotImplementedError as error:

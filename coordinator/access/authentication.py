@@ -9,13 +9,17 @@ from distop.coordinator.access.callers import Identity
 from distop.coordinator.access.certificates import identity_of
 from distop.coordinator.access.static import StaticTokens
 from distop.coordinator.access.tokens import IssuedTokens, IssuerConfig
-from distop.errors import Unauthenticated
+from distop.errors import InvalidArgument, Unauthenticated
 from distop.proto.secret import MAX_TOKEN_BYTES, NONE, Secret
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdentityConfig:
-    """How a coordinator identifies callers."""
+    """How a coordinator identifies callers.
+
+    Raises :class:`~distop.errors.InvalidArgument` for admins whom it could not identify: their policy would
+    lock everybody out, through every coordinator.
+    """
 
     token_file: str = ""
     """File of token hashes, see :mod:`distop.coordinator.access.static`."""
@@ -25,6 +29,14 @@ class IdentityConfig:
     """Whether callers present verified certificates."""
     admins: tuple[str, ...] = ()
     """The admins of a new policy."""
+
+    def __post_init__(self) -> None:
+        if self.admins and not self.is_set:
+            raise InvalidArgument(
+                f"nobody could show to be the admin {self.admins[0]!r}: no callers are identified here",
+                hint="give --token-file, --issuer or --tls-client-ca as well",
+                details={"field": "admin"},
+            )
 
     @property
     def is_set(self) -> bool:

@@ -61,6 +61,8 @@ class IssuedTokens:
             one.url: (one, IssuerKeys(one.url, one.jwks, ca=one.ca, token_file=one.token_file))
             for one in issuers
         }
+        self._others = tuple(f"{name}:" for name in names if name)
+        """What no subject of the issuer without a name may begin with, and no group."""
         self._wall = wall
         self._held: dict[bytes, tuple[float, Identity]] = {}
 
@@ -111,10 +113,16 @@ class IssuedTokens:
             raise Unauthenticated(f"the token is invalid: {error}") from None
         prefix = f"{config.name}:" if config.name else ""
         subject = check_subject(prefix + claims["sub"])
+        if not prefix and subject.startswith(self._others):
+            raise Unauthenticated("the token's subject begins with the name of another issuer")
         groups = claims.get("groups", [])
         if not isinstance(groups, list) or len(groups) > MAX_GROUPS:
             groups = []
-        named = frozenset(prefix + group for group in groups if isinstance(group, str) and group)
+        named = frozenset(
+            prefix + group
+            for group in groups
+            if isinstance(group, str) and group and (prefix or not group.startswith(self._others))
+        )
         return Identity(subject, named, "token"), expires
 
     def _remember(self, digest: bytes, identity: Identity, expires: float) -> None:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REMEMBERED = 16
-"""Request ids of the last alterations, kept in the table's record."""
+"""Request ids of the last alterations, or of the creation, kept in the table's record."""
 MAX_TOLD = 1000
 """Characters of the changes in an entry of the audit trail."""
 

@@ -11,10 +11,10 @@ import grpc.aio
 
 from distop.commit.files.storage import without_secrets
 from distop.coordinator.starting.body import check_scope, options_of
-from distop.coordinator.views.listing import PageToken, check_table, continued_listing, page_of
+from distop.coordinator.views.listing import PageToken, check_table, continued_listing, fitting, page_of
 from distop.coordinator.views.operations import timestamp
 from distop.coordinator.views.tables import ordering_message
-from distop.errors import ArgumentTooLarge, InvalidArgument
+from distop.errors import ArgumentTooLarge, CorruptRecord, InvalidArgument
 from distop.metastore.backlog.batches import (
     DONE,
     RUNNING,
@@ -103,12 +103,12 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             page = await first_of(
                 self._client, start, prefix_end(prefix), revision=token.revision, limit=size
             )
-        batches = [_batch(kv.key[len(prefix) :].decode(), kv, request) for kv in page.kvs]
+        batches = fitting([_batch(kv.key[len(prefix) :].decode(), kv, request) for kv in page.kvs])
         response = pb.ListBacklogResponse(
             batches=batches, ordering=ordering_message(keys.name, ordering_of(ordering), token.revision)
         )
-        if page.more:
-            last = page.kvs[-1].key[len(prefix) :].decode()
+        if page.more or len(batches) < len(page.kvs):
+            last = page.kvs[len(batches) - 1].key[len(prefix) :].decode()
             response.next_page_token = PageToken(token.revision, last).encode()
         return response
 
@@ -174,6 +174,14 @@ def _range_of(keys: TableKeys, request: pb.ListBacklogRequest) -> tuple[bytes, b
 
 
 def _batch(name: str, kv: KeyValue, request: pb.ListBacklogRequest) -> pb.Batch:
+    try:
+        return _readable_batch(name, kv, request)
+    except CorruptRecord as error:
+        name = name.partition(".")[2] if request.unordered else name
+        return pb.Batch(name=name, error=pb.OperationError(code=error.code, message=error.message))
+
+
+def _readable_batch(name: str, kv: KeyValue, request: pb.ListBacklogRequest) -> pb.Batch:
     if request.applied:
         done = decode(kv.value, AppliedRecord, kv.key)
         return pb.Batch(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
 from typing import Any
 
 import grpc
@@ -15,11 +15,12 @@ from google.protobuf.message import DecodeError, Message
 from distop.coordinator.access.authentication import Proof, bearer
 from distop.coordinator.access.callers import Caller, answer_to, caller
 from distop.coordinator.access.gate import Gate, seen_by
-from distop.coordinator.api.limits import Callers, address_of, caller_of
+from distop.coordinator.api.limits import Callers, address_of
 from distop.coordinator.api.texts import check_texts
 from distop.errors import DistopError, InvalidArgument, Unavailable
 from distop.errors.wire import abort
 from distop.metastore.etcd.deadline import within
+from distop.proto.addresses import caller_of
 from distop.proto.rights import OPEN
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,12 @@ _STARTS = frozenset({"StartOperation", "PreviewOperation", "EnqueueBatch", "Crea
 """Calls that create something persistent, or plan it."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def in_time(context: Context) -> AbstractContextManager[None]:
+    """Calls to etcd inside end before the caller's deadline, which would hide the reason for the wait."""
+    left: Any = context.time_remaining()  # None without a deadline, which the stubs do not say
+    return nullcontext() if left is None else within(left - min(left * 0.1, ANSWER_S))
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -78,12 +85,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         starts = method.rpartition("/")[2] in _STARTS
 
         async def call(data: bytes, context: Context) -> Any:
-            left: Any = context.time_remaining()  # None without a deadline, which the stubs do not say
-            # The reason for the wait must reach the caller before its own deadline hides it.
-            limit = within(left - min(left * 0.1, ANSWER_S)) if left is not None else nullcontext()
             address = caller_of(address_of(context))
             try:
-                with self._callers.call(address), limit:
+                with self._callers.call(address), in_time(context):
                     request = _request(decode, data)
                     who = await self._enter(method, request, context)
                     if starts:

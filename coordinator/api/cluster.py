@@ -17,14 +17,23 @@ from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.views.audits import audit_updates, entry_message
-from distop.coordinator.views.listing import PageToken, check_table, continued_listing, no_token, page_of
+from distop.coordinator.views.listing import (
+    PageToken,
+    check_table,
+    continued_listing,
+    fitting,
+    no_token,
+    page_of,
+)
 from distop.coordinator.views.operations import member_message
+from distop.coordinator.views.tables import read_member_messages
 from distop.coordinator.views.trail import Trail
 from distop.coordinator.work.work import Work
+from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.members.draining import set_draining
-from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune_softly, read_audit
@@ -50,13 +59,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
     async def ListMembers(  # noqa: N802 - the name of the RPC
         self, request: pb.ListMembersRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListMembersResponse:
-        keyspace = self._client.keyspace
-        response = pb.ListMembersResponse()
-        for role, prefix in (("coordinator", keyspace.coordinators), ("executor", keyspace.executors)):
-            for kv in (await self._client.scan(prefix)).kvs:
-                member = decode(kv.value, MemberRecord, kv.key)
-                response.members.append(member_message(member, role))
-        return response
+        return pb.ListMembersResponse(members=await read_member_messages(self._client))
 
     async def DrainCoordinator(  # noqa: N802
         self, request: pb.DrainCoordinatorRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -77,21 +80,21 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         self, request: pb.ListAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListAuditResponse:
         keyspace = self._client.keyspace
-        prefix = keyspace.audit_prefix
+        trails: tuple[bytes, ...] = (keyspace.audit_prefix, keyspace.denials_prefix)
         if request.table:
             keys = keyspace.table(check_table_name(request.table))
-            prefix = keys.audit_prefix
+            trails = (keys.audit_prefix,)
             await check_table(self._client, keys.name)
         size, token = await page_of(self._client, request)
         if token.after and not _ENTRY.fullmatch(token.after):
             raise no_token()
         with continued_listing():
             found, revision = await read_audit(
-                self._client, prefix, limit=size, revision=token.revision, before=token.after
+                self._client, *trails, limit=size, revision=token.revision, before=token.after
             )
-        response = pb.ListAuditResponse(entries=map(entry_message, found))
-        if len(found) == size:
-            response.next_page_token = PageToken(revision, found[-1].id).encode()
+        response = pb.ListAuditResponse(entries=fitting(list(map(entry_message, found))))
+        if len(found) == size or len(response.entries) < len(found):
+            response.next_page_token = PageToken(revision, response.entries[-1].id).encode()
         return response
 
     async def FollowAudit(  # noqa: N802
@@ -120,7 +123,10 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         for number, (table, get) in enumerate(zip(tables, gets, strict=True)):
             leader = read.one(number, get.key)
             if leader.exists:
-                record = decode(leader.value, LeaderRecord, leader.key)
+                try:
+                    record = decode(leader.value, LeaderRecord, leader.key)
+                except CorruptRecord:
+                    record = LeaderRecord(member="?")
                 response.leaders.append(
                     pb.Leader(
                         table=table,

@@ -3,8 +3,6 @@ later."""
 
 from __future__ import annotations
 
-import functools
-import ipaddress
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
@@ -17,6 +15,7 @@ import grpc.aio
 
 from distop.errors import Busy
 from distop.errors.base import RETRY_AFTER
+from distop.proto.addresses import plain_address
 
 CONNECTIONS = 1000
 """Connections to the gRPC port; more are closed at once."""
@@ -129,21 +128,4 @@ def address_of(context: grpc.aio.ServicerContext[Any, Any]) -> str:
     kind, _, rest = context.peer().partition(":")
     if kind not in ("ipv4", "ipv6"):
         return kind
-    return _plain(unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0])
-
-
-@functools.lru_cache(maxsize=_CALLERS)
-def _plain(host: str) -> str:
-    """An address in its usual form; IPv4 mapped into IPv6 is converted."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    return str(getattr(address, "ipv4_mapped", None) or address)
-
-
-def caller_of(address: str) -> str:
-    """The unit that counts as one caller: an address; for IPv6 a /64 network, which one host may own."""
-    if ":" not in address:
-        return address
-    return str(ipaddress.ip_network((address, 64), strict=False))
+    return plain_address(unquote(rest).rpartition(":")[0].strip("[]").partition("%")[0])

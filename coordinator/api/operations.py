@@ -15,6 +15,7 @@ import grpc.aio
 
 from distop.commit.files.storage import storage_of
 from distop.commit.files.traces import read_traces
+from distop.coordinator.api.calls import in_time
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
@@ -56,6 +57,7 @@ from distop.metastore.operations.starting import (
     start,
 )
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import (
     RUNNING,
     CancelRecord,
@@ -302,10 +304,13 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     async def ResolveOperation(  # noqa: N802
         self, request: pb.ResolveOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
-        operation, table, who, audit = self._asked(request, f"resolve-{request.action}")
+        request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
+        operation, table, who, audit = self._asked(request, f"resolve-{request.action}", request_id)
         decision = ResolveRecord(action=request.action, **who)
         try:
-            await request_resolve(self._client, table.operation(operation), decision, audit)
+            await request_resolve(
+                self._client, table.operation(operation), decision, request=request_id, also=(audit,)
+            )
         except OperationNotFound:
             raise await self._over(operation) from None
         log.info("resolve_requested", extra={"operation": str(operation), "action": decision.action})
@@ -346,12 +351,15 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             details={"operation": str(operation)},
         )
 
-    def _asked(self, request: Any, action: str) -> tuple[OperationId, TableKeys, dict[str, Any], Put]:
+    def _asked(
+        self, request: Any, action: str, request_id: str = ""
+    ) -> tuple[OperationId, TableKeys, dict[str, Any], Put]:
         """The operation, the keys of its table, the caller and the reason, and the audit entry."""
         operation = OperationId.parse(request.name)
         table = self._client.keyspace.table(operation.table)
         who = {"by": request.requested_by, "reason": request.reason, "at": time.time()}
-        return operation, table, who, audit_put(table, action, target=str(operation), **who)
+        audit = audit_put(table, action, target=str(operation), request_id=request_id, **who)
+        return operation, table, who, audit
 
     async def _get(self, operation: OperationId) -> pb.Operation:
         return await read_operation(self._client, operation, self._memory.leads)
@@ -378,6 +386,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 after=request.after_revision,
                 heartbeat_s=heartbeat_s,
                 stopping=self._stopping,
+                in_time=partial(in_time, context),
             )
             async with aclosing(stream):
                 async for update in stream:

@@ -13,13 +13,14 @@ import grpc.aio
 
 from distop.commit.iceberg.watermarks import is_after
 from distop.coordinator.api.stored import StoredCalls
-from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PageToken, no_token
-from distop.coordinator.views.operations import from_history
-from distop.errors import DistopError, InvalidArgument, NotFound, shortened
+from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
+from distop.coordinator.views.operations import timestamp
+from distop.errors import CorruptRecord, DistopError, InvalidArgument, NotFound, shortened
 from distop.metastore.etcd.txn import Txn
+from distop.metastore.operations.active import operations_in
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.names import check_table_name
-from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation import SUCCESS, HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.records.watermark_chunks import position
@@ -33,7 +34,6 @@ from distop.metastore.tables.watermarks import (
 )
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
-from distop.proto.json_text import from_json
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +69,15 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
             log.warning("table_unreadable", extra={"table": table.name, "error": str(error)})
         prefix = self._client.keyspace.table(table.name).history_prefix
         recent = await self._client.get_range(prefix, prefix_end(prefix), limit=RECENT, newest_first=True)
-        for kv in recent.kvs:
-            operation = self._client.keyspace.parse_history(kv.key)
-            ended = from_history(operation, decode(kv.value, HistoryRecord, kv.key), kv.mod_revision)
-            facts = from_json(ended.facts_json, "facts")
-            if ended.state == pb.SUCCEEDED and facts.get("rows") and facts.keys() >= _ADDED:
-                content.loaded_by, content.loaded_rows = ended.name, facts["rows"]
-                content.loaded_at.CopyFrom(ended.finished_at)
+        for operation, kv in operations_in(recent.kvs, self._client.keyspace.parse_history):
+            try:
+                ended = decode(kv.value, HistoryRecord, kv.key)
+            except CorruptRecord:
+                continue  # the doctor reports it
+            rows = ended.count("rows")
+            if ended.outcome == SUCCESS and rows and ended.facts.keys() >= _ADDED:
+                at = timestamp(ended.finished_at)
+                content.MergeFrom(pb.TableContent(loaded_by=str(operation), loaded_rows=rows, loaded_at=at))
                 break
         return content
 
@@ -121,13 +123,16 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
         def read() -> None:
             first = position(source) if source else b""
             entries = marks.between(max(first, after), prefix_end(first) if source else b"\xff")
+            used = 0
             for name, partition, value in entries:
-                if len(response.watermarks) == size:
+                mark = pb.Watermark(source=name, partition=partition, value=value)
+                used += mark.ByteSize()
+                if len(response.watermarks) == size or (response.watermarks and used > PAGE_BYTES):
                     last = response.watermarks[-1]
                     at = position(last.source, last.partition).decode()
                     response.next_page_token = PageToken(1, at).encode()
                     return
-                response.watermarks.add(source=name, partition=partition, value=value)
+                response.watermarks.append(mark)
 
         await self._in_thread(keys.name, "reading watermarks", read)
         return response

@@ -13,6 +13,7 @@ import msgspec
 
 from distop.commit.files.storage import without_secrets
 from distop.coordinator.schedules.conditions import check_measured, parse_condition
+from distop.coordinator.schedules.policy import check_times
 from distop.coordinator.schedules.times import check_cron, next_tick
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
@@ -24,7 +25,7 @@ from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name, check_table_name, unreadable
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.records.schedule import ScheduleRecord, Skip
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import acting, audit_put
 from distop.metastore.tables.schedules import (
@@ -169,8 +170,13 @@ def _listed(table: str, name: str, record: ScheduleRecord | CorruptRecord) -> pb
 
 def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedule:
     """A schedule in the form of the API."""
-    next_at = next_tick(record.cron, record.tick) if record.cron and record.pause is None else math.inf
-    skip = record.skip
+    next_at, skip = math.inf, record.skip
+    try:
+        check_times(record)
+        if record.cron and record.pause is None:
+            next_at = next_tick(record.cron, record.tick)
+    except CorruptRecord as error:
+        skip = Skip(code=error.code, message=error.message)
     return pb.Schedule(
         table=table,
         name=name,
@@ -188,5 +194,5 @@ def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedu
         operation=record.operation,
         skipped=record.skipped,
         skip=pb.OperationError(code=skip.code, message=skip.message) if skip is not None else None,
-        skipped_at=timestamp(skip.at) if skip is not None else None,
+        skipped_at=timestamp(skip.at) if skip is not None and skip.at else None,
     )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from distop.coordinator.work.work import LIMIT_S, Work
-from distop.errors import Busy, CallTimeout, PreconditionFailed, TableNotFound
+from distop.errors import CallTimeout, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.deadline import deadline
 from distop.metastore.etcd.txn import Get
@@ -55,22 +55,10 @@ class StoredCalls:
         hang.
         """
         limit_s = min(STORAGE_S, _PART * _left_s())
-        begun = False
-
-        def reading() -> T:
-            nonlocal begun
-            begun = True
-            return read()
-
+        what = f"a look into the storage of table {table.name!r}"
         try:
-            return await self._work.blocking(table.name, "a look into storage", reading, limit_s=limit_s)
+            return await self._work.blocking(table.name, what, read, limit_s=limit_s)
         except CallTimeout:
-            if not begun:
-                raise Busy(
-                    f"reads of storage that have not ended kept the one for table {table.name!r} waiting "
-                    f"for {max(limit_s, 0):.1f} s",
-                    details={"table": table.name},
-                ) from None
             raise PreconditionFailed(
                 f"the storage of table {table.name!r} has not answered for {max(limit_s, 0):.1f} s",
                 hint=f"check that the coordinators can reach {table.location}",

@@ -14,7 +14,7 @@ from distop.commit.cleanup.purge import check_purge, leave_files
 from distop.coordinator.api.altering import Altering
 from distop.coordinator.api.new_table import check_options
 from distop.coordinator.api.published import PublishedCalls
-from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, page_of
+from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, fitting, page_of
 from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
 from distop.coordinator.work.work import Work
 from distop.errors import (
@@ -22,6 +22,7 @@ from distop.errors import (
     InvalidArgument,
     LocationNotOwned,
     TableExists,
+    TableNotFound,
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
@@ -30,7 +31,7 @@ from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.locations import canonical
-from distop.metastore.records.names import check_new_name, check_table_name
+from distop.metastore.records.names import check_name, check_new_name, check_table_name
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import DropRecord, TableRecord
@@ -57,12 +58,14 @@ class TableService(PublishedCalls):
     async def CreateTable(  # noqa: N802 - the name of the RPC
         self, request: pb.CreateTableRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Table:
-        record = _checked(request)
+        request_id = check_name(request.request_id or uuid.uuid4().hex, "request_id")
+        record = _checked(request, request_id)
         await self._in_thread(record.name, "checking options", check_options, record, self._registry)
         keys = self._client.keyspace.table(record.name)
         by, at = record.created_by, record.created_at
         trails = (keys, keys.keyspace)
-        audit = [audit_put(trail, "create-table", by=by, target=record.name, at=at) for trail in trails]
+        tells = partial(audit_put, action="create-table", target=record.name, request_id=request_id)
+        audit = [tells(trail, by=by, at=at) for trail in trails]
         puts = (*table_puts(keys, record), *audit)
         tombstone, claim = keys.keyspace.dropped(record.name), Claim.of(keys.keyspace, record)
         txn = Txn(
@@ -75,11 +78,13 @@ class TableService(PublishedCalls):
                 details={"field": "options"},
             )
 
-        async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+        async def decide(read: TxnResult) -> tuple[Txn | None, None]:
             standing, dropped = read.one(0, keys.table), read.one(1, tombstone)
             if read.one(2, keys.view).exists:
                 raise TableExists(f"{record.name!r} is the name of a view", details={"table": record.name})
             if standing.exists:
+                if request_id in decode(standing.value, TableRecord, standing.key).altered:
+                    return None, None
                 raise TableExists(f"table {record.name!r} already exists", details={"table": record.name})
             if dropped.exists:
                 # The leftovers of an interrupted drop must not become this table's past.
@@ -88,18 +93,12 @@ class TableService(PublishedCalls):
             else:
                 claim.check([read.got(index) for index in range(3, len(reads))])
             reached("table.create.before")
-            return txn, True
-
-        def is_ours(read: TxnResult) -> bool | None:
-            # The record has an id of its own.
-            standing = read.one(0, keys.table)
-            ours = standing.exists and decode(standing.value, TableRecord, keys.table).uuid == record.uuid
-            return ours or None
+            return txn, None
 
         what, replied = f"table {record.name!r}", lambda: reached("table.create.after")
         reads = (Get(keys.table), Get(tombstone), Get(keys.view), *claim.reads())
         free = TxnResult(True, 0, ([],) * len(reads))  # the name is usually new: nothing is read first
-        await update(self._client, reads, decide, is_ours, what=what, first=free, replied=replied)
+        await update(self._client, reads, decide, what=what, first=free, replied=replied)
         await prune_softly(self._client, keys.keyspace.audit_prefix)
         return await read_table_message(self._client, record.name)
 
@@ -115,7 +114,10 @@ class TableService(PublishedCalls):
         response = pb.ListTablesResponse()
         with continued_listing():
             names, last = await first_tables(self._client, size, revision=token.revision, after=token.after)
-            response.tables.extend(await read_table_messages(self._client, names, token.revision))
+            found = await read_table_messages(self._client, names, token.revision)
+        response.tables.extend(fitting(found))
+        if len(response.tables) < len(found):
+            last = response.tables[-1].name
         if last:
             response.next_page_token = PageToken(token.revision, last).encode()
         return response
@@ -156,9 +158,10 @@ class TableService(PublishedCalls):
         action = "purge-table" if request.purge else "drop-table"
         audit = audit_put(keys.keyspace, action, by=by, target=keys.name, reason=request.reason, at=at)
         if request.purge:
-            await self._check_purge(keys)
+            await self._check_purge(keys, request.uuid)
 
         def tombstone(table: TableRecord) -> DropRecord:
+            _check_meant(table, request.uuid)
             return DropRecord(
                 name=keys.name,
                 location=table.location,
@@ -174,12 +177,13 @@ class TableService(PublishedCalls):
         await prune_softly(self._client, keys.keyspace.audit_prefix)
         return pb.DropTableResponse(location=record.location, purged=record.purge)
 
-    async def _check_purge(self, keys: TableKeys) -> None:
+    async def _check_purge(self, keys: TableKeys, meant: str) -> None:
         """Raises an error if the files of a table must not be removed: the folder is not its own."""
         kv = await self._client.get(keys.table)
         if not kv.exists:
             return  # its drop has begun, and the process that finishes it checks again
         table = decode(kv.value, TableRecord, kv.key)
+        _check_meant(table, meant)
         claim = Claim.of(keys.keyspace, table)
         standing = await self._client.get(claim.key)
         if not claim.is_mine(standing):
@@ -207,7 +211,16 @@ class TableService(PublishedCalls):
         return await read_table_message(self._client, keys.name)
 
 
-def _checked(request: pb.CreateTableRequest) -> TableRecord:
+def _check_meant(table: TableRecord, meant: str) -> None:
+    """Raises TableNotFound if the table is not the one with this uuid, if one is given."""
+    if meant and table.uuid != meant:
+        raise TableNotFound(
+            f"table {table.name!r} is another one by now: the one that is meant does not exist",
+            details={"table": table.name},
+        )
+
+
+def _checked(request: pb.CreateTableRequest, request_id: str) -> TableRecord:
     """The record of a new table, or an error that names the field."""
     name = check_table_name(check_new_name(request.name, "name"), "name")
     file_format = request.format or "iceberg"
@@ -224,4 +237,5 @@ def _checked(request: pb.CreateTableRequest) -> TableRecord:
         created_at=time.time(),
         created_by=request.created_by,
         uuid=uuid.uuid4().hex,
+        altered=[request_id],
     )

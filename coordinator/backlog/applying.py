@@ -2,7 +2,7 @@
 
 Applied batches leave the backlog, and the table's position moves. Failed ones stay, and the first blocks the
 table, unless the error is transient. Several that failed together are applied one by one afterwards: only
-that shows which of them is faulty.
+that shows which of them is faulty. Where rows may be in the table, each of them waits for a decision.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.operations.parking import COMPLETION_FAILED
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode
@@ -84,18 +85,19 @@ def _failed(
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []
     alone = len(arg.batches) > 1
-    # A cancellation concerns no batch: the caller who cancelled decides about the first one.
-    spent = failure.code == Cancelled.code if alone else not failure.passes
+    # A cancellation, or an abort, concerns no batch: whoever wanted it decides about the first one.
+    by_hand = failure.in_doubt or failure.code in (Cancelled.code, COMPLETION_FAILED)
+    spent = by_hand if alone else not failure.passes
     for _, kv, record in entries:
         attempts = record.attempts + (not alone)
         spent = spent or attempts >= ordering.max_attempts
-        left = msgspec.structs.replace(record, operation="", attempts=attempts, alone=alone or record.alone)
-        if not alone:
+        left = msgspec.structs.replace(record, operation="", attempts=attempts, in_doubt=failure.in_doubt)
+        left.alone = alone or record.alone
+        if not alone or failure.in_doubt:
             left.code, left.error = failure.code, shortened(failure.message, MAX_ERROR_LENGTH)
         ops.append(Put(kv.key, encode(left)))
     block = ordering.blocked
     if spent and block is None and entries:
-        block = Block(
-            batch=entries[0][0], code=failure.code, error=failure.message, operation=str(arg.id), at=now
-        )
+        message = shortened(failure.message, MAX_ERROR_LENGTH)
+        block = Block(batch=entries[0][0], code=failure.code, error=message, operation=str(arg.id), at=now)
     return msgspec.structs.replace(ordering, running="", blocked=block), ops

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -24,12 +23,7 @@ from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.call import Surroundings
 from distop.errors import OF_THE_WORLD, DistopError, LeadershipLost, LeaseLost, shortened
-from distop.metastore.backlog.batches import (
-    LATE,
-    MAX_ERROR_LENGTH,
-    BatchRecord,
-    Block,
-)
+from distop.metastore.backlog.batches import MAX_ERROR_LENGTH, BatchRecord, Block
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Put, Txn, absent, unchanged
@@ -87,6 +81,8 @@ class Drainer:
         self._unordered = UnorderedBatches(client, keys, planner, self._launcher, wall=wall)
         self.reader = Reader(client, keys)
         self._news = asyncio.Event()
+        self._again_s = FIRST_PAUSE_S
+        """How long to wait for an event while unordered batches are left that the last look has not seen."""
         self._stood_back = 0
         """The revision of a failed batch whose back-off is over."""
         self._flying = False
@@ -108,7 +104,7 @@ class Drainer:
 
     def heed(self) -> None:
         """Something has changed that may let a batch go on."""
-        self.resting = False
+        self.resting, self._again_s = False, FIRST_PAUSE_S
         self._news.set()
 
     def arrived(self, key: bytes) -> None:
@@ -120,20 +116,26 @@ class Drainer:
 
     async def run(self) -> None:
         """Drain until cancelled; raises when the epoch is over."""
+        failures = 0
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_AGAIN_S):
+            try:
+                async with asyncio.timeout(self._again_s if self.reader.more else LOOK_AGAIN_S):
                     await self._news.wait()
+            except TimeoutError:
+                self._again_s = min(2.0 * self._again_s, LOOK_AGAIN_S)
             self._news.clear()
             self._check()
             try:
-                pause = await self._look()
+                pause, failures = await self._look(), 0
             except (LeadershipLost, LeaseLost):
                 raise
-            except DistopError as error:
+            except Exception as error:
                 # No etcd, or no thread to plan: not the batch's fault.
-                log.warning("backlog_waits", extra={"table": self._keys.name, "error": str(error)})
-                pause = FIRST_PAUSE_S * random.uniform(0.5, 1.0)
+                defect = None if isinstance(error, DistopError) else error
+                fields = {"table": self._keys.name, "error": str(error)}
+                log.warning("backlog_waits", extra=fields, exc_info=defect)
+                pause = min(FIRST_PAUSE_S * 2.0**failures, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+                failures = min(failures + 1, 10)
             if pause:
                 await asyncio.sleep(pause)
                 self._news.set()
@@ -141,6 +143,8 @@ class Drainer:
     async def _look(self) -> float:
         """Do the next thing; return the seconds until the next look, 0 to wait for events."""
         backlog = await self.reader.read()
+        if backlog.paused:
+            self._launcher.forget()
         self._flying = bool(backlog.ordering.running)
         unordered = await self._unordered.look(backlog)
         ordered = await self._look_at_first(backlog, rests=unordered is None)
@@ -151,19 +155,18 @@ class Drainer:
             case InFlight(operation):
                 await self._check_flight(backlog, operation)
                 return 0.0
-            case Stop(late):
-                error = f"it sorts before {backlog.ordering.last!r}, which has already been applied"
-                await self._note(backlog, late, late.record, LATE, error)
+            case Stop(first, code, error):
+                await self._note(backlog, first, first.record, code, error)
                 return 0.0
             case Rest():
-                if rests:
+                if rests and not backlog.unreadable:
                     await self._rest(backlog)
                 return 0.0
             case Apply(batches):
                 first = batches[0]
                 if first.record.attempts and self._stood_back != first.kv.mod_revision:
                     self._stood_back = first.kv.mod_revision
-                    return min(FIRST_PAUSE_S * 2.0**first.record.attempts, LONGEST_PAUSE_S)
+                    return min(FIRST_PAUSE_S * 2.0 ** min(first.record.attempts, 10), LONGEST_PAUSE_S)
                 return await self._apply(backlog, batches)
 
     async def _check_flight(self, backlog: Backlog, name: str) -> None:

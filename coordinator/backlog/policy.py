@@ -10,8 +10,9 @@ import msgspec
 
 from distop.errors import Unavailable, as_distop
 from distop.errors.base import error_class
-from distop.metastore.backlog.batches import BatchRecord, OrderingRecord
+from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord
 from distop.metastore.etcd.txn import KeyValue, Put
+from distop.metastore.operations.parking import COMPLETION_FAILED
 from distop.metastore.records.operation import ErrorRecord
 from distop.metastore.records.record import encode
 
@@ -37,9 +38,11 @@ class Backlog:
     ordering_kv: KeyValue
     index_kv: KeyValue
     heads: Sequence[Waiting] = ()
-    """The first batches, in order: as many as one operation may apply."""
+    """The first batches, in order: as many as one operation may apply, up to one that cannot be read."""
     unordered: Sequence[Waiting] = ()
-    """The first of the unordered batches."""
+    """Some of the unordered batches; the next look sees the next ones."""
+    unreadable: bool = False
+    """Batches wait that this version cannot read; the next leader may be able to."""
     paused: bool = False
 
 
@@ -59,16 +62,16 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Stop:
-    """The first batch sorts before an applied one: it needs a decision."""
+    """The first batch needs a decision: it sorts before an applied one, or may have been applied in part."""
 
-    late: Waiting
+    first: Waiting
+    code: str
+    error: str
 
 
 @dataclass(frozen=True)
 class Rest:
-    """Nothing can be done before something changes; with the reason."""
-
-    why: str
+    """Nothing can be done before something changes."""
 
 
 Next: TypeAlias = Apply | InFlight | Stop | Rest
@@ -79,19 +82,15 @@ def decide(backlog: Backlog) -> Next:
     ordering = backlog.ordering
     if ordering.running:
         return InFlight(ordering.running)
-    if not backlog.heads:
-        return Rest("no batch is queued")
-    if backlog.paused:
-        return Rest("the table is paused")
-    if ordering.blocked is not None:
-        return Rest(f"batch {ordering.blocked.batch!r} blocks it: {ordering.blocked.code}")
-    if ordering.awaiting:
-        return Rest(f"batch {ordering.awaiting!r} waits for approval")
-    if ordering.gate != "open":
-        return Rest("its gate is closed")
-    if not backlog.heads[0].record.anyway and ordering.stops_at(backlog.heads[0].name):
-        return Stop(backlog.heads[0])
+    held = backlog.paused or ordering.blocked is not None or ordering.awaiting or ordering.gate != "open"
+    if held or not backlog.heads:
+        return Rest()
     first = backlog.heads[0].record
+    if first.in_doubt:
+        return Stop(backlog.heads[0], first.code, first.error)
+    if not first.anyway and ordering.stops_at(backlog.heads[0].name):
+        error = f"it sorts before {ordering.last!r}, which has already been applied"
+        return Stop(backlog.heads[0], LATE, error)
     together = [
         waiting
         for waiting in backlog.heads[: ordering.together]
@@ -114,6 +113,8 @@ class Failure:
     message: str
     passes: bool = False
     """Whether another attempt may succeed (B9)."""
+    in_doubt: bool = False
+    """Whether rows of its batches may be in the table."""
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
@@ -138,5 +139,6 @@ def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> Failure:
     if code == "JOB_FAILED" and failed:
         code = next(iter(failed.values())).partition(":")[0].strip() or code
     kind = error_class(code)
-    passes = code in _MISHAPS or kind is None or kind.retryable
+    # An operator has aborted it, and decides on its batches, too.
+    passes = code != COMPLETION_FAILED and (code in _MISHAPS or kind is None or kind.retryable)
     return Failure(error.code, error.message, passes=passes)

@@ -2,22 +2,28 @@
 
 etcd counts every key of a range, whatever the limit, and deleted ones for as long as it keeps their history.
 So a look begins after the finished batches and ends at a window. Keys before the first one, those of late
-batches, are read when the watch shows one.
+batches, are read when the watch shows one. Unordered batches take turns: what is in the way of the first ones
+need not be in the way of others.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import takewhile
 
 from distop.coordinator.backlog.policy import Backlog, Waiting
+from distop.errors import CorruptRecord
 from distop.metastore.backlog.batches import MAX_TOGETHER, WAITING, BatchRecord, ordering_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode
+
+log = logging.getLogger(__name__)
 
 WINDOW = 500
 """Batches after which a window ends. A look covers half of it on average; to find the next one etcd counts
@@ -39,6 +45,10 @@ class Reader:
         self._late = True
         self._lowest: bytes | None = None
         """New batches since the last read was sent."""
+        self._unordered_after = self._last_unordered = b""
+        """Keys after which the unordered batches of this read begin, and of the next; empty: the first."""
+        self._told: set[int] = set()
+        """Revisions of the batches that were logged as unreadable."""
         self._heard_up_to = 0
         self._heard = asyncio.Event()
 
@@ -58,12 +68,17 @@ class Reader:
         self._heard.set()
 
     async def read(self) -> Backlog:
-        """The backlog at one revision: the first ordered batches, and some unordered ones."""
-        whole = self._late
+        """The backlog at one revision: the first ordered batches, and the next unordered ones."""
+        whole, self._unordered_after = self._late, self._last_unordered
         backlog = await self._read()
         if not whole and not await self._has_heard(backlog.index_kv.mod_revision):
             self._late = True
         return backlog if whole or not self._late else await self._read()
+
+    @property
+    def more(self) -> bool:
+        """Whether there are unordered batches that the last read has left out."""
+        return bool(self._unordered_after or self._last_unordered)
 
     async def _has_heard(self, revision: int) -> bool:
         """Whether every batch of that read is known: each is written together with the index."""
@@ -80,33 +95,52 @@ class Reader:
         try:
             while True:
                 start = keys.backlog_prefix if whole else self._cursor + b"\0"
+                next_unordered = max(keys.unordered(WAITING), self._unordered_after + b"\0")
                 wanted = [
                     Get(keys.ordering),
                     Get(keys.backlog_index),
                     Get(keys.pause),
                     Get(start, self._ordered.end, limit=MAX_TOGETHER),
-                    Get(keys.unordered(WAITING), self._unordered.end, limit=MAX_TOGETHER),
+                    Get(next_unordered, self._unordered.end, limit=MAX_TOGETHER),
                 ]
                 read = await self._client.read_at_once(wanted)
                 heads, unordered = read.got(3), read.got(4)
-                if not await self._ordered.misses(heads) and not await self._unordered.misses(unordered):
+                if await self._ordered.misses(heads) or await self._unordered.misses(unordered):
+                    continue
+                if unordered or not self._unordered_after:
                     break
+                self._unordered_after = b""
         except BaseException:
             self._late = True
             raise
+        self._last_unordered = unordered[-1].key if len(unordered) == MAX_TOGETHER else b""
         ordering_kv = read.one(0, keys.ordering)
         ordering = ordering_of(ordering_kv)
         self._cursor = keys.backlog(ordering.last)
         lowest = [key for key in (self._lowest, *(kv.key for kv in heads[:1])) if key is not None]
         self._late = self._late or any(key <= self._cursor for key in lowest)
+        ordered = [self._waiting(keys.backlog_prefix, kv) for kv in heads]
+        others = [self._waiting(keys.unordered(WAITING), kv) for kv in unordered]
         return Backlog(
             ordering=ordering,
             ordering_kv=ordering_kv,
             index_kv=read.one(1, keys.backlog_index),
-            heads=[_waiting(keys.backlog_prefix, kv) for kv in heads],
-            unordered=[_waiting(keys.unordered(WAITING), kv) for kv in unordered],
+            heads=[waiting for waiting in takewhile(bool, ordered) if waiting],
+            unordered=[waiting for waiting in others if waiting],
+            unreadable=None in ordered or None in others,
             paused=bool(read.got(2)),
         )
+
+    def _waiting(self, prefix: bytes, kv: KeyValue) -> Waiting | None:
+        """The batch at this key; ``None`` if it cannot be read, such as that of a newer version."""
+        try:
+            record = decode(kv.value, BatchRecord, kv.key)
+        except CorruptRecord as error:
+            if kv.mod_revision not in self._told:
+                log.error("batch_unreadable", extra={"table": self._keys.name, "error": str(error)})
+            self._told.add(kv.mod_revision)
+            return None
+        return Waiting(name=kv.key[len(prefix) :].decode(), record=record, kv=kv)
 
 
 class _Reach:
@@ -127,8 +161,3 @@ class _Reach:
             if page.more:
                 self.end = page.kvs[-1].key + b"\0"
         return False
-
-
-def _waiting(prefix: bytes, kv: KeyValue) -> Waiting:
-    record = decode(kv.value, BatchRecord, kv.key)
-    return Waiting(name=kv.key[len(prefix) :].decode(), record=record, kv=kv)

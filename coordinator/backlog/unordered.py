@@ -78,12 +78,10 @@ class UnorderedBatches:
             running, prefix_end(running), keys_only=True, limit=MAX_RUNNING + 1
         )
         free, pauses, now = MAX_RUNNING - len(page.kvs), [0.0], self._clock()
-        revisions = {waiting.kv.mod_revision for waiting in backlog.unordered}
-        self._due = {revision: due for revision, due in self._due.items() if revision in revisions}
         for waiting in backlog.unordered[: max(0, free)]:
             record, revision = waiting.record, waiting.kv.mod_revision
             if record.attempts:
-                pause = min(FIRST_PAUSE_S * 2.0**record.attempts, LONGEST_PAUSE_S)
+                pause = min(FIRST_PAUSE_S * 2.0 ** min(record.attempts, 10), LONGEST_PAUSE_S)
                 if (left := self._due.setdefault(revision, now + pause) - now) > 0:
                     pauses.append(left)
                     continue
@@ -95,6 +93,7 @@ class UnorderedBatches:
                 await self._failed(waiting, error)
                 started = Launched.LOST
             if started is not Launched.IN_THE_WAY:
+                self._due.pop(revision, None)
                 pauses.append(FIRST_PAUSE_S)  # for the batches after the examined ones
         return min((pause for pause in pauses if pause), default=0.0)
 

@@ -15,8 +15,8 @@ from distop.coordinator.work.work import Work
 from distop.errors import OF_THE_WORLD, UnknownOperationType
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import until_absent
-from distop.metastore.operations import retention
 from distop.metastore.operations.ending import collect
+from distop.metastore.operations.retention import prune_after
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import ErrorRecord, HistoryRecord, JobRecord
 from distop.metastore.records.record import decode
@@ -48,8 +48,7 @@ class Collector:
             await self._sweep(keys, tracked, check)
         await collect(self._client, keys, tracked.keys)
         tracked.gone = True
-        if tracked.arg.instance % retention.EVERY == 0:
-            await retention.prune(self._client, keys, now=self._wall())
+        await prune_after(self._client, keys, tracked.arg.id, now=self._wall())
 
     async def _sweep(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> None:
         """Remove staged files that were not published. Without a record of the outcome nothing is removed."""

@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from distop.commit.steps.facts import NOT_UNDONE
 from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.external import ExternalSteps
 from distop.coordinator.completion.finishing import Finishing
@@ -117,17 +118,18 @@ class Completion:
         """Whether it changes more than the history: outputs, watermarks, or the effect of a hook.
 
         A dynamic plan always does: only a seal decides which results count. A user-defined type is not asked:
-        a type with commit steps has effects.
+        a type with commit steps has effects. Never raises.
         """
         if arg.dynamic:
             return True
         try:
             kind = self._registry.get(arg.type)
-        except UnknownOperationType:
-            return True  # unknown here
-        if arg.watermarks or _is_hooked(kind):
+            if arg.watermarks or _is_hooked(kind):
+                return True
+            return bool(kind.commit_steps(arg)) if is_own(kind, "commit_steps") else True
+        except Exception:
+            # Such as a type or a mode of another version: its completion fails, and the table's others go on.
             return True
-        return bool(kind.commit_steps(arg)) if is_own(kind, "commit_steps") else True
 
     async def finish(
         self,
@@ -146,13 +148,19 @@ class Completion:
         check:
             Raises when this process may no longer act as the leader; also called from other threads.
         """
-        if tracked.state == ABORTING:
-            await self._bury(keys, tracked, epoch, check)
-            return
+        try:
+            if tracked.state == ABORTING:
+                await self._bury(keys, tracked, epoch, check)
+            else:
+                await self._complete(keys, tracked, epoch, check)
+        except Interrupted:
+            return  # the decision, or the end, is in etcd
+
+    async def _complete(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
+    ) -> None:
         try:
             await self._publish(keys, tracked, epoch, check)
-        except Interrupted:
-            return  # the decision is in etcd
         except OperationPaused:
             raise
         except OF_THE_WORLD:
@@ -176,11 +184,27 @@ class Completion:
     async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
-        facts = error.facts | await self._external.undo(keys, tracked, epoch, check)
+        facts = error.facts | await self._undo(keys, tracked, epoch, check)
         facts |= await self._abort(tracked, epoch, error, check)
         history = self._finishing.history(tracked, outcome, error=error, facts=facts)
         async with self.memory.turn(keys).lock:
             await self._finishing.send(keys, tracked, epoch, None, history, ())
+
+    async def _undo(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
+    ) -> dict[str, Any]:
+        """Undo its external steps; return facts about that, also if it failed."""
+        try:
+            return await self._external.undo(keys, tracked, epoch, check)
+        except OF_THE_WORLD:
+            raise
+        except Exception as raised:
+            # Such as a log that this version cannot read. The table must not wait for it for ever.
+            if not await self.parking.gave_up(tracked, epoch, raised):
+                raise
+            log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(raised)})
+            # What they have made may be in use: nothing of it is swept.
+            return {"undoError": text_of(raised), NOT_UNDONE: 1}
 
     async def _abort(
         self, tracked: Tracked, epoch: Epoch, error: ErrorRecord, check: Callable[[], None]

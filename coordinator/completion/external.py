@@ -5,14 +5,12 @@ The next leader of the table finds the log and continues.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from distop.commit.steps.facts import NOT_UNDONE
 from distop.coordinator.completion.outside import Outside
-from distop.coordinator.completion.parking import text_of
 from distop.coordinator.completion.publication import (
     context_of,
     read_base,
@@ -22,7 +20,6 @@ from distop.coordinator.completion.publication import (
 )
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.call import Surroundings
-from distop.errors import OF_THE_WORLD
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.steplog import CommitStepStore
@@ -34,8 +31,6 @@ if TYPE_CHECKING:
     from distop.commit.steps.contract import StepContext
     from distop.commit.steps.execution import Undone
     from distop.metastore.records.sequence import CommitSequence
-
-log = logging.getLogger(__name__)
 
 
 class ExternalSteps:
@@ -74,20 +69,13 @@ class ExternalSteps:
         self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
     ) -> dict[str, Any]:
         """Undo logged steps where possible; return facts about those that could not be undone."""
-        try:
-            sequence = await self._store.load(self._client, tracked.keys)
-            if sequence is None:
-                return {}
-            view = await read_view(self._client, tracked)
-            context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
-            call = partial(_undo, sequence, context)
-            came = await self._outside.run(tracked, epoch, "taking the commit steps back", call, check)
-        except OF_THE_WORLD:
-            raise
-        except Exception as error:
-            # Such as a log that this version cannot read. The table must not wait for it for ever.
-            log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(error)})
-            return {"undoError": text_of(error)}
+        sequence = await self._store.load(self._client, tracked.keys)
+        if sequence is None:
+            return {}
+        view = await read_view(self._client, tracked)
+        context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
+        call = partial(_undo, sequence, context)
+        came = await self._outside.run(tracked, epoch, "taking the commit steps back", call, check)
         return {"stepsUndone": came.undone, NOT_UNDONE: len(came.left)}
 
 

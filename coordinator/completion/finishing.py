@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from distop.commit.steps.facts import NOT_UNDONE
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import failure_of
 from distop.coordinator.completion.publication import joined
@@ -17,9 +19,9 @@ from distop.errors import DistopError, OperationPaused, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations import retention
 from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish
 from distop.metastore.operations.pausing import is_paused
+from distop.metastore.operations.retention import prune_after
 from distop.metastore.operations.series import continued
 from distop.metastore.operations.starting import FollowUpStart
 from distop.metastore.records.keyspace import TableKeys
@@ -56,14 +58,18 @@ class Finishing:
         """
         turn = self._memory.turn(keys)
         failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
-        share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
-        if tracked.arg.series and failure is None:
-            history, line = await continued(self._client, keys, tracked.arg, history)
-            share += line
+        if failure is not None and history.facts.get(NOT_UNDONE):
+            left = "some commit steps remain in effect: skip its batches if their rows are in the table"
+            message = f"{left}; {failure.message}"
+            failure = replace(failure, message=message, passes=False, in_doubt=True)
         leave_keys = tracked.arg.stages_files or tracked.total > MAX_KEYS_IN_FINISH
         operation = tracked.keys.operation
         fields = {"table": keys.name, "operation": str(operation), "epoch": epoch.revision}
         try:
+            share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
+            if tracked.arg.series and failure is None:
+                history, line = await continued(self._client, keys, tracked.arg, history)
+                share += line
             async with turn.sending:
                 run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
                 plan = Finish(
@@ -94,8 +100,8 @@ class Finishing:
                 log.info("operation_started", extra={**fields, "operation": str(follow_up.arg.id)})
             tracked.set_state(b"", revision)
             tracked.gone = not leave_keys
-            if not leave_keys and tracked.arg.instance % retention.EVERY == 0:
-                await retention.prune(self._client, keys, now=self._wall())
+            if not leave_keys:
+                await prune_after(self._client, keys, operation, now=self._wall())
             return True
         self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)

@@ -27,7 +27,7 @@ TELL_S = LONG_S
 
 
 class Interrupted(BaseException):
-    """The outcome of the call is no longer needed. Not an ``Exception``: the call has not failed."""
+    """The outcome of a call is no longer needed. Not an ``Exception``: nothing has failed."""
 
 
 class Outside:

@@ -123,7 +123,13 @@ class Parking:
     async def resolve(self, tracked: Tracked, epoch: Epoch, decision: ResolveRecord) -> None:
         """Act on the decision about a parked operation."""
         acted = await apply_resolve(
-            self._client, tracked.keys, epoch, tracked.completion, decision, now=self._wall()
+            self._client,
+            tracked.keys,
+            epoch,
+            tracked.completion,
+            decision,
+            decided=tracked.decision_revision,
+            now=self._wall(),
         )
         tracked.decision = None
         if acted is None:

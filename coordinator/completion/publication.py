@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from distop.coordinator.completion.outside import Interrupted
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
@@ -61,8 +62,12 @@ async def read_base(client: EtcdClient, keys: TableKeys, arg: OperationArg) -> B
 
 async def read_jobs(client: EtcdClient, keys: OperationKeys) -> Mapping[str, JobRecord]:
     """Partition -> the result of its job."""
+    return _jobs_among((await client.scan(keys.prefix)).kvs, keys)
+
+
+def _jobs_among(kvs: Iterable[KeyValue], keys: OperationKeys) -> Mapping[str, JobRecord]:
     jobs = {}
-    for kv in (await client.scan(keys.prefix)).kvs:
+    for kv in kvs:
         named = keys.partition_of(kv.key)
         if named is not None and named[1] == "state":
             jobs[named[0]] = decode(kv.value, JobRecord, kv.key)
@@ -83,8 +88,17 @@ def check_run(arg: OperationArg, jobs: Mapping[str, JobRecord], run: RunRecord) 
 
 
 async def read_view(client: EtcdClient, tracked: Tracked) -> OperationView:
-    """A sealed operation with the results of its jobs, for its type and its commit steps."""
-    jobs = await read_jobs(client, tracked.keys)
+    """A sealed operation with the results of its jobs, for its type and its commit steps.
+
+    Raises :class:`Interrupted` if its state is another one now: after a finish whose replies were all lost
+    there are no results any more.
+    """
+    found = await client.scan(tracked.keys.prefix)
+    state = next((kv.value for kv in found.kvs if kv.key == tracked.keys.state), b"")
+    if state != tracked.state:
+        tracked.set_state(state, found.revision)
+        raise Interrupted
+    jobs = _jobs_among(found.kvs, tracked.keys)
     if tracked.arg.dynamic and tracked.state == COMMITTING:
         check_run(tracked.arg, jobs, tracked.run)
     return OperationView(arg=tracked.arg, jobs=jobs, token=token_of(tracked.arg))

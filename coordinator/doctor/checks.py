@@ -56,6 +56,8 @@ def _records(seen: TableSeen) -> Iterator[Finding]:
                 read(kv)
         except CorruptRecord as error:
             yield seen.unreadable(kv.key, error.message)
+    for key, why in seen.unparsed.items():
+        yield seen.unreadable(key, why)
     left = seen.own_keys or any(one.keys_count for one in seen.operations.values())
     if left and not (seen.table.exists or seen.dropped.exists):
         yield seen.finding(

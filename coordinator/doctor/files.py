@@ -16,6 +16,7 @@ from distop.commit.index.manifest import FOLDER as INDEX
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.writing.prepared import is_spared
 from distop.coordinator.doctor.findings import Finding, RemoveFiles
+from distop.coordinator.doctor.fixes import needs_no_files
 from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.records.operation import HistoryRecord
@@ -54,7 +55,7 @@ def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, Operat
     args = (one.tracked.arg for one in seen.operations.values() if one.tracked is not None)
     live = {f"{arg.type}-{arg.uuid}" for arg in args}
     ended = {
-        f"{operation.type}-{record.uuid}": (operation, record.outcome)
+        f"{operation.type}-{record.uuid}": (operation, needs_no_files(record))
         for operation, record in histories(seen).items()
         if record.uuid
     }
@@ -65,12 +66,12 @@ def unowned_folders(seen: TableSeen, folders: Iterable[str]) -> dict[str, Operat
         name = folder.rpartition("/")[2]
         if name in live:
             continue
-        operation, outcome = ended.get(name, (None, ""))
+        operation, needless = ended.get(name, (None, False))
         if operation is None and folder.startswith(f"{INDEX}/"):
             continue  # no snapshot refers to parts of an index, and they may be older than the history
         if operation is None:
             found[folder] = None
-        elif outcome in ("failed", "cancelled") or passing(folder):
+        elif needless or passing(folder):
             found[folder] = operation
     return found
 

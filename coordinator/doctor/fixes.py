@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from distop.commit.steps.facts import NOT_UNDONE
 from distop.coordinator.doctor.findings import Change, CollectKeys, Finding, RemoveFiles, Reported
-from distop.errors import DistopError
+from distop.errors import as_distop
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.etcd.txn import Get, Put, Txn
 from distop.metastore.etcd.update import settle
 from distop.metastore.operations.ending import collect
 from distop.metastore.records.operation import HistoryRecord
@@ -60,19 +61,27 @@ async def apply(fixing: Fixing, finding: Finding) -> Reported:
     try:
         match fix:
             case Change():
-                txn = Txn(fix.txn.compares, (*fix.txn.then, entry), fix.txn.otherwise)
-                done = (await settle(client, txn, patience_s=client.config.timeout_s)).succeeded
+                # The entry of an earlier copy, whose reply was lost.
+                txn = Txn(fix.txn.compares, (*fix.txn.then, entry), (Get(entry.key),))
+                settled = await settle(client, txn, patience_s=client.config.timeout_s)
+                done = settled.succeeded or settled.one(0, entry.key).exists
             case CollectKeys():
                 keys = client.keyspace.table(fix.operation.table)
                 await fixing.record(entry)
                 done = await collect(client, keys, keys.operation(fix.operation)) > 0
             case RemoveFiles():
                 done = await _removed(fixing, fix, entry)
-    except DistopError as error:
+    except Exception as raised:  # any error of etcd or of a file system
+        error = as_distop(raised)
         return Reported(finding, outcome=f"failed: {error.code}: {error.message}")
     fields = {"table": finding.table, "operation": finding.operation, "code": finding.code, "done": done}
     log.info("doctor_fix", extra=fields)
     return Reported(finding, fixed=done, outcome=fix.does if done else MOVED)
+
+
+def needs_no_files(history: HistoryRecord) -> bool:
+    """Whether an operation has ended and published nothing. Commit steps that remain in effect may have."""
+    return history.outcome in ("failed", "cancelled") and not history.facts.get(NOT_UNDONE)
 
 
 async def _removed(fixing: Fixing, fix: RemoveFiles, entry: Put) -> bool:
@@ -85,8 +94,7 @@ async def _removed(fixing: Fixing, fix: RemoveFiles, entry: Put) -> bool:
     ]
     if not history.exists or arg.exists or state.exists:
         return False
-    outcome = decode(history.value, HistoryRecord, history.key).outcome
-    if outcome not in ("failed", "cancelled") and not fix.passing:
+    if not fix.passing and not needs_no_files(decode(history.value, HistoryRecord, history.key)):
         return False
     await fixing.record(entry)
     return bool(await fixing.in_thread(fix.operation.table, fixing.remove, fix) > 0)

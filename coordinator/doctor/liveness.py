@@ -69,11 +69,15 @@ def _calls(seen: TableSeen, now: float, patience: Patience) -> Iterator[Finding]
 
 
 def _held_up(seen: TableSeen, now: float) -> Iterator[Finding]:
-    """What executors say of the operations that they run."""
-    names = {str(one): one for one in seen.operations}
+    """What executors say of the running operations; for a moment they say it of one that has ended, too."""
+    running = {
+        str(name): name
+        for name, one in seen.operations.items()
+        if one.tracked is not None and one.tracked.state == RUNNING
+    }
     for member in seen.members.members:
         for one in member.record.held_up:
-            if (operation := names.get(one.operation)) is not None:
+            if (operation := running.get(one.operation)) is not None:
                 yield seen.finding(
                     "JOBS_HELD_UP",
                     operation=operation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterator
 from dataclasses import dataclass
 
+from distop.coordinator.access.callers import caller
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text, unreadable_record
 from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord
@@ -99,11 +100,15 @@ def check_location(seen: TableSeen) -> Iterator[Finding]:
     rivals = claim.rivals(seen.claims)
     for kv in rivals:
         other = owner_of(kv)
+        # The key of a claim tells where the other table lives.
+        hidden = other is not None and not caller().sees(other.table)
+        says = "another claim" if hidden else text(kv.key)
+        owner = "another table" if hidden else f"table {other.table if other else '?'!r}"
         yield seen.finding(
             "LOCATION_SHARED",
             subject=text(kv.key),
-            sentence=f"table {seen.name!r} lives at {record.location}, and {text(kv.key)} says "
-            f"that this folder, one above it or one in it belongs to table {other.table if other else '?'!r}",
+            sentence=f"table {seen.name!r} lives at {record.location}, and {says} says that this folder, one "
+            f"above it or one in it belongs to {owner}",
             remedy="remove no files of either; copy one of them into a folder of its own, then drop it here "
             "without --purge",
         )

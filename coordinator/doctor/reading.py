@@ -6,8 +6,8 @@ progress.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
+from contextlib import aclosing, suppress
 from itertools import islice
 
 from distop.coordinator.doctor.seen import MAX_BATCHES, Members, MemberSeen, OperationSeen, TableSeen
@@ -42,7 +42,7 @@ async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:
     """Names of all tables with keys at ``revision``, also of those missing in the index.
 
     One key of a request checks whether keys exist between those of two tables that follow each other in the
-    index, however many keys the tables have.
+    index, however many keys the tables have. Keys that cannot be those of a table are left out.
     """
     space = client.keyspace
     listed = [name async for names, _ in table_names(client, revision=revision) for name in names]
@@ -58,8 +58,12 @@ async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:
     for index, gap in enumerate(gaps):
         kvs = found.got(index)
         while kvs:
-            others.append(space.table_of(kvs[0].key))
-            start = prefix_end(space.table(others[-1]).prefix)
+            # Of the key, not of the name: a name that was not escaped may sort before its own key.
+            below = space.prefix + kvs[0].key[len(space.prefix) :].split(b".", 1)[0] + b"."
+            with suppress(UnicodeDecodeError):
+                name = space.table_of(below)
+                others += [name] if space.table(name).prefix == below else []
+            start = prefix_end(below)
             if start >= gap.end:
                 break
             page = await client.get_range(start, gap.end, revision=revision, keys_only=True, limit=1)
@@ -220,10 +224,21 @@ def _table_seen(keys: TableKeys, members: Members, found: list[list[KeyValue]]) 
     for kv in every:
         _note(seen, kv)
     space = keys.keyspace
-    seen.history = {space.parse_history(kv.key): kv for kv in history}
+    for kv in history:
+        if (operation := _parsed(seen, kv, space.parse_history)) is not None:
+            seen.history[operation] = kv
     for kv in active:
-        _seen_operation(seen, space.parse_active(kv.key)).active = kv
+        if (operation := _parsed(seen, kv, space.parse_active)) is not None:
+            _seen_operation(seen, operation).active = kv
     return seen
+
+
+def _parsed(seen: TableSeen, kv: KeyValue, parse: Callable[[bytes], OperationId]) -> OperationId | None:
+    try:
+        return parse(kv.key)
+    except (CorruptRecord, UnicodeDecodeError) as error:
+        seen.unparsed[kv.key] = str(error)
+        return None
 
 
 def _claims(seen: TableSeen) -> list[Get]:

@@ -32,7 +32,7 @@ from distop.coordinator.doctor.reading import (
 from distop.coordinator.doctor.schedules import check_schedules
 from distop.coordinator.doctor.seen import TableSeen
 from distop.coordinator.work.work import LIMIT_S, Work
-from distop.errors import CorruptRecord, DistopError, TableNotFound
+from distop.errors import Compacted, CorruptRecord, DistopError, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
 from distop.metastore.etcd.txn import Get, KeyValue
@@ -189,6 +189,8 @@ class Doctor:
             await asyncio.sleep(LOOK_EVERY_S)
             again: dict[tuple[str, ...], Finding] = {one.identity: one for one in await look(what)}
             suspects = {identity: again[identity] for identity in suspects.keys() & again.keys()}
+            # A fix compares what was seen last: a busy table has moved on since the first look.
+            confirmed |= {identity: again[identity] for identity in confirmed.keys() & again.keys()}
         findings = worst(list(confirmed.values()))
         if not what.fix:
             return [Reported(one) for one in findings]
@@ -216,32 +218,53 @@ class Doctor:
         return list(zip(seen, await asyncio.gather(*looks), strict=True))
 
     async def _look_at(
-        self, seen: TableSeen, record: TableRecord | None, folders: list[str], what: Examination
+        self, seen: TableSeen, record: TableRecord | None, folders: list[str] | Exception, what: Examination
     ) -> list[Finding]:
         findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
         findings += [*check_backlog(seen, what.patience), *check_pauses(seen), *check_location(seen)]
         findings += check_schedules(seen)
         if record is not None:
-            findings += await self._look_at_files(seen, record, folders, what)
+            findings += await self._files_of(seen, record, folders, what)
         return findings
+
+    async def _files_of(
+        self, seen: TableSeen, table: TableRecord, folders: list[str] | Exception, what: Examination
+    ) -> list[Finding]:
+        """What is wrong with its files; that they cannot be looked at ends the looks at no other table."""
+        try:
+            try:
+                return await self._look_at_files(seen, table, folders, what)
+            except Compacted:
+                seen = await read_table(self._client, seen.name)
+                return await self._look_at_files(seen, table, folders, what)
+        except Exception as error:  # any error of etcd or of a file system
+            return [
+                seen.finding(
+                    "FOLDER_UNREADABLE",
+                    persists_s=1.0,
+                    sentence=f"the files of table {seen.name!r} could not be looked at "
+                    f"({type(error).__name__}: {error})",
+                    remedy="give this coordinator access to the table's location, or try again later",
+                )
+            ]
 
     async def _records(self, names: Sequence[str]) -> list[TableRecord | None]:
         keys = [self._client.keyspace.table(name).table for name in names]
         read = await self._client.read_many([Get(key) for key in keys])
         return [_record_of(read.one(index, key)) for index, key in enumerate(keys)]
 
-    async def _staged_folders(self, table: TableRecord | None) -> list[str]:
+    async def _staged_folders(self, table: TableRecord | None) -> list[str] | Exception:
         if table is None:
             return []
         from distop.commit.cleanup.inspection import staged_folders
 
         try:
             return await self._blocking(table.name, staged_folders, table)
-        except Exception:  # the check of the head reports unreadable storage
-            return []
+        except Exception as error:  # reported among the findings about files
+            return error
 
     async def _look_at_files(
-        self, seen: TableSeen, table: TableRecord, folders: list[str], what: Examination
+        self, seen: TableSeen, table: TableRecord, folders: list[str] | Exception, what: Examination
     ) -> list[Finding]:
         from distop.commit.cleanup.inspection import staged_files
         from distop.coordinator.doctor.files import check_head, check_staged, unowned_folders
@@ -254,6 +277,10 @@ class Doctor:
             if view is not None:
                 chunks = ChunkReader(self._client, table, seen.revision)
                 findings += await self._blocking(seen.name, check_head, seen, head, view, chunks)
+        if isinstance(folders, Exception):
+            if findings:
+                return findings  # such as a head that cannot be read, either
+            raise folders
         unowned = unowned_folders(seen, folders)
         files: dict[str, list[Entry]] = {}
         for folder, operation in unowned.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
 from distop.coordinator.doctor.seen import TableSeen
+from distop.coordinator.schedules.policy import check_times
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import Delete, Txn, absent, unchanged
 from distop.metastore.records.record import decode
@@ -17,7 +18,7 @@ def check_schedules(seen: TableSeen) -> Iterator[Finding]:
     """Problems of a table's schedules."""
     for kv in seen.schedules:
         try:
-            decode(kv.value, ScheduleRecord, kv.key)
+            check_times(decode(kv.value, ScheduleRecord, kv.key))
         except CorruptRecord as error:
             yield seen.unreadable(kv.key, error.message)
     agenda, table = seen.agenda, seen.table

@@ -115,6 +115,8 @@ class TableSeen:
     next_instances: dict[str, KeyValue] = field(default_factory=dict)
     operations: dict[OperationId, OperationSeen] = field(default_factory=dict)
     history: dict[OperationId, KeyValue] = field(default_factory=dict)
+    unparsed: dict[bytes, str] = field(default_factory=dict)
+    """Keys of its history, and of the index of active operations, that name no operation, and why."""
     own_keys: int = 0
     """Keys that belong to no operation."""
 

@@ -62,7 +62,7 @@ class Acting:
         else:
             slot.failures += 1
             self._metrics.action_failed(slot.tracked.arg.type, error)
-            pause = min(FIRST_PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
+            pause = min(FIRST_PAUSE_S * 2.0 ** min(slot.failures, 10), LONGEST_PAUSE_S)
             slot.not_before = now + pause
             defect = None if isinstance(error, DistopError) else error
             fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}

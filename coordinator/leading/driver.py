@@ -34,6 +34,7 @@ from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.etcd.watch import until_absent, watch
 from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession, boot_clock
+from distop.metastore.operations.active import operations_in
 from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import OperationArg
@@ -183,8 +184,8 @@ class TableDriver:
             raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
         if read.counts[2] > len(active):
             active = (await self._client.scan(prefix, revision=revision, keys_only=True)).kvs
-        for kv in active:
-            await self._track(self._keys.keyspace.parse_active(kv.key), revision)
+        for operation, _ in operations_in(active, self._keys.keyspace.parse_active):
+            await self._track(operation, revision)
         self._listed = True
         if self._drainer is not None:
             self._drainer.begin(revision, work=bool(read.got(1)))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, TypeAlias
 
 from distop.commit.cleanup.purge import leave_files
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import DropRecord
 from distop.metastore.tables.dropping import finish_drop
@@ -23,20 +24,24 @@ LOOK_EVERY_S = 10.0
 PURGING_S = 600.0
 """How long a caller may take to remove very many files before another process begins to remove them, too."""
 
-PAGE = 100
-"""Most tombstones handled in one check; the others follow when these are gone."""
+AT_ONCE = 100
+"""Most drops finished at a time; the others follow in turn, also after purges that hang."""
+
+InThread: TypeAlias = Callable[..., Awaitable[Any]]
+"""Runs blocking code for a table, as :meth:`Work.blocking`."""
 
 
-async def finish_drops(client: EtcdClient, prefers_me: Callable[[str], bool]) -> None:
+async def finish_drops(client: EtcdClient, prefers_me: Callable[[str], bool], in_thread: InThread) -> None:
     """Finish abandoned drops and renames of tables that this coordinator should lead, until cancelled."""
     prefix = client.keyspace.tombstones
     looks: dict[tuple[bytes, int], int] = {}
     under_way: dict[bytes, asyncio.Task[None]] = {}
+    turns = asyncio.Semaphore(AT_ONCE)
     try:
         while True:
             await asyncio.sleep(LOOK_EVERY_S)
             try:
-                standing = (await client.get_range(prefix, prefix_end(prefix), limit=PAGE)).kvs
+                standing = (await client.scan(prefix)).kvs
             except DistopError as error:
                 log.warning("tombstones_not_read", extra={"error": str(error)})
                 continue
@@ -45,18 +50,33 @@ async def finish_drops(client: EtcdClient, prefers_me: Callable[[str], bool]) ->
             for kv in standing:
                 if kv.key not in under_way:
                     seen_s = (looks[kv.key, kv.mod_revision] - 1) * LOOK_EVERY_S
-                    under_way[kv.key] = asyncio.create_task(_finish(client, kv, seen_s, prefers_me))
+                    under_way[kv.key] = asyncio.create_task(
+                        _finish(client, kv, seen_s, prefers_me, in_thread, turns)
+                    )
     finally:
         for task in under_way.values():
             task.cancel()
         await asyncio.gather(*under_way.values(), return_exceptions=True)
 
 
-async def _finish(client: EtcdClient, kv: KeyValue, seen_s: float, prefers_me: Callable[[str], bool]) -> None:
+async def _finish(
+    client: EtcdClient,
+    kv: KeyValue,
+    seen_s: float,
+    prefers_me: Callable[[str], bool],
+    in_thread: InThread,
+    turns: asyncio.Semaphore,
+) -> None:
     try:
         record = decode(kv.value, DropRecord, kv.key)
-        if seen_s >= (PURGING_S if record.purge else LOOK_EVERY_S) and prefers_me(record.name):
-            await finish_drop(client, client.keyspace.table(record.name), record, leave_files)
-            log.info("drop_finished", extra={"table": record.name, "renamed_to": record.renamed_to})
+        if seen_s < (PURGING_S if record.purge else LOOK_EVERY_S) or not prefers_me(record.name):
+            return
+        in_turn = partial(in_thread, record.name, "removing the files of a dropped table", limit_s=PURGING_S)
+        leave = partial(leave_files, in_thread=in_turn)
+        async with turns:
+            if (await client.get(kv.key)).mod_revision != kv.mod_revision:
+                return  # finished meanwhile, by another process
+            await finish_drop(client, client.keyspace.table(record.name), record, leave)
+        log.info("drop_finished", extra={"table": record.name, "renamed_to": record.renamed_to})
     except Exception as error:  # of storage, or of etcd: the next check tries again
         log.warning("drop_not_finished", extra={"key": kv.key.decode(), "error": str(error)})

@@ -111,7 +111,9 @@ class Leadership:
                 group.create_task(self._follow_backlogs())
                 agendas = self._changes(self._keyspace.agendas, keys_only=False)
                 group.create_task(self._schedules.run(agendas))
-                group.create_task(finish_drops(self._client, self._prefers_me))
+                if self._planner is not None:
+                    in_thread = self._planner.work.blocking
+                    group.create_task(finish_drops(self._client, self._prefers_me, in_thread))
         finally:
             await self._stop_all()
 
@@ -178,11 +180,11 @@ class Leadership:
 
     async def _follow_pauses(self) -> None:
         async for change in self._changes(self._keyspace.paused):
-            self._pauses.apply(change)
+            changed = self._pauses.apply(change)
             self._known["pauses"] = True
-            for driver in self._drivers.values():
-                driver.look_again()
-            self._reconcile()
+            for table in self._drivers.keys() if changed is None else self._drivers.keys() & changed:
+                self._drivers[table].look_again()
+            self._reconcile(changed)
 
     def _member_of(self, kv: KeyValue) -> str:
         return unescape(kv.key[len(self._keyspace.coordinators) :].decode())

@@ -22,9 +22,11 @@ LONGEST_WAIT_S = 30.0
 HEADS_EVERY_S = 30.0
 """How often the heads of tables with conditions are read."""
 
-
 AT_ONCE = 32
 """Tables checked at the same time: very many may be due together, and each costs an election."""
+
+SLOT_S = 30.0
+"""How long a table counts as one of these: a check that hangs holds up the others no longer."""
 
 
 class Timekeeping:
@@ -49,10 +51,10 @@ class Timekeeping:
         mine: Callable[[str], bool],
         reconcile: Callable[[Iterable[str] | None], None],
     ) -> None:
-        self._client, self._reconcile = client, reconcile
+        self._client, self._wall, self._reconcile = client, wall, reconcile
         self._agenda, self._news = Agenda(client.keyspace, wall, mine), asyncio.Event()
-        self._admitted: set[str] = set()
-        """Tables being checked."""
+        self._admitted: dict[str, float] = {}
+        """Tables being checked, with the time since when."""
         self.known = False
         """Whether the list of tables with schedules has been read."""
         self.tickers: dict[str, Ticker] = {}
@@ -89,17 +91,19 @@ class Timekeeping:
             self.known = True
             new = self._admit()
             # A table that is being checked is only checked again if it has changed.
-            self._heed(self._admitted if changed is None else new | (changed & self._admitted))
+            admitted = self._admitted.keys()
+            self._heed(set(admitted) if changed is None else new | (changed & admitted))
             self._reconcile(changed)
             self._news.set()
 
     def _admit(self) -> set[str]:
         """Admit as many waiting tables as there are free slots, the longest waiting first; return them."""
-        due = self._agenda.fall_due()
-        self._admitted = {table for table in self._admitted if table in due}
+        due, now = self._agenda.fall_due(), self._wall()
+        self._admitted = {table: since for table, since in self._admitted.items() if table in due}
+        taken = sum(0 <= now - since < SLOT_S for since in self._admitted.values())
         waiting = (table for table in due if table not in self._admitted)
-        new = set(islice(waiting, AT_ONCE - len(self._admitted)))
-        self._admitted = self._admitted | new
+        new = set(islice(waiting, max(0, AT_ONCE - taken)))
+        self._admitted |= dict.fromkeys(new, now)
         return new
 
     async def _keep_time(self) -> None:
@@ -110,7 +114,7 @@ class Timekeeping:
                 async with asyncio.timeout(self._agenda.wait_s(LONGEST_WAIT_S)):
                     await self._news.wait()
             except TimeoutError:
-                self._heed(self._admitted)  # again, in case an event was missed
+                self._heed(set(self._admitted))  # again, in case an event was missed
 
     async def _follow_heads(self) -> None:
         while True:

@@ -27,7 +27,7 @@ MAX_TYPES = 64
 """Operation types with series of their own; further ones share ``other``."""
 
 MAX_REMEMBERED = 4096
-"""Operations whose counted jobs are remembered, to count none twice."""
+"""Operations whose counted jobs are remembered, to count none twice: this many besides those led here."""
 
 _DURATION_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 43_200)
 
@@ -132,6 +132,7 @@ class _Led(Collector):
         self._type = type_label
         self._jobs: Tally[tuple[str, str]] = Tally()
         self._counted: dict[bytes, tuple[int, int]] = {}
+        self._active = 0
         registry.register(self)
 
     def count(self, tracked: Tracked, succeeded: int, failed: int) -> None:
@@ -141,7 +142,7 @@ class _Led(Collector):
         self._jobs[kind, "success"] += max(0, succeeded - before[0])
         self._jobs[kind, "failed"] += max(0, failed - before[1])
         self._counted[root] = max(before[0], succeeded), max(before[1], failed)
-        if len(self._counted) > MAX_REMEMBERED:
+        if len(self._counted) > MAX_REMEMBERED + self._active:
             del self._counted[next(iter(self._counted))]
 
     def describe(self) -> list[Metric]:
@@ -152,15 +153,15 @@ class _Led(Collector):
         active: Tally[tuple[str, str]] = Tally()
         parked: Tally[tuple[str]] = Tally()
         unfinished: Tally[str] = Tally()
-        for operations in led.values():
-            for tracked in operations:
-                if not tracked.state:
-                    continue  # ended and counted; its keys are being removed
-                self.count(tracked, tracked.jobs.succeeded, tracked.jobs.failed)
-                kind = self._type(tracked.arg.type)
-                active[kind, tracked.state.decode(errors="replace")] += 1
-                parked[(kind,)] += tracked.parked
-                unfinished[kind] += max(0, tracked.total - tracked.done - tracked.jobs.failed)
+        # Without a state they have ended and are counted; their keys are being removed.
+        operations = [tracked for some in led.values() for tracked in some if tracked.state]
+        self._active = len(operations)
+        for tracked in operations:
+            self.count(tracked, tracked.jobs.succeeded, tracked.jobs.failed)
+            kind = self._type(tracked.arg.type)
+            active[kind, tracked.state.decode(errors="replace")] += 1
+            parked[(kind,)] += tracked.parked
+            unfinished[kind] += max(0, tracked.total - tracked.done - tracked.jobs.failed)
         by_state, undone = ["type", "state"], {(kind,): count for kind, count in unfinished.items()}
         yield GaugeMetricFamily("distop_tables_led", "Tables led here", len(led))
         yield _family(GaugeMetricFamily, "distop_operations_active", "Operations led here", by_state, active)

@@ -67,8 +67,8 @@ async def back_up(
 ) -> BackupManifest:
     """Write a snapshot of etcd to a new file, and its manifest next to it.
 
-    Both are written atomically, the manifest last. A crash leaves a file that ends with ``.part``, and the
-    mark in etcd, which the next backup replaces and the next process removes.
+    Both are written atomically, the manifest last. Only a crash leaves a file that ends with ``.part``, and
+    the mark in etcd, which the next backup replaces and the next process removes.
 
     Raises
     ------
@@ -133,10 +133,14 @@ async def _write(client: EtcdClient, part: Path, limit_s: float) -> _Hashed:
                     hashed.add(piece)
                     stream.write(piece)
             _sync(stream)
-    except OSError as error:
-        raise InvalidArgument(f"{part} cannot be written: {error}", details={"field": "file"}) from error
-    if not hashed.whole:
-        raise BackupDamaged(f"the snapshot in {part} is incomplete, or was changed in transit")
+        if not hashed.whole:
+            raise BackupDamaged("the received snapshot is incomplete, or was changed in transit")
+    except BaseException as error:
+        with suppress(OSError):
+            os.unlink(part)  # the disk may be full of it
+        if isinstance(error, OSError):
+            raise InvalidArgument(f"{part} cannot be written: {error}", details={"field": "file"}) from error
+        raise
     return hashed
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,7 +18,7 @@ import msgspec
 from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
 from distop.coordinator.recovery.strangers import files_without_table
 from distop.coordinator.recovery.table import Restored, TableMending
-from distop.errors import PreconditionFailed, TableNotFound
+from distop.errors import CorruptRecord, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
@@ -66,7 +66,7 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
     Raises
     ------
     PreconditionFailed
-        No mark shows that etcd was restored; or services run already.
+        No mark shows that etcd was restored; services run already; or another process interferes.
     TableNotFound
         There is no such table. Nothing was done.
     """
@@ -105,10 +105,9 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
             async for names, _ in listed:
                 for name in names:
                     mending = TableMending(client, client.keyspace.table(name), restored, what.by, now)
-                    table = await mending.read()
-                    if table is None:
-                        continue
-                    places[table.uuid] = table
+                    with suppress(CorruptRecord):  # reported below
+                        if (table := await mending.read()) is not None:
+                            places[table.uuid] = table
                     if what.table in ("", name):
                         async for reported in mending.mend(session, what.published):
                             held_back = held_back or _is_open(reported)
@@ -170,12 +169,17 @@ async def _over(
     by: str,
     now: float,
 ) -> None:
-    """Services may begin."""
+    """Services may begin. Raises :class:`~distop.errors.PreconditionFailed` if they may not."""
     known = encode(msgspec.structs.replace(record, restored=restored.revision))
     target = client.keyspace.name
     entry = audit_put(client.keyspace, "after-restore", by=by, target=target, at=now)
     gone = (Delete(mark.key),) if mark.exists else ()
-    await settle(
-        client,
-        Txn((unchanged(mark), unchanged(installation)), (Put(installation.key, known), entry, *gone)),
-    )
+    ops = (Put(installation.key, known), entry, *gone)
+    txn = Txn((unchanged(mark), unchanged(installation)), ops, (Get(installation.key),))
+    done = await settle(client, txn)
+    # Refused: an earlier copy may have done it.
+    if not done.succeeded and done.one(0, installation.key).value != known:
+        raise PreconditionFailed(
+            f"installation {target!r} is being changed by another process",
+            hint=f"services do not begin yet; repeat: {AFTER_RESTORE}",
+        )

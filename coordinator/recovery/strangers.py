@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
 
-from distop.commit.files.listing import entries
+from distop.commit.files.listing import Entry, entries
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.layout.owner import owner_file, owners
 from distop.coordinator.doctor.findings import Finding
@@ -23,15 +22,38 @@ def files_without_table(tables: Mapping[str, TableRecord], folders: Collection[s
     known = {table.location.rstrip("/") for table in tables.values()}
     found, looked = [], 0
     for parent, storage in parents.items():
-        with suppress(OSError):  # its table's check reports an unreadable folder
-            for entry in entries(parent, storage):
-                place = f"{parent}/{entry.name}"
-                if not entry.is_folder or place in known or looked >= MAX_FOLDERS:
-                    continue
-                looked += 1
+        unread: dict[str, Exception] = {}
+        beside: list[Entry] = []
+        try:
+            beside = entries(parent, storage)
+        except Exception as error:  # any error of a file system
+            unread[parent] = error
+        for entry in beside:
+            place = f"{parent}/{entry.name}"
+            if not entry.is_folder or place in known or looked >= MAX_FOLDERS:
+                continue
+            looked += 1
+            try:
                 strangers = [uuid for uuid in owners(place, storage) if uuid not in tables]
                 found += [_finding(place, uuid, storage) for uuid in strangers]
+            except Exception as error:
+                unread[place] = error
+        if unread:
+            found.append(_unreadable(parent, unread))
     return found
+
+
+def _unreadable(parent: str, unread: Mapping[str, Exception]) -> Finding:
+    """One finding for all: next to tables may be very many folders of others."""
+    place, error = next(iter(unread.items()))
+    others = f", nor {len(unread) - 1:,} other folders in {parent}" if len(unread) > 1 else ""
+    return Finding(
+        code="FOLDER_UNREADABLE",
+        subject=parent,
+        sentence=f"{place} cannot be read{others}: tables made after the backup may be there "
+        f"({type(error).__name__}: {error})",
+        remedy="repeat this as a user who may read it, unless only others use it",
+    )
 
 
 def _finding(place: str, uuid: str, storage: StorageOptions | None) -> Finding:

@@ -72,26 +72,27 @@ class TableMending:
         self._by, self._now = by, now
 
     async def read(self) -> TableRecord | None:
-        """The table's record; ``None`` if it cannot be read, which the doctor reports."""
+        """The table's record; ``None`` if it was dropped meanwhile.
+
+        Raises :class:`~distop.errors.CorruptRecord`.
+        """
         kv = await self._client.get(self._keys.table)
-        try:
-            return decode(kv.value, TableRecord, kv.key) if kv.exists else None
-        except CorruptRecord:
-            return None
+        return decode(kv.value, TableRecord, kv.key) if kv.exists else None
 
     async def mend(
         self, session: LeaseSession | None, published: Collection[str]
     ) -> AsyncGenerator[Reported, None]:
         """The findings; repaired, if there is a session."""
-        record = await self.read()
-        if record is None:
-            return
         epoch: Epoch | None = None
         try:
             async with asyncio.timeout(LOOK_S):
                 if session is not None:
                     epoch = await self._led(session)
-                ahead, doubts = await self._look(record, published, epoch)
+                record, ahead, doubts = await self._look(published, epoch)
+            if record is None:
+                if doubts:
+                    yield await self._paused(doubts, epoch)
+                return
             running = await self._running_before()
             if doubts:
                 yield await self._paused(doubts, epoch)
@@ -125,9 +126,20 @@ class TableMending:
     # -- looking -------------------------------------------------------------------------------------
 
     async def _look(
+        self, published: Collection[str], epoch: Epoch | None
+    ) -> tuple[TableRecord | None, Ahead | None, list[str]]:
+        """The table, unless it cannot be read or is gone; what was published since; and what is unclear."""
+        try:
+            record = await self.read()
+        except CorruptRecord as error:
+            return None, None, [f"what was published to it is unknown: {error.message}"]
+        if record is None:
+            return None, None, []
+        return record, *await self._published_since(record, published, epoch)
+
+    async def _published_since(
         self, record: TableRecord, published: Collection[str], epoch: Epoch | None
     ) -> tuple[Ahead | None, list[str]]:
-        """What was published since; and what is unclear."""
         if record.format != "iceberg":
             return None, await self._of_another_format(record, epoch)
         kv = await self._client.get(self._keys.head)

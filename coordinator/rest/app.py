@@ -22,10 +22,10 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.pyiceberg_private import UNCHECKED
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate, seen_by
-from distop.coordinator.api.limits import Callers, Limits, caller_of
+from distop.coordinator.api.limits import Callers, Limits
 from distop.coordinator.rest.calls import Call, Reply, json_reply
 from distop.coordinator.rest.problems import problem, told, unsure
-from distop.coordinator.rest.repeats import Repeats, carries_key
+from distop.coordinator.rest.repeats import Repeats, key_of
 from distop.coordinator.rest.rights import admit
 from distop.coordinator.rest.routes import ROUTES, Route, found
 from distop.coordinator.web.http import proof_of
@@ -36,6 +36,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.answers import REMEMBER_S
 from distop.operations.registry import Registry
+from distop.proto.addresses import caller_of
 from distop.proto.http.server import HttpServer
 from distop.proto.http.tls import Tls
 
@@ -61,6 +62,9 @@ BODY_S = 30.0
 """Seconds in which a request must have arrived."""
 READ_S, CHANGE_S = 30.0, 120.0
 """Seconds that a request may take, with the wait for its turn."""
+TURNED_AWAY = frozenset({401, 403, 404, 408})
+"""The answers to requests whose key has not been looked at: the caller's token has run out, say, or its
+rights have changed. A repeat of what was executed must not be told that nothing has happened."""
 SENDS_AGAIN = b"ClickHouse/"
 """Those that take 204 for no answer: they send the request again, which then drops what is not there."""
 
@@ -126,9 +130,11 @@ class RestCatalog:
         try:
             with self._callers.call(_address(scope)):
                 reply = await self._answer(scope, receive)
+                if reply.status in TURNED_AWAY and (key := key_of(scope)) and await self._may_have_done(key):
+                    reply = unsure(reply)
         except Busy as error:
             reply = problem(error, changes=True)
-        if reply.status == 429 and carries_key(scope):
+        if reply.status == 429 and key_of(scope):
             reply = unsure(reply)
         if reply.status == 204 and _agent(scope).startswith(SENDS_AGAIN):
             reply = replace(reply, status=200)
@@ -202,6 +208,14 @@ class RestCatalog:
             message = "a value in the request is of another kind than it should be, as null is no object"
             raise _Refused(400, "BadRequestException", message) from None
         return Call(parts=parts, query=query, headers=headers, body=body, text=text, who=who)
+
+    async def _may_have_done(self, key: str) -> bool:
+        """Whether a request that was turned away repeats one that was executed, or nobody can say."""
+        read = self._repeats.has_answered, key
+        try:
+            return await self._work.blocking("", "looking for the first answer", *read, limit_s=READ_S)
+        except DistopError:
+            return True
 
     async def _do(self, route: Route, call: Call) -> Reply:
         named = route.tables(call)

@@ -107,15 +107,11 @@ class Transaction(Body):
 
 
 class Planning(Body):
-    """A scan to plan."""
+    """A scan to plan. ``select`` and ``min-rows-requested`` have no effect: the answer has no rows."""
 
     snapshot_id: int | None = None
-    select: tuple[str | None, ...] | None = None
-    """Without effect: the answer has files, not rows."""
     filter: Any = None
     """JSON, see :func:`~distop.commit.scans.predicates.read_filter`."""
-    min_rows_requested: int | None = None
-    """A hint, which is ignored."""
     case_sensitive: bool = True
     use_snapshot_schema: bool = False
     start_snapshot_id: int | None = None

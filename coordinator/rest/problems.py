@@ -19,6 +19,7 @@ from pyiceberg.exceptions import (
     NoSuchTableError,
     NoSuchViewError,
     TableAlreadyExistsError,
+    ValidationError,
     ViewAlreadyExistsError,
 )
 
@@ -50,6 +51,7 @@ _PROBLEMS: tuple[tuple[type[Exception], int, str], ...] = (
     (NotFound, 404, "NotFoundException"),
     (CommitFailedException, 409, "CommitFailedException"),
     (ForbiddenError, 403, "ForbiddenException"),
+    (ValidationError, 400, "BadRequestException"),
     (NotImplementedError, 501, "UnsupportedOperationException"),
 )
 """The first match counts. ``ValueError`` comes last, as many of these are subclasses of it."""

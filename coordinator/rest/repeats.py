@@ -21,9 +21,10 @@ from distop.metastore.tables.answers import Answers
 HEADER = "idempotency-key"
 
 
-def carries_key(scope: Scope) -> bool:
-    """Whether a request may be the repeat of one that has happened."""
-    return any(name.lower() == HEADER.encode() for name, _ in scope["headers"])
+def key_of(scope: Scope) -> str:
+    """The key of a request, which may then be the repeat of one that has happened; empty if it has none."""
+    given = (value for name, value in scope["headers"] if name.lower() == HEADER.encode())
+    return next(given, b"").decode("latin-1")
 
 
 class Repeats:
@@ -31,6 +32,13 @@ class Repeats:
 
     def __init__(self, catalog: EtcdCatalog) -> None:
         self._catalog, self._answers = catalog, Answers(catalog.etcd)
+
+    def has_answered(self, key: str) -> bool:
+        """Whether a request with this key was executed, whoever has sent it."""
+        try:
+            return self._answers.has(_checked(key))
+        except InvalidArgument:
+            return False
 
     def once(self, route: Route, call: Call) -> Reply:
         """Execute a request, unless it was executed before: then return the same answer again.

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from distop.coordinator.schedules.times import last_tick, next_tick
+from distop.coordinator.schedules.times import check_cron, last_tick, next_tick
+from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord, Skip
 
 AGAIN_S = 60.0
@@ -56,6 +57,16 @@ class Tick:
             skipped=record.skipped + 1,
             skip=Skip(code=code, message=message, at=now, head=self.head),
         )
+
+
+def check_times(record: ScheduleRecord) -> None:
+    """Raises :class:`~distop.errors.CorruptRecord` if this version does not know its times: another release
+    wrote it."""
+    try:
+        if record.cron:
+            check_cron(record.cron, record.tick)
+    except InvalidArgument as error:
+        raise CorruptRecord(error.message) from error
 
 
 def due_tick(

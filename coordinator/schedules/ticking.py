@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from distop.coordinator.metrics.counts import Metrics, code_of
 from distop.coordinator.schedules.conditions import measured
-from distop.coordinator.schedules.policy import Tick, due_tick, looks, rested, was_told
+from distop.coordinator.schedules.policy import Tick, check_times, due_tick, looks, rested, was_told
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
@@ -120,9 +120,12 @@ class Ticker:
                 done = await self._look()
             except (LeadershipLost, LeaseLost):
                 raise
-            except DistopError as error:
-                # No etcd, or no thread to plan: not the schedule's fault. Its tick waits.
-                log.warning("schedules_wait", extra={"table": self._keys.name, "error": str(error)})
+            except Exception as error:
+                # No etcd, no thread to plan, or a defect: not the schedule's fault. Its tick waits.
+                defect = None if isinstance(error, DistopError) else error
+                fields = {"table": self._keys.name, "error": str(error)}
+                level = logging.WARNING if defect is None else logging.ERROR
+                log.log(level, "schedules_wait", extra=fields, exc_info=defect)
                 done = False
             if not done:
                 await asyncio.sleep(RETRY_S * random.uniform(0.1, 1.0))
@@ -171,10 +174,14 @@ class Ticker:
         read = await self._client.read_at_once([*wanted, all_of(keys)])
         schedules = {}
         for kv in read.got(len(wanted)):
+            name = name_of(keys, kv)
             try:
-                schedules[name_of(keys, kv)] = kv, decode(kv.value, ScheduleRecord, kv.key)
+                record = decode(kv.value, ScheduleRecord, kv.key)
+                check_times(record)
+                schedules[name] = kv, record
             except CorruptRecord as error:  # a newer version's, whose coordinators decide about it
-                log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
+                fields = {"table": keys.name, "schedule": name, "error": str(error)}
+                log.error("schedule_unreadable", extra=fields)
         agenda, table, head, pause, run_ops = (read.one(at, get.key) for at, get in enumerate(wanted))
         unreadable = len(schedules) < len(read.got(len(wanted)))
         return Seen(agenda, table, head, pause, run_ops, schedules, unreadable)

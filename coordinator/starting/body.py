@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 from google.protobuf import duration_pb2
@@ -30,6 +29,7 @@ from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import acting
 from distop.operations.api import DistributedOperation, Plan, Scope, is_swept
 from distop.proto import distop_pb2 as pb
+from distop.proto.identity import own_version
 from distop.proto.json_text import from_json, to_json
 
 MAX_ASKED_BYTES = 2048
@@ -219,7 +219,7 @@ def operation_arg(
         nested_files=kind.nested_files,
         builds_index=kind.builds_index,
         effect=kind.effect,
-        distop=_version(),
+        distop=own_version(),
         then=wanted.then,
         follows=follows,
         batches=list(batches),
@@ -249,8 +249,3 @@ def _cut(value: Any, items: int, letters: int) -> Any:
             shown = [_cut(item, items, letters) for item in value[:items]]
             return [*shown, *([f"… and {len(value) - items:,} more"] if len(value) > items else [])]
     return value
-
-
-@functools.cache
-def _version() -> str:
-    return version("distop")

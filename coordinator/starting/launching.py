@@ -37,6 +37,10 @@ LOOK_S = 1.0
 PLANNING_S = 300.0
 """Longest planning."""
 
+AGAIN_S = 5.0
+"""How long after a lost start its plan serves the next attempt, which follows at once. If it comes later, the
+table was paused meanwhile: files may have come that the plan does not know."""
+
 
 class Launched(Enum):
     """The result of an attempt to start an operation."""
@@ -72,8 +76,8 @@ class Launcher:
         self._client, self._keys, self._epoch, self._planner = client, keys, epoch, planner
         self._check, self._wall = check, wall
         self._before, self._after = before, after
-        self._planning: tuple[tuple[str, str], Planning] | None = None
-        """The last lost start, by request and object."""
+        self._planning: tuple[tuple[str, str], float, Planning] | None = None
+        """The last lost start: its request and object, and when it was lost."""
 
     async def launch(
         self,
@@ -114,10 +118,12 @@ class Launcher:
         if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
             log.info("launch_waits", extra={"table": keys.name, "of": whose, "operation": str(other)})
             return Launched.IN_THE_WAY
-        planned = unique, body.object
-        if kept is None or kept[0] != planned:
-            kept = planned, Planning(self._planner, self._client, keys, body, PLANNING_S, f" for {whose}")
-        plan = await self._unless_changed(kept[1].on(state), depends_on)
+        planned, loop = (unique, body.object), asyncio.get_running_loop()
+        if kept is not None and kept[0] == planned and loop.time() - kept[1] < AGAIN_S:
+            planning = kept[2]
+        else:
+            planning = Planning(self._planner, self._client, keys, body, PLANNING_S, f" for {whose}")
+        plan = await self._unless_changed(planning.on(state), depends_on)
         if plan is None:
             return Launched.LOST
         arg = operation_arg(
@@ -141,10 +147,14 @@ class Launcher:
             )
         self._before()
         if not await self.settled(txn, self._after):
-            self._planning = kept
+            self._planning = planned, loop.time(), planning
             return Launched.LOST
         log.info("launched", extra={"table": keys.name, "of": whose, "operation": str(arg.id)})
         return Launched.STARTED
+
+    def forget(self) -> None:
+        """The table is paused: what starts afterwards is planned anew."""
+        self._planning = None
 
     async def _unless_changed(
         self, planning: Coroutine[Any, Any, Plan], depends_on: Sequence[KeyValue]

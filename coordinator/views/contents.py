@@ -19,6 +19,9 @@ from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.records.watermarks import Marks
 from distop.proto import distop_pb2 as pb
 
+COUNT_DIGITS = 18
+"""Of a count, at most; each number of so many fits into the 64 bits of the answer."""
+
 
 def content_of(table: TableRecord, head: Head | None) -> pb.TableContent:
     """Columns and size of a table, as far as its published state has them."""
@@ -117,5 +120,6 @@ def _summary(snapshot: Snapshot | None) -> Mapping[str, Any]:
 
 
 def _count(summary: Mapping[str, Any], name: str) -> int | None:
+    """A count of a summary, if it is one: any engine writes summaries, and what it likes."""
     text = str(summary.get(name, ""))
-    return int(text) if text.isdecimal() else None
+    return int(text) if text.isdecimal() and len(text) <= COUNT_DIGITS else None

@@ -5,26 +5,42 @@ from __future__ import annotations
 import base64
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
-from typing import Any
+from itertools import accumulate
+from typing import Any, TypeVar
 
 import msgspec
+from google.protobuf.message import Message
 
 from distop.coordinator.access.callers import caller
-from distop.coordinator.views.operations import ENDED_STATES, from_history, read_live
-from distop.errors import Compacted, FutureRevision, InvalidArgument, InvalidName, TableNotFound
+from distop.coordinator.views.operations import ENDED_STATES, from_ended, read_live, unreadable
+from distop.errors import (
+    Compacted,
+    CorruptRecord,
+    FutureRevision,
+    InvalidArgument,
+    TableNotFound,
+)
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.operations.active import operations_in
 from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.names import check_name, check_table_name
-from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.names import check_table_name
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import decode
 from distop.metastore.records.structs import from_json
 from distop.metastore.tables.listing import PAGE, table_names
 from distop.proto import distop_pb2 as pb
 
+M = TypeVar("M", bound=Message)
+
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
+
+PAGE_BYTES = 3 << 20
+"""A page ends before it is larger, as long as it has anything: gRPC refuses answers of 4 MiB, unless a client
+allows more."""
+
+ROOM = 1000
+"""Operations kept beyond those of a page by time, between two times that the oldest are let go."""
 
 LOOKED = 20_000
 """Names that one call examines for those that its caller may see; the next page continues after them."""
@@ -36,26 +52,37 @@ PEEKED = 10
 
 
 class PageToken(msgspec.Struct, array_like=True):
-    """Where a listing continues: at which revision, after which name, after how many of its operations."""
+    """Where a listing continues: at which revision, after which name, after how many of its operations.
+
+    A listing by time continues after the operation ``after`` that was started at ``at``, in nanoseconds.
+    """
 
     revision: int
     after: str = ""
     offset: int = 0
+    at: int | None = None
 
     def encode(self) -> str:
         return base64.urlsafe_b64encode(msgspec.json.encode(self)).decode()
 
     @classmethod
-    def decode(cls, text: str) -> PageToken:
+    def decode(cls, text: str, *, by_time: bool = False) -> PageToken:
         try:
             token = from_json(base64.urlsafe_b64decode(text.encode()), cls)
-            if token.revision <= 0 or token.offset < 0:
+            token.after.encode()  # it becomes a part of a key
+            if not 0 < token.revision < 1 << 63 or token.offset < 0 or (token.at is not None) != by_time:
                 raise no_token()
-            if token.after:
-                check_name(token.after, "after")
-        except (ValueError, msgspec.MsgspecError, InvalidName):
+        except (ValueError, msgspec.MsgspecError):
             raise no_token() from None
         return token
+
+
+def fitting(messages: Sequence[M], used: int = 0) -> list[M]:
+    """The first of the messages that fit into a page, which has ``used`` bytes already."""
+    sizes = accumulate((message.ByteSize() for message in messages), initial=used)
+    next(sizes)
+    count = sum(size <= PAGE_BYTES for size in sizes)
+    return list(messages[: count if used else max(count, 1)])
 
 
 def no_token() -> InvalidArgument:
@@ -63,13 +90,13 @@ def no_token() -> InvalidArgument:
     return InvalidArgument("this page token was not made by a listing", details={"field": "page_token"})
 
 
-async def page_of(client: EtcdClient, request: Any) -> tuple[int, PageToken]:
+async def page_of(client: EtcdClient, request: Any, *, by_time: bool = False) -> tuple[int, PageToken]:
     """The requested page of a listing: how many entries, and where it begins."""
     if request.page_size < 0:
         raise InvalidArgument("page_size is negative", details={"field": "page_size"})
     size = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
     if request.page_token:
-        return size, PageToken.decode(request.page_token)
+        return size, PageToken.decode(request.page_token, by_time=by_time)
     return size, PageToken(await client.revision())
 
 
@@ -98,11 +125,12 @@ async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest)
     """One page of operations: table by table, the newest first."""
     if request.table:
         request.table = check_table_name(request.table)
-    size, token = await page_of(client, request)
+    by_time = not request.table and request.HasField("since")
+    size, token = await page_of(client, request, by_time=by_time)
     with continued_listing():
         if request.table:
             await check_table(client, request.table, token.revision)
-        elif request.HasField("since"):
+        elif by_time:
             return await _page_by_time(client, request, token, size)
         return await _page(client, request, token, size)
 
@@ -129,14 +157,16 @@ def continued_listing() -> Iterator[None]:
 async def _page(
     client: EtcdClient, request: pb.ListOperationsRequest, token: PageToken, size: int
 ) -> pb.ListOperationsResponse:
-    response = pb.ListOperationsResponse()
+    response, used = pb.ListOperationsResponse(), 0
     async with aclosing(_by_table(client, request, token)) as tables:
         async for table, operations in tables:
             offset = token.offset if table == token.after else 0
             room = size - len(response.operations)
-            chosen = operations[offset : offset + room]
+            wanted = operations[offset : offset + room]
+            chosen = fitting(wanted, used)
+            used += sum(message.ByteSize() for message in chosen)
             response.operations.extend(chosen)
-            if len(response.operations) == size:
+            if len(response.operations) == size or len(chosen) < len(wanted):
                 response.next_page_token = PageToken(token.revision, table, offset + len(chosen)).encode()
                 break
     return response
@@ -145,18 +175,20 @@ async def _page(
 async def _page_by_time(
     client: EtcdClient, request: pb.ListOperationsRequest, token: PageToken, size: int
 ) -> pb.ListOperationsResponse:
-    """Those of all tables, the newest first. Reads every table, and keeps no more than it returns."""
+    """Those of all tables, the newest first. Reads every table, and keeps little more than it returns."""
     best: list[pb.Operation] = []
-    wanted = token.offset + size + 1
     async with aclosing(_by_table(client, request, PageToken(token.revision))) as tables:
         async for _, operations in tables:
+            if token.at is not None:
+                operations = [one for one in operations if _newest(one) < (token.at, token.after)]
             best += operations
-            if len(best) > wanted:
-                best = sorted(best, key=_newest, reverse=True)[:wanted]
+            if len(best) > 2 * size + ROOM:  # not with every table: each time all of them are sorted
+                best = sorted(best, key=_newest, reverse=True)[: size + 1]
     best.sort(key=_newest, reverse=True)
-    response = pb.ListOperationsResponse(operations=best[token.offset : token.offset + size])
-    if len(best) == wanted:
-        response.next_page_token = PageToken(token.revision, offset=token.offset + size).encode()
+    response = pb.ListOperationsResponse(operations=fitting(best[:size]))
+    if len(best) > len(response.operations):
+        at, name = _newest(response.operations[-1])
+        response.next_page_token = PageToken(token.revision, name, at=at).encode()
     return response
 
 
@@ -230,23 +262,28 @@ async def _operations_of(
     active: list[KeyValue],
     history: Sequence[KeyValue] = (),
 ) -> list[pb.Operation]:
-    """Those of one table, given the keys of its active operations and the first of its history."""
-    since = request.since.ToNanoseconds() / 1e9
+    """Those of one table, given the keys of its active operations and the first of its history.
+
+    What cannot be read has no state, and so is in every list.
+    """
+    since = request.since.ToNanoseconds()
     found: dict[OperationId, pb.Operation] = {}
-    for kv in active:
-        operation = keys.keyspace.parse_active(kv.key)
+    for operation, _ in operations_in(active, keys.keyspace.parse_active):
         if request.type not in ("", operation.type):
             continue
-        if (live := await read_live(client, operation, revision=revision)) is not None:
+        try:
+            live = await read_live(client, operation, revision=revision)
+        except CorruptRecord as error:
+            live = unreadable(operation, error, revision)
+        if live is not None:
             found[operation] = live
     if len(history) == PEEKED:
         history = (await client.scan(keys.history_prefix, revision=revision)).kvs
-    for kv in history:
-        operation = keys.keyspace.parse_history(kv.key)
+    for operation, kv in operations_in(history, keys.keyspace.parse_history):
         if request.type in ("", operation.type):
-            record = decode(kv.value, HistoryRecord, kv.key)
-            if record.finished_at >= since:
-                found[operation] = from_history(operation, record, revision)
+            ended = from_ended(operation, kv, revision)
+            if not ended.state or ended.finished_at.ToNanoseconds() >= since:
+                found[operation] = ended
     wanted = set(request.states)
-    chosen = [message for message in found.values() if not wanted or message.state in wanted]
+    chosen = [one for one in found.values() if not wanted or not one.state or one.state in wanted]
     return sorted(chosen, key=lambda m: (m.started_at.ToNanoseconds(), m.type, m.instance), reverse=True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from google.protobuf import timestamp_pb2
 
+from distop.coordinator.access.callers import caller
 from distop.coordinator.state.grid import JobCounts
 from distop.coordinator.state.leads import Leads
 from distop.coordinator.state.tracker import Tracked
@@ -51,14 +52,21 @@ def pause_of(record: PauseRecord, scope: str) -> pb.Pause:
     return pb.Pause(by=record.by, reason=record.reason, at=timestamp(record.at), scope=scope)
 
 
-def from_history(operation: OperationId, record: HistoryRecord, revision: int) -> pb.Operation:
-    """A finished operation."""
-    message = pb.Operation(
+def _named(operation: OperationId, **fields: Any) -> pb.Operation:
+    return pb.Operation(
         name=str(operation),
         table=operation.table,
         type=operation.type,
         object=operation.object,
         instance=operation.instance,
+        **fields,
+    )
+
+
+def from_history(operation: OperationId, record: HistoryRecord, revision: int) -> pb.Operation:
+    """A finished operation."""
+    message = _named(
+        operation,
         state=_ENDED.get(record.outcome, pb.OPERATION_STATE_UNSPECIFIED),
         jobs=pb.JobCounts(total=record.partition_count, succeeded=record.succeeded, failed=record.failed),
         request_id=record.request_id,
@@ -95,12 +103,8 @@ def utc(seconds: float) -> str:
 
 def from_series(operation: OperationId, entry: SeriesEntry, revision: int) -> pb.Operation:
     """An operation that succeeded earlier, from the line of its series."""
-    return pb.Operation(
-        name=str(operation),
-        table=operation.table,
-        type=operation.type,
-        object=operation.object,
-        instance=operation.instance,
+    return _named(
+        operation,
         state=pb.SUCCEEDED,
         started_at=timestamp(entry.started_at),
         finished_at=timestamp(entry.finished_at),
@@ -112,12 +116,8 @@ def from_series(operation: OperationId, entry: SeriesEntry, revision: int) -> pb
 def from_request(request: RequestRecord, request_id: str, revision: int) -> pb.Operation:
     """The operation of a request, when the history no longer has it."""
     operation = OperationId.parse(request.operation)
-    return pb.Operation(
-        name=str(operation),
-        table=operation.table,
-        type=operation.type,
-        object=operation.object,
-        instance=operation.instance,
+    return _named(
+        operation,
         state=_ENDED.get(request.outcome, pb.OPERATION_STATE_UNSPECIFIED),
         request_id=request_id,
         started_at=timestamp(request.at),
@@ -128,12 +128,8 @@ def from_request(request: RequestRecord, request_id: str, revision: int) -> pb.O
 def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
     """A live operation."""
     arg = tracked.arg
-    message = pb.Operation(
-        name=str(arg.id),
-        table=arg.table,
-        type=arg.type,
-        object=arg.object,
-        instance=arg.instance,
+    message = _named(
+        arg.id,
         state=_LIVE.get(tracked.state, pb.OPERATION_STATE_UNSPECIFIED),
         jobs=pb.JobCounts(
             total=tracked.total,
@@ -144,6 +140,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
         request_id=arg.request_id,
         started_by=arg.started_by,
         started_at=timestamp(arg.started_at),
+        last_job_at=timestamp(tracked.jobs.last_job_at),
         runner=tracked.runner,
         follows=arg.follows,
         argument_json=arg.asked,
@@ -289,13 +286,33 @@ async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operat
     return from_series(operation, *found) if found is not None else None
 
 
-def from_record(operation: OperationId, history: KeyValue) -> pb.Operation:
+def from_record(operation: OperationId, history: KeyValue, revision: int = 0) -> pb.Operation:
     """The end of an operation, from its record."""
-    return from_history(operation, decode(history.value, HistoryRecord, history.key), history.mod_revision)
+    record = decode(history.value, HistoryRecord, history.key)
+    return from_history(operation, record, revision or history.mod_revision)
+
+
+def from_ended(operation: OperationId, history: KeyValue, revision: int = 0) -> pb.Operation:
+    """As :func:`from_record`, for lists: a record that cannot be read hides none of the others."""
+    try:
+        return from_record(operation, history, revision)
+    except CorruptRecord as error:
+        return unreadable(operation, error, revision or history.mod_revision)
+
+
+def unreadable(operation: OperationId, error: CorruptRecord, revision: int) -> pb.Operation:
+    """An operation of which this version knows the name only, and why."""
+    return _named(
+        operation,
+        error=pb.OperationError(code=error.code, message=error.message),
+        revision=revision,
+    )
 
 
 def member_message(member: MemberRecord, role: str) -> pb.Member:
-    """A live process. ``role`` is used where its record, of an older version, has none."""
+    """A live process, without tables that the caller may not see. ``role`` is used where its record, of an
+    older version, has none."""
+    sees = caller().sees
     return pb.Member(
         id=member.id,
         role=member.role or role,
@@ -309,9 +326,11 @@ def member_message(member: MemberRecord, role: str) -> pb.Member:
         calls=[
             pb.LongCall(table=call.table, what=call.what, since=timestamp(call.since))
             for call in member.calls
+            if not call.table or sees(call.table)
         ],
         held_up=[
             pb.HeldUp(operation=one.operation, what=one.what, since=timestamp(one.since))
             for one in member.held_up
+            if not one.operation or sees(OperationId.parse(one.operation).table)
         ],
     )

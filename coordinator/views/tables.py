@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from distop.commit.files.storage import without_secrets
 from distop.coordinator.views.operations import (
-    from_history,
+    from_ended,
     member_message,
     pause_of,
     read_operation,
     timestamp,
+    unreadable,
 )
 from distop.coordinator.views.scheduled import with_schedules
 from distop.coordinator.views.why import Reason, why
@@ -19,10 +20,11 @@ from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord,
 from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn, TxnResult
-from distop.metastore.records.components import prefix_end
+from distop.metastore.operations.active import operations_in
+from distop.metastore.records.components import prefix_end, unescape
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
-from distop.metastore.records.operation import HistoryRecord, PauseRecord
+from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
@@ -45,14 +47,22 @@ async def read_table_message(client: EtcdClient, name: str) -> pb.Table:
 
 
 async def read_table_messages(client: EtcdClient, names: Sequence[str], revision: int) -> list[pb.Table]:
-    """Those of the tables that exist, at ``revision``."""
+    """Those of the tables that exist, at ``revision``. One that cannot be read says why."""
     tables = [client.keyspace.table(name) for name in names]
     gets = [get for keys in tables for get in _gets(client, keys)]
     kvs = await _read(client, gets, tables, await client.read_many(gets, revision=revision))
     each = len(gets) // max(1, len(tables))
     parts = (kvs[first : first + each] for first in range(0, len(kvs), each or 1))
-    found = (_message(keys, part, revision) for keys, part in zip(tables, parts, strict=True))
+    found = (_listed(keys, part, revision) for keys, part in zip(tables, parts, strict=True))
     return [message for message in found if message is not None]
+
+
+def _listed(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | None:
+    try:
+        return _message(keys, kvs, seen)
+    except CorruptRecord as error:
+        why = pb.OperationError(code=error.code, message=error.message)
+        return pb.Table(name=keys.name, error=why, revision=seen)
 
 
 def _gets(client: EtcdClient, keys: TableKeys) -> tuple[Get, ...]:
@@ -151,16 +161,19 @@ async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:
     """The explanation for a table that has just been read."""
     running = []
     for name in table.running[:EXPLAINED]:
+        operation = OperationId.parse(name)
         try:
-            message = await read_operation(client, OperationId.parse(name))
+            message = await read_operation(client, operation)
         except OperationNotFound:
             continue  # it has ended since
+        except CorruptRecord as error:
+            message = unreadable(operation, error, table.revision)
         if not message.HasField("finished_at"):
             running.append(message)
     reason = why(
         running=running,
         leader=table.leader,
-        members=await _members(client),
+        members=await read_member_messages(client),
         last=await _last(client, table.name),
         now=now,
         also_running=max(0, len(table.running) - EXPLAINED),
@@ -169,11 +182,16 @@ async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:
     return await with_schedules(client, table, reason, now=now)
 
 
-async def _members(client: EtcdClient) -> list[pb.Member]:
+async def read_member_messages(client: EtcdClient) -> list[pb.Member]:
+    """All live members. Of one that cannot be read the id is known; the doctor says why."""
     keyspace, members = client.keyspace, []
     for prefix, role in ((keyspace.coordinators, "coordinator"), (keyspace.executors, "executor")):
-        found = (await client.scan(prefix)).kvs
-        members += [member_message(decode(kv.value, MemberRecord, kv.key), role) for kv in found]
+        for kv in (await client.scan(prefix)).kvs:
+            try:
+                record = decode(kv.value, MemberRecord, kv.key)
+            except CorruptRecord:
+                record = MemberRecord(id=unescape(kv.key[len(prefix) :].decode()))
+            members.append(member_message(record, role))
     return members
 
 
@@ -181,7 +199,6 @@ async def _last(client: EtcdClient, table: str) -> pb.Operation | None:
     """The operation that finished last."""
     prefix = client.keyspace.table(table).history_prefix
     page = await client.get_range(prefix, prefix_end(prefix), limit=1, newest_first=True)
-    for kv in page.kvs:
-        operation = client.keyspace.parse_history(kv.key)
-        return from_history(operation, decode(kv.value, HistoryRecord, kv.key), kv.mod_revision)
+    for operation, kv in operations_in(page.kvs, client.keyspace.parse_history):
+        return from_ended(operation, kv)
     return None

@@ -7,8 +7,8 @@ never those it has missed, so nothing is buffered for it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 
 from distop.coordinator.state.leads import Leads
 from distop.coordinator.views.followed import FIRST_LOOK_S, Followed
@@ -26,6 +26,7 @@ async def updates(
     after: int,
     heartbeat_s: float,
     stopping: asyncio.Event,
+    in_time: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> AsyncGenerator[bytes | pb.OperationUpdate, None]:
     """Updates of an operation to its end, as messages or encoded. Revisions only grow.
 
@@ -33,6 +34,8 @@ async def updates(
     ----------
     after:
         Changes up to this revision are not repeated, except for the end.
+    in_time:
+        Within it the first read ends before the caller's deadline.
 
     Raises
     ------
@@ -51,7 +54,8 @@ async def updates(
     if followed.error is not None:
         raise followed.error
     # The counts include jobs that finished before; naming them all would grow without bound.
-    operation = await read_operation(client, followed.operation, leads)
+    with in_time():
+        operation = await read_operation(client, followed.operation, leads)
     if operation.state in ENDED_STATES or operation.revision > after:
         yield pb.OperationUpdate(operation=operation, revision=operation.revision)
     if operation.state in ENDED_STATES:

@@ -5,13 +5,13 @@ It uses the messages of the public API, so that the page, a command line and an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from distop.errors import shortened
+from distop.errors import CorruptRecord, shortened
 from distop.metastore.records.options import OperationOptions
 from distop.proto import distop_pb2 as pb
 
@@ -52,7 +52,6 @@ def why(
     last: pb.Operation | None,
     now: float,
     also_running: int = 0,
-    last_job_at: Mapping[str, float] | None = None,
     table: pb.Table | None = None,
 ) -> Reason:
     """Why a table moves or does not (checklist U1).
@@ -71,12 +70,10 @@ def why(
         Seconds since the Unix epoch.
     also_running:
         How many further operations run.
-    last_job_at:
-        Name of an operation -> when its last job finished, where that is known.
     table:
         The table itself, if it is known: it may be paused.
     """
-    reason = _standing(running, leader, members, last, now, also_running, last_job_at or {}, table)
+    reason = _standing(running, leader, members, last, now, also_running, table)
     calls = [
         (one, call) for one in members for call in one.calls if table is not None and call.table == table.name
     ]
@@ -101,7 +98,6 @@ def _standing(
     last: pb.Operation | None,
     now: float,
     also_running: int,
-    last_job_at: Mapping[str, float],
     table: pb.Table | None,
 ) -> Reason:
     """The answer, without slow calls."""
@@ -115,10 +111,7 @@ def _standing(
         if also_running:
             return Reason(Mood.MOVING, f"{many(also_running, 'operation')} running")
         return fed or _idle(last, now)
-    reasons = [
-        _of_operation(operation, leader, members, now, last_job_at.get(operation.name, 0.0))
-        for operation in running
-    ]
+    reasons = [_of_operation(operation, leader, members, now) for operation in running]
     # The operation in the worst state explains the table; among equals the first.
     worst = max(reasons, key=lambda reason: reason.mood)
     if fed is not None and fed.mood is Mood.STUCK and worst.mood is not Mood.STUCK:
@@ -160,8 +153,10 @@ def seconds_of(moment: Timestamp) -> float:
 def _idle(last: pb.Operation | None, now: float) -> Reason:
     if last is None:
         return Reason(Mood.IDLE, "idle: no operation has run yet")
-    since = f"idle for {span(now - seconds_of(last.finished_at))}"
     name = short_name(last)
+    if not last.state:
+        return Reason(Mood.FAILED, f"idle: how {name} ended cannot be read{_because(last)}")
+    since = f"idle for {span(now - seconds_of(last.finished_at))}"
     if last.state == pb.SUCCEEDED:
         return Reason(Mood.IDLE, f"{since}: {name} succeeded")
     if last.state == pb.CANCELLED:
@@ -227,9 +222,7 @@ def _failed_batches(table: pb.Table) -> Reason | None:
 # -- something runs ----------------------------------------------------------------------------------
 
 
-def _of_operation(
-    operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float, last_job_at: float
-) -> Reason:
+def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
     name, jobs = short_name(operation), operation.jobs
     if operation.completion.parked:
         decisions = "retry|skip|abort" if operation.completion.skippable else "retry|abort"
@@ -249,6 +242,8 @@ def _of_operation(
     if operation.state == pb.ABORTING:
         failing = _failing(operation) if operation.completion.attempts else ""
         return _led(f"{name} is being aborted{_because(operation)}{failing}", "abort it", leader, members)
+    if not operation.state and operation.error.code == CorruptRecord.code:
+        return Reason(Mood.STUCK, f"{name} cannot be read{_because(operation)}")
     if operation.state != pb.RUNNING:
         return Reason(
             Mood.STUCK, f"{name} is in a state that this version does not know; upgrade distop here"
@@ -271,7 +266,7 @@ def _of_operation(
     if not jobs.counting and jobs.succeeded + jobs.failed >= jobs.total:
         return _led(f"{name} is about to commit: {done}", "publish it", leader, members)
     if operation.runner:
-        return _running(operation, done, members, now, last_job_at)
+        return _running(operation, done, members, now)
     return _without_runner(operation, done, members)
 
 
@@ -289,9 +284,7 @@ def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member],
     return Reason(max(reason.mood, Mood.WAITING), reason.sentence + decide)
 
 
-def _running(
-    operation: pb.Operation, done: str, members: Sequence[pb.Member], now: float, last_job_at: float
-) -> Reason:
+def _running(operation: pb.Operation, done: str, members: Sequence[pb.Member], now: float) -> Reason:
     sentence = f"{short_name(operation)} running: {done}, run by {operation.runner}"
     held = {
         one.operation: one for member in members if member.id == operation.runner for one in member.held_up
@@ -299,8 +292,8 @@ def _running(
     if one := held.get(operation.name) or held.get(""):
         mood = Mood.WAITING if one.operation else Mood.MOVING
         return Reason(mood, f"{sentence}; for {span(now - seconds_of(one.since))}: {one.what}")
-    silent = now - max(last_job_at, seconds_of(operation.started_at))
-    if last_job_at and silent > SILENCE_S:
+    silent = now - max(seconds_of(operation.last_job_at), seconds_of(operation.started_at))
+    if operation.HasField("last_job_at") and silent > SILENCE_S:
         return Reason(
             Mood.WAITING,
             f"{sentence}; no job has finished for {span(silent)}: they take long, or hang; see the log of "

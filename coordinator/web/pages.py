@@ -19,6 +19,7 @@ from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.why import seconds_of, short_name, span
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
 from distop.proto import distop_pb2 as pb
+from distop.proto.facts import series_of, violations_of
 from distop.proto.json_text import from_json
 
 LARGE_GRID = 2000
@@ -116,6 +117,7 @@ ENVIRONMENT.globals |= {
     "from_json": from_json,
     "percent": percent,
     "seconds_of": seconds_of,
+    "series_of": series_of,
     "short": short,
     "short_name": short_name,
     "span": span,
@@ -123,4 +125,5 @@ ENVIRONMENT.globals |= {
     "tally": tally,
     "url": url,
     "utc": partial(datetime.fromtimestamp, tz=UTC),
+    "violations_of": violations_of,
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,19 +18,18 @@ from distop.coordinator.api.cluster import ClusterService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.following import Following
-from distop.coordinator.views.listing import first_tables
-from distop.coordinator.views.operations import from_history, not_found, read_finished
+from distop.coordinator.views.listing import LOOKED, first_tables
+from distop.coordinator.views.operations import from_ended, not_found, read_finished
 from distop.coordinator.views.scheduled import with_schedules
 from distop.coordinator.views.why import Mood, Reason, short_name, why
 from distop.coordinator.web.cache import Answers
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.operations.active import operations_in
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.names import check_name
-from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import decode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 
@@ -195,12 +195,21 @@ class Reads:
     # -- parts ---------------------------------------------------------------------------------------
 
     async def _active(self) -> list[OperationId]:
+        """Those that the caller may see, as far as they are counted, among the first :data:`LOOKED`."""
         keyspace, sees = self.client.keyspace, caller().sees
-        page = await self.client.get_range(
+        found: list[OperationId] = []
+        looked = 0
+        pages = self.client.pages(
             keyspace.active, prefix_end(keyspace.active), keys_only=True, limit=MAX_ACTIVE
         )
-        active = (keyspace.parse_active(kv.key) for kv in page.kvs)
-        return [operation for operation in active if sees(operation.table)]
+        async with aclosing(pages):
+            async for page in pages:
+                active = operations_in(page.kvs, keyspace.parse_active)
+                found += [operation for operation, _ in active if sees(operation.table)]
+                looked += len(page.kvs)
+                if len(found) >= MAX_ACTIVE or looked >= LOOKED:
+                    break
+        return found[:MAX_ACTIVE]
 
     async def _names(self, after: str) -> tuple[list[str], str]:
         """Names of up to one more table than a page has; see :func:`first_tables`."""
@@ -265,7 +274,6 @@ class Reads:
             members=members,
             last=last,
             now=self.wall(),
-            last_job_at={one.operation.name: one.grid.last_job_at for one in live},
         )
 
     async def _live(self, operations: Iterable[OperationId]) -> tuple[list[Live], list[DistopError]]:
@@ -292,12 +300,8 @@ class Reads:
 
         async def read() -> list[pb.Operation]:
             page = await self.client.get_range(prefix, prefix_end(prefix), limit=count, newest_first=True)
-            return [
-                from_history(
-                    keyspace.parse_history(kv.key), decode(kv.value, HistoryRecord, kv.key), kv.mod_revision
-                )
-                for kv in page.kvs
-            ]
+            ended = operations_in(page.kvs, keyspace.parse_history)
+            return [from_ended(operation, kv) for operation, kv in ended]
 
         return await self._answers.get(("history", count, *_standing(table)), read, keep_s=SELDOM_S)
 

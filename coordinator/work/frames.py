@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import socket
 import struct
-from typing import Any
+from typing import Any, BinaryIO
 
 CALL, RESULT, ERROR, ALIVE, LOG, HELLO = b"C", b"R", b"E", b"A", b"L", b"H"
 
@@ -18,21 +17,11 @@ def framed(kind: bytes, value: Any = None) -> bytes:
     return HEAD.pack(kind, len(body)) + body
 
 
-def receive(source: socket.socket) -> tuple[bytes, Any] | None:
-    """The next message of a blocking socket; ``None`` at its end."""
-    head = _exactly(source, HEAD.size)
-    if head is None:
+def receive(source: BinaryIO) -> tuple[bytes, Any] | None:
+    """The next message of a buffered, blocking stream; ``None`` at its end."""
+    head = source.read(HEAD.size)
+    if len(head) < HEAD.size:
         return None
     kind, length = HEAD.unpack(head)
-    body = _exactly(source, length)
-    return None if body is None else (kind, pickle.loads(body))
-
-
-def _exactly(source: socket.socket, count: int) -> bytes | None:
-    data = bytearray()
-    while len(data) < count:
-        part = source.recv(min(count - len(data), 1 << 20))
-        if not part:
-            return None
-        data += part
-    return bytes(data)
+    body = source.read(length)
+    return None if len(body) < length else (kind, pickle.loads(body))

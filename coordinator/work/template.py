@@ -108,7 +108,8 @@ class _Worker:
     """Runs one call after the other, in the main thread of its process."""
 
     def __init__(self, link: socket.socket, lease: SharedLease, registry: Registry, log_level: int) -> None:
-        self._link, self._lease, self._registry = link, lease, registry
+        self._link, self._calls = link, link.makefile("rb")
+        self._lease, self._registry = lease, registry
         self._sending = threading.Lock()
         self._lived = 0.0
         logging.basicConfig(level=log_level, handlers=[_ToCoordinator(self)], force=True)
@@ -123,7 +124,7 @@ class _Worker:
         self.send(HELLO, os.getpid())
         while True:
             try:
-                message = receive(self._link)
+                message = receive(self._calls)
             except Exception as error:  # such as a module of the call that is not installed here
                 self._failed(error)
                 continue

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from distop.coordinator.work.call import Call, Surroundings
-from distop.coordinator.work.places import Places
+from distop.coordinator.work.places import Places, Slot
 from distop.coordinator.work.processes import Processes
 from distop.coordinator.work.template import load
-from distop.errors import CallTimeout
+from distop.errors import Busy, CallTimeout, DistopError
 from distop.operations.api import DistributedOperation
 from distop.operations.registry import Registry
 
@@ -95,10 +95,11 @@ class Work:
         """Run blocking code of distop in a thread, in turn.
 
         Raises its errors; :class:`~distop.errors.CallTimeout` when it, including the wait for its turn, takes
-        too long. It then keeps its slot until it ends.
+        too long: it then keeps its slot until it ends; :class:`~distop.errors.Busy` when it never began.
         """
         limit = self.limit_s if limit_s is None else limit_s
         with self._begun(table, what):
+            place: Slot | None = None
             try:
                 # Not wait_for: that of Python 3.11 swallows a cancellation that arrives with the result.
                 async with asyncio.timeout(limit) as until:
@@ -115,7 +116,7 @@ class Work:
             except TimeoutError:
                 if not until.expired():
                     raise  # of the call itself
-                raise _too_long(what, limit) from None
+                raise _too_long(what, limit, place) from None
 
     async def user(
         self,
@@ -138,13 +139,15 @@ class Work:
         limit_s:
             Time limit including the wait for its turn; heartbeats do not extend it.
 
-        Raises what the call raises; :class:`~distop.errors.CallTimeout`; :class:`~distop.errors.Crashed`.
+        Raises what the call raises; :class:`~distop.errors.CallTimeout`; :class:`~distop.errors.Crashed`;
+        :class:`~distop.errors.Busy` when its turn did not come.
         """
         if self._processes is None:
             return await self.blocking(table, what, call, Surroundings(self.registry, check), limit_s=limit_s)
         if kind is not None and type(kind).__module__.startswith(_LIGHT):
             return call(Surroundings(self.registry, check))
         with self._begun(table, what):
+            place: Slot | None = None
             try:
                 async with asyncio.timeout(limit_s) as until:
                     place = await self._places[1].enter(table)
@@ -163,7 +166,7 @@ class Work:
             except TimeoutError:
                 if not until.expired():
                     raise
-                raise _too_long(what, self.limit_s if limit_s is None else limit_s) from None
+                raise _too_long(what, self.limit_s if limit_s is None else limit_s, place) from None
 
     async def asked(self, kind: DistributedOperation, table: str, method: str, call: Call[T]) -> T:
         """Run a method that only reads its arguments: at once if it is distop's, as :meth:`user` if it is
@@ -212,5 +215,7 @@ def _called(call: Callable[..., T], *args: Any) -> T:
         raise RuntimeError("something that must be there was not found") from error
 
 
-def _too_long(what: str, limit_s: float) -> CallTimeout:
+def _too_long(what: str, limit_s: float, place: Slot | None) -> DistopError:
+    if place is None:  # it says nothing about the call
+        return Busy(f"{what} has waited {max(limit_s, 0.0):.1f} s for its turn: other calls have not ended")
     return CallTimeout(f"{what} has taken longer than {limit_s:g} s")

@@ -50,7 +50,7 @@ async def sweep_scratch(client: EtcdClient, scratch: Path) -> list[Path]:
                 removed.append(folder)
             else:
                 removed += await _of_jobs(client, keys, folder)
-        except DistopError as error:
+        except (DistopError, OSError) as error:
             log.warning("scratch_not_swept", extra={"operation": str(operation), "error": str(error)})
     for folder in removed:
         reached("scratch.before")
@@ -94,11 +94,14 @@ def _is_over(name: str, runner: KeyValue, claim: KeyValue) -> bool:
 
 
 def _listing(folder: Path) -> list[Path]:
-    return list(folder.iterdir())
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:  # there is none, or whoever needed it has removed it
+        return []
 
 
 def _operations(scratch: Path) -> Iterator[tuple[Path, OperationId]]:
-    for folder in sorted(scratch.iterdir()) if scratch.is_dir() else []:
+    for folder in _listing(scratch):
         try:
             yield folder, OperationId.parse((folder / SCRATCH_OWNER).read_text())
         except (OSError, ValueError, InvalidName):
@@ -106,7 +109,7 @@ def _operations(scratch: Path) -> Iterator[tuple[Path, OperationId]]:
 
 
 def _jobs(operation: Path) -> Iterator[tuple[Path, str]]:
-    for folder in sorted(operation.iterdir()):
+    for folder in _listing(operation):
         note = read_note(folder) if folder.is_dir() else None
         if note is not None:
             yield folder, note.partition

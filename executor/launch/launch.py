@@ -191,7 +191,7 @@ class LocalTasks:
         self._work = launch.work
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self._summary = TaskSummary()
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         packs = pack(launch.partitions, slots=slots, small=launch.work.operation.small_jobs)
         self._packs = deque(packs)
         self._running = min(slots, len(packs))
@@ -216,7 +216,7 @@ class LocalTasks:
         summary, failure = TaskSummary(), None
         try:
             summary = run_task(self._port, self._work, self._partitions(), name)
-        except Exception as error:
+        except BaseException as error:  # whatever it is, nobody else hears of it
             log.warning("task_failed", exc_info=True)
             failure = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
@@ -230,7 +230,7 @@ class LocalTasks:
                 return
             yield from partitions
 
-    def _one_ended(self, summary: TaskSummary, failure: Exception | None) -> None:
+    def _one_ended(self, summary: TaskSummary, failure: BaseException | None) -> None:
         self._summary += summary
         self._failure = self._failure or failure
         self._running -= 1
@@ -268,7 +268,7 @@ class LocalFrame:
             )
         except (LaunchFailed, InvalidArgument, JobFailed) as error:
             outcome = error
-        except Exception as error:
+        except BaseException as error:  # whatever it is, nobody else hears of it
             log.warning("frame_failed", exc_info=True)
             outcome = LaunchFailed(f"a task failed: {error}")
         settle_from_thread(self._ended, outcome)

@@ -102,7 +102,7 @@ class SparkFrame(SparkJob[list[FrameResult]]):
             self._check_computed_once({result.stage for result in results}, len(results))
         return results
 
-    def _failure(self, error: Exception) -> DistopError:
+    def _failure(self, error: BaseException) -> DistopError:
         """The permanent error of the function that makes the DataFrame, from a worker: an unreadable row, a
         changed file. Spark only has its text."""
         said = _PERMANENT.findall(str(error))

@@ -115,7 +115,7 @@ class SparkJob(ABC, Generic[T]):
             outcome: T | DistopError = self._collect()
         except (InvalidArgument, JobFailed, LaunchFailed) as error:
             outcome = error
-        except Exception as error:
+        except BaseException as error:  # whatever it is, nobody else hears of it
             outcome = self._failure(error)
         settle_from_thread(self._ended, outcome)
 
@@ -134,7 +134,7 @@ class SparkJob(ABC, Generic[T]):
     def _collect(self) -> T:
         """Run it, in the thread that starts all its Spark jobs."""
 
-    def _failure(self, error: Exception) -> DistopError:
+    def _failure(self, error: BaseException) -> DistopError:
         if self._cancelling is not None:
             self._until_no_task_runs()
             return LaunchFailed("it was cancelled")

@@ -14,9 +14,11 @@ from distop.commit.files.allowed import adopt, lists
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import SidecarClient, client_of_this_process
-from distop.executor.task.task import TaskSummary, Work, decode_arg, run_task
+from distop.executor.task.task import TaskSummary, Work, run_task
 from distop.metastore.etcd.config import PASSWORD_FILE, EtcdConfig
 from distop.metastore.operations.tries import Tried
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode
 from distop.operations import Registry
 
 log = logging.getLogger(__name__)
@@ -62,7 +64,7 @@ class SparkTask:
     def begin(self) -> tuple[SidecarClient, Work]:
         """The connection to etcd, and the task's context; in a worker."""
         adopt(self.allowed)
-        arg = decode_arg(self.arg_value)
+        arg = _decoded(self.arg_value)
         # The password's file is not needed here if the host has a sidecar.
         config = EtcdConfig.from_env({**self.etcd, PASSWORD_FILE: ""})
         place = SidecarFolder.of(config.endpoints, config.prefix)
@@ -80,6 +82,12 @@ def _end_worker() -> None:
     """An attempt hangs. Nothing else ends it: Spark starts another worker and retries its task."""
     log.error("attempt_hangs")
     os._exit(70)
+
+
+@functools.lru_cache(maxsize=4)
+def _decoded(value: bytes) -> OperationArg:
+    """An operation's argument; cached for the next task of the same operation, since it may be large."""
+    return decode(value, OperationArg)
 
 
 @functools.lru_cache(maxsize=8)

@@ -114,6 +114,9 @@ class ClaimDesk:
             self._asking[key].remove(attempt)
             if not self._asking[key]:
                 del self._asking[key]
+        if isinstance(answer, Verdict) and answer.outcome is Outcome.GONE:
+            # A copy whose reply was lost may have made it while the run was held.
+            self._soon(self._disown(run, partition, attempt))
         if isinstance(answer, Claimed):
             if claimant.closed or session is not self._session:
                 self._soon(self._release(run, partition, answer.claim))
@@ -143,11 +146,11 @@ class ClaimDesk:
         if held is not None and held.claim == claim:
             del self._held[*run.key, partition]
 
-    def claimant_gone(self, claimant: Claimant) -> None:
-        """Release all that it holds: its process has ended."""
-        for held in [held for held in self._held.values() if held.claimant is claimant]:
-            self.forget(held.run, held.partition, held.claim)
-            self._soon(self._release(held.run, held.partition, held.claim))
+    def claimant_gone(self, claimant: Claimant, run: Run | None = None) -> None:
+        """Release all that it holds: its process has ended. With ``run``: for that, which it has left."""
+        for held in list(self._held.values()):
+            if held.claimant is claimant and (run is None or held.run.key == run.key):
+                self._give_back(held)
 
     async def close(self) -> None:
         """Stop everything in progress. Its claims end with its lease."""
@@ -174,8 +177,9 @@ class ClaimDesk:
             self._lose(held, "its claim is lost")
 
     def claims_over(self, run: Run) -> None:
+        # The operation may go on with another run, on hosts that could only wait for the end of our lease.
         for held in [held for key, held in self._held.items() if key[:2] == run.key]:
-            self.forget(run, held.partition, held.claim)
+            self._give_back(held)
 
     def _release_if_nobodys(self, run: Run, partition: str, standing: KeyValue) -> None:
         """A delayed copy of a claim may arrive after its attempt has ended. Under our own lease we can detect
@@ -194,6 +198,10 @@ class ClaimDesk:
         held.claimant.claim_lost(held.run, held.partition, held.claim, reason)
 
     # -- claiming and giving back --------------------------------------------------------------------
+
+    def _give_back(self, held: _Held) -> None:
+        self.forget(held.run, held.partition, held.claim)
+        self._soon(self._release(held.run, held.partition, held.claim))
 
     async def _claim_or_wait(
         self, run: Run, partition: str, attempt: str, held: int

@@ -18,7 +18,7 @@ from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.etcd.watch import Event, follow, watch
 from distop.metastore.operations.pausing import PauseIndex
-from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run
+from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run, why_over
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.operation import RUNNING
 
@@ -137,18 +137,20 @@ class Oversight:
             except Compacted:
                 log.info("oversight_compacted", extra={"operation": str(watched.run.keys.operation)})
             except DistopError as error:
-                # settle() has waited long already; the run may be over or not, so keep asking.
+                # The run may be over or not, so keep asking.
                 log.warning(
                     "oversight_failed",
                     extra={"operation": str(watched.run.keys.operation), "error": str(error)},
                 )
+                await asyncio.sleep(_RETRY_S)
             known_at = 0
         self._tell(watched, reason)
 
     def _tell(self, watched: _Watched, reason: str) -> None:
         if self._watched.pop(watched.run.key, None) is not watched:
             return
-        if watched.claims is not None:
+        # A paused run is still held: what its attempts have done by their end counts, if their claims stand.
+        if watched.claims is not None and reason != PAUSED:
             watched.claims.claims_over(watched.run)
         for listener in watched.listeners:
             listener.run_over(watched.run, reason)
@@ -180,16 +182,9 @@ class Oversight:
             )
             if state.value != RUNNING:
                 return run.why_over(state, state)
-            wanted = (keys.state, keys.runner, keys.pause, keys.table_pause)
-            result = await settle(
-                self._client, Txn(then=tuple(Get(key) for key in wanted)), patience_s=PATIENCE_S
-            )
-            state, runner, *pauses = (result.one(index, key) for index, key in enumerate(wanted))
-            if reason := run.why_over(state, runner):
+            reason, revision = await why_over(self._client, run)
+            if reason:
                 return reason
-            if any(pause.exists for pause in pauses):
-                return PAUSED
-            revision = result.revision
         watched.held_at = revision
         if self._is_paused(watched):
             return PAUSED
@@ -206,7 +201,7 @@ class Oversight:
         async with aclosing(changes):
             async for batch in changes:
                 for event in batch.events:
-                    if reason := _why_over(run, event):
+                    if reason := _over_by(run, event):
                         return reason
                     found = keys.partition_of(event.kv.key) if watched.claims is not None else None
                     if watched.claims is not None and found is not None and found[1] == "claim":
@@ -214,7 +209,7 @@ class Oversight:
         return ""  # a watch ends only by raising
 
 
-def _why_over(run: Run, event: Event) -> str:
+def _over_by(run: Run, event: Event) -> str:
     """What a change says about the run: why it is over, or nothing."""
     keys, deleted = run.keys, event.kind == "delete"
     if event.kv.key == keys.state and (deleted or event.kv.value != RUNNING):

@@ -13,8 +13,7 @@ from distop.executor.task.frame_task import FrameResult
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record
-from distop.metastore.operations.pausing import is_paused
-from distop.metastore.operations.runs import PAUSED
+from distop.metastore.operations.runs import why_over
 
 log = logging.getLogger(__name__)
 
@@ -88,9 +87,10 @@ class DynamicOperationRun(OperationRun):
             except (InvalidArgument, JobFailed) as error:
                 return await self._fail(error.code, error.message)
             except LaunchFailed as error:
-                reason = self._failed = error.message
-                if not self._ended.is_set() and await is_paused(self._ledger.client, self.run.keys):
-                    self.cancel(PAUSED)
+                reason = error.message
+                if not self._ended.is_set() and (over := (await why_over(self._ledger.client, self.run))[0]):
+                    self.cancel(over)
+                self._failed = reason
                 continue
             if self._ended.is_set():
                 break

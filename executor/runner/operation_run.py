@@ -27,8 +27,7 @@ from distop.executor.ledger.ledger import Ledger
 from distop.executor.task.task import Work
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations.jobs import Mark, Verdict, failure_record
-from distop.metastore.operations.pausing import is_paused
-from distop.metastore.operations.runs import PAUSED, Run, Taken, without_result
+from distop.metastore.operations.runs import Run, Taken, why_over, without_result
 from distop.metastore.operations.tries import Tried, read_tries
 from distop.operations import DistributedOperation
 
@@ -93,7 +92,9 @@ class OperationRun:
             self._launched.cancel(reason)
 
     async def held_up(self) -> str:
-        """What keeps its jobs from going on; empty: nothing that is known."""
+        """What keeps its jobs from going on; empty: nothing that is known, or the run is over."""
+        if self.over:
+            return ""
         now = await asyncio.to_thread(self._launched.held_up) if self._launched is not None else ""
         return now or (f"its jobs are launched again after: {self._failed}" if self._failed else "")
 
@@ -111,7 +112,7 @@ class OperationRun:
             Nothing can be launched here any more.
         """
         claims = self._ledger.desk if self._work.claims else None
-        self._ledger.oversight.attach(self.run, self, claims=claims, known_at=self.taken.revision)
+        self._ledger.oversight.attach(self.run, self, claims=claims, known_at=self.run.token)
         try:
             return await self._finish(list(self.taken.unfinished))
         except LauncherBroken:
@@ -139,12 +140,12 @@ class OperationRun:
             left = without_result(keys, self.taken.arg, standing)
             tried = await read_tries(client, keys, standing)
             fruitless = 0 if len(left) < len(unfinished) else fruitless + 1
-            self._failed = reason if fruitless else ""
             unfinished = left
-            if unfinished and fruitless and await is_paused(self._ledger.client, self.run.keys):
-                # The sidecar may see the pause before this process does. The jobs did not fail.
-                self.cancel(PAUSED)
+            if unfinished and fruitless and (over := (await why_over(client, self.run))[0]):
+                # Its tasks may see its end, or a pause, before this process does. The jobs did not fail.
+                self.cancel(over)
                 break
+            self._failed = reason if fruitless else ""
             if unfinished and fruitless >= MAX_LAUNCHES and self._work.operation.can_fail:
                 await self._give_up(unfinished, reason)
                 break

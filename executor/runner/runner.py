@@ -224,19 +224,22 @@ class Runner:
         again = end is End.LEFT or run.over == PAUSED
         if end is End.LEFT:
             self._waiting.rest(operation)
-        try:
-            if again or run.taken.arg.stages_files:
-                # Nothing runs here any more. Staged files are removed only after this key is deleted.
-                await release_runner(self._client, run.run, again=again)
-            if run.over == RUNNER_GONE:
-                await wait_again(self._client, [run.run.keys])
-        except DistopError as error:
-            # The key is deleted with our lease, or with the operation.
-            log.warning("runner_not_released", extra={"operation": str(operation), "error": str(error)})
+        while self._session.alive:  # otherwise the key is deleted with our lease
+            try:
+                if again or run.taken.arg.stages_files:
+                    # Nothing runs here any more. Staged files are removed only after this key is deleted.
+                    await release_runner(self._client, run.run, again=again)
+                if run.over == RUNNER_GONE:
+                    await wait_again(self._client, [run.run.keys])
+                break
+            except DistopError as error:
+                log.warning("runner_not_released", extra={"operation": str(operation), "error": str(error)})
+                await asyncio.sleep(_RETRY_S)
         return again or run.over == RUNNER_GONE
 
     def _one_ended(self, operation: OperationId, task: asyncio.Task[bool]) -> None:
         del self._working[operation]
         if not task.cancelled() and task.result():
-            self._waiting.doubt.set()
+            # It may have been taken in spite of an error: then no index names it, and nobody else takes it.
+            self._waiting.again(operation)
         self._waiting.wake.set()

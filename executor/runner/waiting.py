@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import random
 import time
 from collections import Counter
@@ -58,8 +59,9 @@ class Waiting:
     ) -> None:
         self._client, self._keyspace, self._member = client, client.keyspace, member
         self._types, self._options, self._working, self._rng = types, options, working, rng
-        self.operations: dict[OperationId, None] = {}
-        """Operations that may need a runner, in the order in which they were seen."""
+        self.operations: dict[OperationId, float] = {}
+        """Operations that may need a runner, in the order in which they were seen, with the revision at which
+        they waited last."""
         self.wake, self.doubt = asyncio.Event(), asyncio.Event()
         """Set when there may be something to take, and when the index must be listed again."""
         self.shares = Shares(self._keyspace, member, [] if options.only else types.names)
@@ -82,6 +84,11 @@ class Waiting:
     def rest(self, operation: OperationId) -> None:
         """Leave an operation to other executors for a while: it could not be finished here."""
         self._resting[operation] = time.monotonic() + self._options.rest_s
+
+    def again(self, operation: OperationId) -> None:
+        """Take it again, whether or not it is in the index: the runner may hold it."""
+        self.operations[operation] = math.inf
+        self.doubt.set()
 
     def pop(self) -> OperationId:
         """Remove and return the longest waiting operation of the table with the fewest running here."""
@@ -147,7 +154,7 @@ class Waiting:
         for kv in kvs:
             operation = self._served(kv.key)
             if operation is not None and self.shares.hold(operation):
-                self.operations[operation] = None
+                self.operations[operation] = news.revision
         self.wake.set()
 
     def _heed_members(self, news: Snapshot | WatchBatch) -> None:
@@ -203,7 +210,7 @@ class Waiting:
         self._resting = {operation: until for operation, until in self._resting.items() if until > now}
         if self._options.only is not None:
             if self.may_take(self._options.only):
-                self.operations[self._options.only] = None
+                self.operations[self._options.only] = math.inf
             self.wake.set()
             return
         hull = self.shares.hull
@@ -212,14 +219,25 @@ class Waiting:
         start, end = (self._keyspace.waiting_from(share) for share in hull)
         standing = await self._client.scan(start, end, keys_only=True)
         known = {kv.key for kv in standing.kvs}
+        self._forget_taken(known, standing.revision)
         active = await self._client.scan(self._keyspace.active, keys_only=True)
         left = []
         for kv in active.kvs:
-            keys = self._keyspace.operation(self._keyspace.parse_active(kv.key))
+            try:
+                keys = self._keyspace.operation(self._keyspace.parse_active(kv.key))
+            except CorruptRecord as error:
+                log.warning("active_key_unknown", extra={"error": str(error)})
+                continue
             if self.shares.hold(keys.operation) and keys.operation not in self._working:
                 left += [keys] if keys.waiting not in known else []
         await wait_again(self._client, left)  # the watch delivers these
         self._heed_waiting(standing)
+
+    def _forget_taken(self, known: Collection[bytes], revision: int) -> None:
+        """Others take them while all slots here are in use, and their deletions are not watched."""
+        for operation, seen in list(self.operations.items()):
+            if seen <= revision and self._keyspace.waiting_operation(operation) not in known:
+                del self.operations[operation]
 
     async def _help(self) -> None:
         """While slots are free and nothing waits here, list the operations that wait in the pieces of
@@ -239,6 +257,7 @@ class Waiting:
             found = [one for kv in page.kvs if (one := self._served(kv.key)) is not None]
             if found:
                 room = self._options.max_operations - len(self._working)
-                self.operations.update(dict.fromkeys(self._rng.sample(found, min(room, len(found)))))
+                picked = self._rng.sample(found, min(room, len(found)))
+                self.operations.update(dict.fromkeys(picked, page.revision))
                 self.wake.set()
                 pause = _HELP_AGAIN_S

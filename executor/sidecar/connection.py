@@ -97,7 +97,9 @@ class Connection(asyncio.Protocol):
                 self._claims = self._claims or message.claims
                 self._ledger.oversight.attach(run, self, claims=desk)
             case wire.Detach():
-                self._ledger.oversight.detach(self._runs.pop(message.run), self)
+                run = self._runs.pop(message.run)
+                self._ledger.oversight.detach(run, self)
+                self._ledger.desk.claimant_gone(self, run)  # also of what it was given once the run was over
             case wire.Claim():
                 self._soon(message.number, self._claim(self._runs[message.run], message))
             case wire.Release():

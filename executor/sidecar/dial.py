@@ -25,7 +25,7 @@ WAIT_S = 10.0
 """How long a process without etcd's password waits for another one to start a sidecar."""
 
 SEND_TIMEOUT_S = 30
-"""How long to wait for a sidecar that does not read."""
+"""How long to wait for a sidecar that does not accept a connection, or does not read."""
 
 MAX_CRASHES = 3
 """Back-off after a sidecar could not start."""
@@ -136,6 +136,8 @@ def _no_password(place: SidecarFolder) -> SidecarUnavailable:
 
 def _connect(place: SidecarFolder) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # For connecting and sending only: a task may receive nothing for hours.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_TIMEOUT_S, 0))
     try:
         connection.connect(str(place.socket))
     except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
@@ -144,6 +146,4 @@ def _connect(place: SidecarFolder) -> socket.socket | None:
     except BaseException:
         connection.close()
         raise
-    # Only for sending: a task may receive nothing for hours.
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_TIMEOUT_S, 0))
     return connection

@@ -22,7 +22,7 @@ import msgspec
 
 from distop.errors import InvalidArgument, JobFailed
 from distop.executor.task.session import Port, Session
-from distop.executor.task.task import TaskJob, Work, error_text
+from distop.executor.task.task import TaskJob, Work, error_text, run_attempt
 from distop.metastore.crashpoints import reached
 from distop.metastore.operations.jobs import Mark, failure_record, success_record
 
@@ -81,7 +81,7 @@ def run_frame_job(
         try:
             job.raise_if_cancelled()
             reached("job.before")
-            result = work.operation.start_or_resume_job(job) or {}
+            result = run_attempt(work.operation, job)
             reached("job.after")
             _check_in_time(job)
             value = success_record(attempt, result, time.time(), run=work.run_token)

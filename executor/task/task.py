@@ -8,7 +8,6 @@ written.
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import random
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -30,15 +30,16 @@ from distop.errors import (
     JobCrashed,
     JobFailed,
     as_distop,
+    shortened,
 )
 from distop.executor.host.scratch import Scratch
 from distop.executor.task.session import Port, Session
 from distop.metastore.crashpoints import reached
 from distop.metastore.members.clocks import boot_clock
+from distop.metastore.operations.claims import check_checkpoint
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record, success_record
 from distop.metastore.operations.tries import Tried
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import decode
+from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
 from distop.operations import DistributedOperation, JobContext
 
 log = logging.getLogger(__name__)
@@ -69,12 +70,8 @@ class TaskSummary(msgspec.Struct, array_like=True):
         return self.won + self.lost
 
     def __add__(self, other: TaskSummary) -> TaskSummary:
-        return TaskSummary(
-            *(
-                a + b
-                for a, b in zip(msgspec.structs.astuple(self), msgspec.structs.astuple(other), strict=True)
-            )
-        )
+        mine, others = msgspec.structs.astuple(self), msgspec.structs.astuple(other)
+        return TaskSummary(*(a + b for a, b in zip(mine, others, strict=True)))
 
 
 class TaskJob(JobContext):
@@ -91,12 +88,16 @@ class TaskJob(JobContext):
         self._checkpoint: bytes | None = None
         self._resumable = work.operation.resumable
         self._folder: Path | None = None
-        timeout_s = work.arg.options.attempt_timeout_s
+        self._begin()
+
+    def _begin(self) -> None:
+        timeout_s = self.operation.options.attempt_timeout_s
         self._ends_at = math.inf if timeout_s is None else boot_clock() + timeout_s
 
     def own(self, claim: int, checkpoint: bytes | None) -> None:
-        """The job was claimed for this attempt."""
+        """The job was claimed for this attempt, which may have waited for another one to end."""
         self.claim, self._checkpoint = claim, checkpoint
+        self._begin()
 
     def scratch_path(self) -> Path:
         if self._folder is None:
@@ -124,7 +125,7 @@ class TaskJob(JobContext):
         try:
             operation.cancel_job_and_cleanup(self)
             reached("job.clean.after")
-        except Exception:
+        except (Exception, SystemExit):
             # Nothing is lost: an attempt's remains are private to it, and are swept after the operation.
             log.warning("job_cleanup_failed", extra={"partition": self.partition}, exc_info=True)
         self.remove_scratch(done=False)
@@ -143,6 +144,7 @@ class TaskJob(JobContext):
                 f"operation type {self.operation.type!r} keeps no checkpoints",
                 hint="set resumable = True in it",
             )
+        check_checkpoint(value)  # here: a sidecar ends the connection of who sends a frame that is too large
         if self._folder is not None:
             self._scratch.made_up_to(self._folder, self.partition, self._checkpoint, value)
         self._session.save(self.partition, self.claim, value)
@@ -181,12 +183,6 @@ class Work:
         """Whether jobs are claimed first. A resumable job has one owner at a time, since a checkpoint
         describes the state of one attempt."""
         return self.arg.exclusive or self.operation.resumable
-
-
-@functools.lru_cache(maxsize=4)
-def decode_arg(value: bytes) -> OperationArg:
-    """An operation's argument; cached for the next task of the same operation, since it may be large."""
-    return decode(value, OperationArg)
 
 
 @dataclass
@@ -246,11 +242,11 @@ class Task:
             try:
                 reached("job.before")
                 with self._watched(job, tries):
-                    result = self.work.operation.start_or_resume_job(job)
+                    result = run_attempt(self.work.operation, job)
                 reached("job.after")
                 if job.expired:
                     raise job.timeout()
-                value = success_record(job.attempt, result or {}, self.clock())
+                value = success_record(job.attempt, result, self.clock())
             except Exception as error:
                 # Whatever it raises after it was stopped: this is the reason.
                 late = job.expired and not isinstance(error, InvalidArgument | JobFailed)
@@ -369,10 +365,18 @@ class Task:
         setattr(self.summary, name, getattr(self.summary, name) + 1)
 
 
+def run_attempt(operation: DistributedOperation, job: TaskJob) -> Mapping[str, Any]:
+    """Run an attempt's code."""
+    try:
+        return operation.start_or_resume_job(job) or {}
+    except SystemExit as error:  # it would end the thread, or Spark's worker, without a word
+        raise JobCrashed(f"SystemExit: {error}") from error
+
+
 def error_text(error: Exception) -> str:
-    """``CODE: message`` of an attempt's error."""
+    """``CODE: message`` of an attempt's error, which may quote all that it has read."""
     raised = as_distop(error, JobCrashed)
-    return f"{raised.code}: {raised.message}"
+    return shortened(f"{raised.code}: {raised.message}", MAX_JOB_RECORD_BYTES)
 
 
 def run_task(

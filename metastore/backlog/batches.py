@@ -146,6 +146,9 @@ class BatchRecord(Record, kw_only=True):
     """The operation that applies it at present."""
     alone: bool = False
     """It failed together with others, and is now applied alone, to find the faulty one."""
+    in_doubt: bool = False
+    """Its rows may be in the table: an operation has failed, and commit steps of it remain in effect. It is
+    applied again only if a user decides so."""
     anyway: bool = False
     """A user decided that it is applied, even if it is late or was applied before."""
 

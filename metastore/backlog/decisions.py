@@ -209,7 +209,9 @@ async def unblock(
                 ops = (Delete(entry.key), Put(keys.applied(block.batch), encode(done)))
             else:
                 anyway = queued.anyway or block.code == LATE
-                again = msgspec.structs.replace(queued, attempts=0, code="", error="", anyway=anyway)
+                again = msgspec.structs.replace(
+                    queued, attempts=0, code="", error="", anyway=anyway, in_doubt=False
+                )
                 ops = (Put(entry.key, encode(again)),)
         if skip:
             record = record.done_with(block.batch)

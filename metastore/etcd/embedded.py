@@ -146,12 +146,32 @@ def _starts_the_wheel(path: Path) -> bool:
 
 
 def free_port() -> int:
-    """A TCP port on loopback that is free now, and that no outgoing connection will get."""
+    """A TCP port on loopback that is free now, and that no outgoing connection will get.
+
+    No other call gives it for a minute, in whatever process: a server may take seconds until it listens.
+    """
     # Not with the random generator, which may be seeded: two processes would try the same ports.
-    free = (port for port in random.Random().sample(_PORTS, len(_PORTS)) if _bindable(port))
+    free = (port for port in random.Random().sample(_PORTS, len(_PORTS)) if _reserve(port))
     found = next(port for port in free if port not in _found)
     _found.append(found)
     return found
+
+
+def _reserve(port: int) -> bool:
+    """Whether a port is free; then a closed connection of it is left in TIME_WAIT.
+
+    Servers set SO_REUSEADDR, so that they may listen there all the same. This binds without it, and may not.
+    """
+    try:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # its connections inherit it
+            listener.listen(1)
+            with socket.create_connection(("127.0.0.1", port), timeout=1.0):
+                listener.accept()[0].close()  # the side that closes first waits
+    except OSError:
+        return False
+    return True
 
 
 def _bindable(port: int) -> bool:

@@ -152,13 +152,9 @@ async def save_checkpoint(
     Raises
     ------
     InvalidArgument
-        It is larger than :data:`MAX_CHECKPOINT_BYTES`.
+        See :func:`check_checkpoint`.
     """
-    if len(value) > MAX_CHECKPOINT_BYTES:
-        raise InvalidArgument(
-            f"the checkpoint takes {len(value):,} bytes, at most {MAX_CHECKPOINT_BYTES:,} are allowed",
-            hint="save large progress to a file, and its path as the checkpoint",
-        )
+    check_checkpoint(value)
     if claim <= 0:
         raise InvalidArgument("only a claimed job has checkpoints", details={"field": "claim"})
     while True:
@@ -178,6 +174,17 @@ async def save_checkpoint(
         before = result.one(4, before.key)
         if before.value == value:
             return before
+
+
+def check_checkpoint(value: object) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` for what cannot be a checkpoint."""
+    if not isinstance(value, bytes):
+        raise InvalidArgument(f"the checkpoint is {type(value).__name__}, and must be bytes")
+    if len(value) > MAX_CHECKPOINT_BYTES:
+        raise InvalidArgument(
+            f"the checkpoint takes {len(value):,} bytes, at most {MAX_CHECKPOINT_BYTES:,} are allowed",
+            hint="save large progress to a file, and its path as the checkpoint",
+        )
 
 
 async def load_checkpoint(client: EtcdClient, run: Run, partition: str) -> KeyValue:

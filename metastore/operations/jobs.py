@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from distop.errors import CorruptRecord, InvalidArgument, JobResultTooLarge, shortened
+from distop.errors import CorruptRecord, InvalidArgument, JobResultTooLarge, encodable, shortened
 from distop.metastore.etcd.txn import (
     MAX_REQUEST_BYTES,
     Compare,
@@ -65,8 +65,7 @@ def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: i
 
 def failure_record(attempt: str, code: str, message: str, at: float, *, run: int = 0) -> bytes:
     """The value of a failed job; the text ``CODE: message`` is shortened until it fits."""
-    # File names may bring lone surrogates into a message; JSON cannot represent them.
-    text = f"{code}: {message}".encode(errors="backslashreplace").decode()
+    text = encodable(f"{code}: {message}")
     limit = MAX_JOB_RECORD_BYTES
     while True:
         error = shortened(text, limit)

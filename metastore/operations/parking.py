@@ -2,12 +2,20 @@
 
 The count and the parking are stored in ``<root>.completion``, so they survive leaders; a decision is stored
 in ``<root>.resolve`` until the leader has acted on it. Any caller may decide, only the leader acts: the
-effect of a decision happens in one transaction that removes the decision.
+effect of a decision happens in one transaction that removes the decision. The request of a decision is noted
+with it, so that its repetition decides nothing, whatever has become of the operation since.
 """
 
 from __future__ import annotations
 
-from distop.errors import InvalidArgument, LeadershipLost, NotParked, NotSkippable, OperationNotFound
+from distop.errors import (
+    InvalidArgument,
+    LeadershipLost,
+    NotParked,
+    NotSkippable,
+    OperationNotFound,
+    RequestIdReused,
+)
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
@@ -24,6 +32,7 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
+from distop.metastore.operations.requests import BRIEFLY_S, done_otherwise
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import (
     ABORT,
@@ -33,9 +42,13 @@ from distop.metastore.records.operation import (
     SKIP,
     CompletionRecord,
     ErrorRecord,
+    RequestRecord,
     ResolveRecord,
 )
 from distop.metastore.records.record import decode, encode
+
+COMPLETION_FAILED = "COMPLETION_FAILED"
+"""The code of the error of an operation that an operator has aborted."""
 
 
 async def note_failure(
@@ -65,10 +78,21 @@ async def note_failure(
 
 
 async def request_resolve(
-    client: EtcdClient, keys: OperationKeys, decision: ResolveRecord, audit: Put | None = None
+    client: EtcdClient,
+    keys: OperationKeys,
+    decision: ResolveRecord,
+    *,
+    request: str,
+    also: tuple[Op, ...] = (),
 ) -> None:
     """Decide about a parked operation, or abort one whose completion hangs; any coordinator may.
-    Idempotent.
+
+    Parameters
+    ----------
+    request:
+        Id of the call, the same in its repetitions.
+    also:
+        Written in the same transaction: the audit entry.
 
     Raises
     ------
@@ -80,6 +104,8 @@ async def request_resolve(
         It is being completed, or another decision has just been made.
     NotSkippable
         The failure is not that of a skippable step: half of the operation would be published.
+    RequestIdReused
+        The id belongs to another request.
     """
     if decision.action not in (RETRY, SKIP, ABORT):
         raise InvalidArgument(
@@ -87,11 +113,15 @@ async def request_resolve(
             hint="choose retry, skip or abort",
             details={"field": "action"},
         )
-    wanted = (keys.state, keys.completion, keys.resolve)
-    reads = [*(Get(key) for key in wanted), *([Get(audit.key)] if audit else [])]
+    table, digest = keys.keyspace.table(keys.operation.table), f"resolve-{decision.action}"
+    noted = done_otherwise(table, request, keys.operation, digest, decision.at, keep_s=BRIEFLY_S)
+    wanted = (keys.state, keys.completion, keys.resolve, table.request(request))
 
-    async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
-        state, completion, standing = (read.one(index, key) for index, key in enumerate(wanted))
+    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+        state, completion, standing, before = (read.one(index, key) for index, key in enumerate(wanted))
+        if before.exists:
+            _check_same(decode(before.value, RequestRecord, before.key), keys, request, digest)
+            return None, None
         if not state.exists:
             raise OperationNotFound(f"operation {keys.operation} is not running")
         record = _completion_of(completion)
@@ -104,20 +134,24 @@ async def request_resolve(
         if standing.exists:
             other = decode(standing.value, ResolveRecord, standing.key)
             if other.action == decision.action:
-                return None, True
+                return Txn((unchanged(state), unchanged(standing))) + noted, None
             raise NotParked(
                 f"{other.by or 'an unknown caller'} has just decided on {other.action}: {keys.operation}"
             )
         reached("resolve.before")
-        puts = (Put(keys.resolve, encode(decision)), *([audit] if audit else []))
-        return Txn((unchanged(state), unchanged(completion), absent(keys.resolve)), puts), True
-
-    def is_ours(read: TxnResult) -> bool | None:
-        # The audit entry of an earlier copy; the leader may have acted on the decision by now.
-        return True if audit and read.got(3) else None
+        puts = (Put(keys.resolve, encode(decision)), *also)
+        return Txn((unchanged(state), unchanged(completion), absent(keys.resolve)), puts) + noted, None
 
     what, replied = f"operation {keys.operation}", lambda: reached("resolve.after")
-    await update(client, reads, decide, is_ours, what=what, replied=replied)
+    await update(client, [Get(key) for key in wanted], decide, what=what, replied=replied)
+
+
+def _check_same(before: RequestRecord, keys: OperationKeys, request: str, digest: str) -> None:
+    if (before.operation, before.digest) != (str(keys.operation), digest):
+        raise RequestIdReused(
+            f"request id {request!r} was used for {before.operation} with another body",
+            details={"operation": before.operation, "field": "request_id"},
+        )
 
 
 async def apply_resolve(
@@ -127,9 +161,13 @@ async def apply_resolve(
     completion: CompletionRecord,
     decision: ResolveRecord,
     *,
+    decided: int,
     now: float,
 ) -> tuple[bytes, CompletionRecord | None, ErrorRecord | None, int] | None:
     """Act on a decision, in one transaction that also removes it.
+
+    ``decided``: the revision of the decision. Its value cannot be compared: a newer version may have written
+    fields that this one does not know.
 
     Returns the resulting state, completion record and error, and the revision; ``None`` when the decision is
     already gone (a reply was lost, or a predecessor acted on it): read again.
@@ -144,7 +182,7 @@ async def apply_resolve(
     if decision.action == ABORT:
         state, error = (
             ABORTING,
-            ErrorRecord(code="COMPLETION_FAILED", message=_why(completion, decision), at=now),
+            ErrorRecord(code=COMPLETION_FAILED, message=_why(completion, decision), at=now),
         )
         gone += (Put(keys.state, ABORTING), Put(keys.error, encode(error)), Delete(keys.completion))
     else:
@@ -154,7 +192,7 @@ async def apply_resolve(
         record = CompletionRecord(skipped=skipped, at=now)
         gone += (Put(keys.completion, encode(record)),)
     txn = Txn(
-        (equals(keys.state, COMMITTING), equals(keys.resolve, encode(decision)), epoch.held()),
+        (equals(keys.state, COMMITTING), unchanged(KeyValue(keys.resolve, b"", decided, 0)), epoch.held()),
         gone,
         (Get(epoch.key),),
     )

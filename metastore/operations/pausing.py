@@ -14,6 +14,7 @@ from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, Snapshot
 from distop.metastore.etcd.txn import (
+    Compare,
     Delete,
     Get,
     KeyValue,
@@ -22,6 +23,7 @@ from distop.metastore.etcd.txn import (
     Txn,
     TxnResult,
     absent,
+    created_at,
     equals,
     unchanged,
 )
@@ -108,10 +110,11 @@ async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
-    _existing(keys, await client.get(keys.table))
-    # Its backlog may have been waiting: a leader must look.
-    looked_at = Put(keys.backlog_index, b"{}")
-    return await _resume(client, keys.pause, keys.keyspace.paused_table(keys.name), audit, looked_at)
+    table = _existing(keys, await client.get(keys.table))
+    # Its backlog may have been waiting: a leader must look. Not once it is dropped: nobody would remove this.
+    looked_at, stands = Put(keys.backlog_index, b"{}"), created_at(table.key, table.create_revision)
+    index = keys.keyspace.paused_table(keys.name)
+    return await _resume(client, keys.pause, index, audit, looked_at, compares=(stands,))
 
 
 def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:
@@ -120,7 +123,9 @@ def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:
     return table
 
 
-async def _resume(client: EtcdClient, pause: bytes, index: bytes, *also: Op) -> bool:
+async def _resume(
+    client: EtcdClient, pause: bytes, index: bytes, *also: Op, compares: tuple[Compare, ...] = ()
+) -> bool:
     standing = await client.get(pause)
     if not standing.exists:
         # An index entry without its pause (removed by hand) would block something that is not paused.
@@ -130,7 +135,8 @@ async def _resume(client: EtcdClient, pause: bytes, index: bytes, *also: Op) -> 
     # If it has changed since, it was resumed: by this very call, when its reply was lost, or another one.
     # A later pause must not be removed by this call.
     reached("resume.before")
-    await settle(client, Txn((unchanged(standing),), gone), replied=lambda: reached("resume.after"))
+    txn = Txn((unchanged(standing), *compares), gone)
+    await settle(client, txn, replied=lambda: reached("resume.after"))
     return True
 
 
@@ -147,16 +153,17 @@ class PauseIndex:
         self._keyspace = keyspace
         self._since: dict[bytes, int] = {}
 
-    def apply(self, news: Snapshot | WatchBatch) -> None:
-        """Apply a listing or changes of the index."""
+    def apply(self, news: Snapshot | WatchBatch) -> set[str] | None:
+        """Apply a listing or changes of the index; returns the affected tables, ``None``: all."""
         if isinstance(news, Snapshot):
             self._since = {kv.key: kv.mod_revision for kv in news.kvs}
-            return
+            return None
         for event in news.events:
             if event.kind == "put":
                 self._since[event.kv.key] = event.kv.mod_revision
             else:
                 self._since.pop(event.kv.key, None)
+        return {self._keyspace.table_of_paused(event.kv.key) for event in news.events}
 
     def since(self, operation: OperationId) -> int:
         """The revision of the last pause of the operation or its table; 0: neither is paused."""

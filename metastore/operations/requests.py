@@ -52,16 +52,26 @@ def answered(keys: TableKeys, arg: OperationArg, outcome: str, now: float) -> tu
     return (_put(keys, arg, outcome),) if arg.request_id and now < arg.request_note.forget_at else ()
 
 
-def done_otherwise(keys: TableKeys, request_id: str, what: OperationId, digest: str, now: float) -> Txn:
-    """Writes that note a request that is not an operation's, with its effect, unless its id was used before.
+def done_otherwise(
+    keys: TableKeys,
+    request_id: str,
+    what: OperationId,
+    digest: str,
+    now: float,
+    *,
+    keep_s: float = REMEMBER_S,
+) -> Txn:
+    """Writes that note a request that starts no operation, with its effect, unless its id was used before.
 
     Parameters
     ----------
     what:
-        Takes the place of the operation's name.
+        Takes the place of the started operation's name.
+    keep_s:
+        How long it is remembered.
     """
     record = RequestRecord(
-        operation=str(what), digest=digest, at=now, forget_at=now + REMEMBER_S, outcome=SUCCESS
+        operation=str(what), digest=digest, at=now, forget_at=now + keep_s, outcome=SUCCESS
     )
     own = keys.request(request_id)
     noted = Put(own, encode(record)), Put(_expiry(keys, request_id, record.forget_at), b"{}")

@@ -78,6 +78,18 @@ class Run:
         return "" if runner.create_revision == self.token else RUNNER_GONE
 
 
+async def why_over(client: EtcdClient, run: Run) -> tuple[str, int]:
+    """Why the run is over at present, in words, also :data:`PAUSED`; empty while it is held. With the
+    revision at which this was read.
+    """
+    keys = run.keys
+    wanted = (keys.state, keys.runner, keys.pause, keys.table_pause)
+    result = await settle(client, Txn(then=tuple(Get(key) for key in wanted)), patience_s=PATIENCE_S)
+    state, runner, *pauses = (result.one(index, key) for index, key in enumerate(wanted))
+    paused = PAUSED if any(pause.exists for pause in pauses) else ""
+    return run.why_over(state, runner) or paused, result.revision
+
+
 def not_paused(keys: OperationKeys) -> tuple[Compare, Compare]:
     """Holds while neither the operation nor its table is paused."""
     return absent(keys.pause), absent(keys.table_pause)
@@ -92,8 +104,6 @@ class Taken:
     arg: OperationArg
     unfinished: list[str]
     """Partitions without a result, in the order of the plan."""
-    revision: int
-    """The revision at which the run was held; watch changes after it."""
     standing: list[KeyValue] = field(default_factory=list)
     """The keys of its jobs, without values."""
 
@@ -119,7 +129,12 @@ async def take_runner(
             _few_jobs(keys),
             Delete(keys.waiting),
         ),
-        (Get(keys.state), *_reads_of_taken(keys), Get(keys.waiting)),
+        (
+            Get(keys.state),
+            *_reads_of_taken(keys),
+            Get(keys.waiting),
+            *(Get(compare.key) for compare in not_paused(keys)),
+        ),
         lane=keys.table_prefix,
     )
     reached("take.before")
@@ -134,6 +149,9 @@ async def take_runner(
         if not ours or decode(runner.value, RunnerRecord, runner.key).member != record.member:
             return None
     run, value = Run(keys, runner.create_revision), result.one(2, keys.arg).value
+    if not result.succeeded and (result.got(4) or result.got(5)):
+        await release_runner(client, run, again=True)  # it was paused after the copy whose reply was lost
+        return None
     jobs = result.results[3] if result.succeeded else None
     listed = jobs.got(0) if isinstance(jobs, TxnResult) and jobs.succeeded else None
     try:
@@ -143,7 +161,7 @@ async def take_runner(
         raise
     if listed is None or len(listed) == _LISTED_AT_ONCE:
         listed = (await client.scan(keys.prefix, keys_only=True)).kvs
-    return Taken(run, value, arg, without_result(keys, arg, listed), result.revision, listed)
+    return Taken(run, value, arg, without_result(keys, arg, listed), listed)
 
 
 def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get]:

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import msgspec
 
-from distop.errors import CorruptRecord, OutcomeUnknown
+from distop.errors import CorruptRecord, InvalidName, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, equals, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
 from distop.metastore.operations.requests import forgotten
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import (
@@ -41,15 +41,16 @@ async def continued(
 
     The request of the operation before is deleted, too. A repetition of it is refused by another compare: the
     watermark of the stream, or the batch that is no longer in the backlog.
+
+    What cannot be read of the line before is not continued: it must not hold up the series.
     """
     key = keys.series(arg.series)
     pointer = await client.get(key)
     before = SeriesNote(name=arg.series, since=history.started_at)
     gone: list[Op] = []
-    if pointer.exists:
-        last = OperationId.parse(decode(pointer.value, SeriesRecord, key).operation)
+    if (last := _last_of(pointer)) is not None:
         before, gone = await _replaced(client, keys, last, before)
-    rows = _rows(history)
+    rows = history.count("rows") or 0
     entry = SeriesEntry(
         operation=str(arg.id), started_at=history.started_at, finished_at=history.finished_at, rows=rows
     )
@@ -58,6 +59,16 @@ async def continued(
     )
     ops = (Put(key, encode(SeriesRecord(operation=str(arg.id)))), *gone)
     return msgspec.structs.replace(history, series=note), Txn((unchanged(pointer),), ops)
+
+
+def _last_of(pointer: KeyValue) -> OperationId | None:
+    """The operation that a series names as its last one; ``None`` also if that cannot be read."""
+    if not pointer.exists:
+        return None
+    try:
+        return OperationId.parse(decode(pointer.value, SeriesRecord, pointer.key).operation)
+    except (CorruptRecord, InvalidName):
+        return None
 
 
 async def _replaced(
@@ -85,20 +96,20 @@ async def _replaced(
     waiting = [str(one) for one, arg in zip(lines, args, strict=True) if arg.exists]
     gone: list[Op] = [Delete(keys.history(one)) for one in lines if str(one) not in waiting]
     if record.request_id and asked.exists:
-        gone += forgotten(keys, record.request_id, decode(asked.value, RequestRecord, request))
+        with suppress(CorruptRecord):  # then it stays: when it is to be forgotten is not known
+            gone += forgotten(keys, record.request_id, decode(asked.value, RequestRecord, request))
     return msgspec.structs.replace(note, lines=waiting[-MAX_LINES:]), gone
 
 
 async def forget_series(client: EtcdClient, keys: TableKeys, note: SeriesNote) -> None:
     """Delete a series whose last line is about to be deleted, unless it continues with another line."""
-    pointer, last = keys.series(note.name), SeriesRecord(operation=note.last[-1].operation)
-    with suppress(OutcomeUnknown):
-        await client.txn(Txn((equals(pointer, encode(last)),), (Delete(pointer),)))
-
-
-def _rows(history: HistoryRecord) -> int:
-    rows = history.facts.get("rows")
-    return rows if isinstance(rows, int) else 0
+    pointer = await client.get(keys.series(note.name))
+    if not pointer.exists:
+        return
+    # Its value cannot be compared: a newer version may have written fields that this one does not know.
+    with suppress(CorruptRecord, OutcomeUnknown):
+        if decode(pointer.value, SeriesRecord, pointer.key).operation == note.last[-1].operation:
+            await client.txn(Txn((unchanged(pointer),), (Delete(pointer.key),)))
 
 
 async def entry_of(
@@ -107,10 +118,12 @@ async def entry_of(
     """An operation's data in the line of its series, if it has no line of its own any more, with its
     revision."""
     for pointer in (await client.scan(keys.series_prefix)).kvs:
-        line = keys.history(OperationId.parse(decode(pointer.value, SeriesRecord, pointer.key).operation))
-        kv = await client.get(line)
-        note = decode(kv.value, HistoryRecord, line).series if kv.exists else None
-        for entry in note.last if note is not None else ():
-            if entry.operation == str(operation):
-                return entry, kv.mod_revision
+        if (last := _last_of(pointer)) is None:
+            continue
+        kv = await client.get(keys.history(last))
+        with suppress(CorruptRecord):  # the doctor reports it; it must not hide other series
+            note = decode(kv.value, HistoryRecord, kv.key).series if kv.exists else None
+            for entry in note.last if note is not None else ():
+                if entry.operation == str(operation):
+                    return entry, kv.mod_revision
     return None

@@ -241,6 +241,11 @@ class Keyspace:
         return self.prefix + b"_audit."
 
     @cached_property
+    def denials_prefix(self) -> bytes:
+        """The audit trail of refused calls. They have their own, so that they push no action out."""
+        return self.prefix + b"_denied."
+
+    @cached_property
     def policy(self) -> bytes:
         """The access policy."""
         return self.prefix + b"_policy"
@@ -326,6 +331,10 @@ class Keyspace:
 
     def paused_operation(self, operation: OperationId) -> bytes:
         return self.paused + self.active_operation(operation).removeprefix(self.active)
+
+    def table_of_paused(self, key: bytes) -> str:
+        """The table of a key of the index of what is paused: a table's own, or that of its operation."""
+        return unescape(key[len(self.paused) :].split(b".", 1)[0].decode())
 
     def parse_active(self, key: bytes) -> OperationId:
         """The operation of an index key."""

@@ -338,3 +338,9 @@ class HistoryRecord(Record, kw_only=True):
     """The operation whose finish has started it."""
     series: SeriesNote | None = None
     """Of the last operation of a series: the summary of all."""
+
+    def count(self, fact: str) -> int | None:
+        """A fact that counts something, such as rows; ``None`` if it is missing. Facts are whatever JSON an
+        operation type reports, so it may be anything else: that counts nothing."""
+        value = self.facts.get(fact)
+        return value if type(value) is int and 0 <= value < 1 << 53 else None

@@ -30,7 +30,8 @@ class TableRecord(Record, kw_only=True):
     """Whether its folder was empty before its creator wrote there: then all of it belongs to the table, even
     if the owner file is still missing."""
     altered: list[str] = []
-    """Request ids of its last alterations. Each changes the record, which every start compares."""
+    """Request ids of its creation and its last alterations. Each changes the record, which every start
+    compares."""
 
 
 class Head(Record, kw_only=True):
@@ -113,7 +114,8 @@ class AnswerRecord(Record, kw_only=True):
 
 
 class AuditRecord(Record, kw_only=True):
-    """``<table>.auditTrail.<id>`` and ``_audit.<id>``: one control action. Written with the action itself."""
+    """``<table>.auditTrail.<id>`` and ``_audit.<id>``: one control action. Written with the action itself.
+    ``_denied.<id>``: a refused one."""
 
     action: str
     """Such as ``start``, ``cancel``, ``pause``."""

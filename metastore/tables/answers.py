@@ -56,6 +56,10 @@ class Answers:
             raise RequestIdReused(f"the key {key} was used for another request")
         return record
 
+    def has(self, key: str) -> bool:
+        """Whether there is an answer under this key, to whatever request."""
+        return self._etcd.get(self._keyspace.answer(key)).exists
+
     def note(self, key: str, digest: str) -> Note:
         """The note of a new request."""
         with self._lock:

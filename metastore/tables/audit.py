@@ -1,7 +1,8 @@
 """The audit trail: every control action, written in the transaction that executes it (checklist U2).
 
-``<table>.auditTrail.<id>`` for actions on a table and its operations, ``_audit.<id>`` for the rest. An id
-begins with the time, so key order is time order. The trail is bounded: the oldest entries are deleted.
+``<table>.auditTrail.<id>`` for actions on a table and its operations, ``_audit.<id>`` for the rest, and
+``_denied.<id>`` for refused calls. An id begins with the time, so key order is time order. Each trail is
+bounded by itself: its oldest entries are deleted.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from zlib import crc32
 
-from distop.errors import DistopError, OutcomeUnknown
+from distop.errors import CorruptRecord, DistopError, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn
 from distop.metastore.records.components import prefix_end, unescape
@@ -28,7 +29,7 @@ DONE, DENIED = "done", "denied"
 """The outcome of an action: it happened, or its caller had no right to it."""
 
 KEEP = 2000
-"""Entries kept per table, and of the installation."""
+"""Entries kept per table, of the installation, and of refused calls."""
 
 KEEP_S = 400 * 86_400.0
 """Longest time that they are kept, in seconds: a year, and the time to look back at it."""
@@ -64,7 +65,6 @@ def audit_put(
     reason: str = "",
     request_id: str = "",
     argument: str = "",
-    outcome: str = DONE,
 ) -> Put:
     """The entry of one action, for the transaction that executes it.
 
@@ -77,20 +77,30 @@ def audit_put(
     at:
         Seconds since the Unix epoch; the key begins with it.
     """
+    record = _acted(by, action=action, target=target, reason=reason, at=at)
+    record.request_id, record.argument = request_id, argument
+    return Put(_key(keys.audit_prefix, at, secrets.token_hex(4)), encode(record))
+
+
+def denial_put(keyspace: Keyspace, action: str, *, by: str, target: str, at: float, reason: str) -> Put:
+    """The entry of a refused call."""
+    record = _acted(by, action=action, target=target, reason=reason, at=at)
+    record.outcome = DENIED
+    return Put(_key(keyspace.denials_prefix, at, secrets.token_hex(4)), encode(record))
+
+
+def _acted(by: str, *, action: str, target: str, reason: str, at: float) -> AuditRecord:
     who = acting.get()
-    record = AuditRecord(
+    return AuditRecord(
         action=action,
         target=target,
         by=who.subject or by,
         claimed=who.claimed if who.subject else "",
         address=who.address,
-        outcome=outcome,
+        outcome=DONE,
         reason=reason,
         at=at,
-        request_id=request_id,
-        argument=argument,
     )
-    return Put(_key(keys, at, secrets.token_hex(4)), encode(record))
 
 
 def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | None = None) -> tuple[Put, ...]:
@@ -116,8 +126,8 @@ def operation_puts(keys: TableKeys, arg: OperationArg, ended: HistoryRecord | No
     )
     if ended is not None:
         record.outcome, record.error_code = ended.outcome, ended.error_code
-        record.rows, record.bytes = _number(ended.facts.get("rows")), _number(ended.facts.get("bytes"))
-    return (Put(_key(keys, arg.started_at, f"{crc32(operation.encode()):08x}"), encode(record)),)
+        record.rows, record.bytes = ended.count("rows"), ended.count("bytes")
+    return (Put(_key(keys.audit_prefix, arg.started_at, f"{crc32(operation.encode()):08x}"), encode(record)),)
 
 
 def _reason(arg: OperationArg) -> str:
@@ -126,13 +136,9 @@ def _reason(arg: OperationArg) -> str:
     return f"follows {arg.follows}" if arg.follows else f"again: {arg.retry_of}" if arg.retry_of else ""
 
 
-def _key(keys: TableKeys | Keyspace, at: float, entry: str) -> bytes:
+def _key(prefix: bytes, at: float, entry: str) -> bytes:
     # The part after the time distinguishes entries of one millisecond.
-    return b"%s%s-%s" % (keys.audit_prefix, _time_of(at), entry.encode())
-
-
-def _number(fact: object) -> int | None:
-    return fact if isinstance(fact, int) else None
+    return b"%s%s-%s" % (prefix, _time_of(at), entry.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,27 +153,37 @@ class Entry:
 
 
 def entry_of(keyspace: Keyspace, kv: KeyValue) -> Entry | None:
-    """The entry of a key; ``None`` if it is not the key of a trail."""
+    """The entry of a key; ``None`` if it is not the key of a trail. What cannot be read is in its place as
+    ``unreadable``: it must not hide the others, nor be missing without a word."""
     trail, _, name = kv.key.rpartition(b".")
-    if trail + b"." == keyspace.audit_prefix:
+    if trail + b"." in (keyspace.audit_prefix, keyspace.denials_prefix):
         table = ""
     else:
         parts = trail[len(keyspace.prefix) :].split(b".")
         if len(parts) != 2 or parts[1] != b"auditTrail":
             return None
         table = unescape(parts[0].decode())
-    return Entry(name.decode(), decode(kv.value, AuditRecord, kv.key), kv.mod_revision, table)
+    ident = name.decode()
+    try:
+        record = decode(kv.value, AuditRecord, kv.key)
+    except CorruptRecord as error:
+        at = int(ident[:13]) / 1000 if ident[:13].isdecimal() else 0.0
+        record = AuditRecord(action="unreadable", target=table, reason=str(error), at=at)
+    return Entry(ident, record, kv.mod_revision, table)
 
 
 async def read_audit(
-    client: EtcdClient, prefix: bytes, *, limit: int, revision: int = 0, before: str = ""
+    client: EtcdClient, *prefixes: bytes, limit: int, revision: int = 0, before: str = ""
 ) -> tuple[list[Entry], int]:
-    """Up to ``limit`` entries older than ``before`` (empty: the newest), the newest first; and the revision
-    they were read at."""
-    end = prefix + before.encode() if before else prefix_end(prefix)
-    page = await client.get_range(prefix, end, revision=revision, limit=limit, backwards=True)
-    entries = [entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None]
-    return entries, revision or page.revision
+    """Up to ``limit`` entries of some trails, older than ``before`` (empty: the newest), the newest first;
+    and the revision they were read at."""
+    entries: list[Entry] = []
+    for prefix in prefixes:
+        end = prefix + before.encode() if before else prefix_end(prefix)
+        page = await client.get_range(prefix, end, revision=revision, limit=limit, backwards=True)
+        entries += (entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None)
+        revision = revision or page.revision
+    return sorted(entries, key=lambda entry: entry.id, reverse=True)[:limit], revision
 
 
 async def prune(client: EtcdClient, prefix: bytes, *, keep: int = KEEP, keep_s: float = KEEP_S) -> int:
@@ -181,7 +197,10 @@ async def prune(client: EtcdClient, prefix: bytes, *, keep: int = KEEP, keep_s: 
         if first.kvs and first.kvs[0].key < too_old:
             end, count = too_old, 0
         elif beyond > 0:
-            page = await client.get_range(prefix, prefix_end(prefix), limit=beyond, keys_only=True)
+            # As of that count: others prune, too, and what they have deleted must not be deleted twice over.
+            page = await client.get_range(
+                prefix, prefix_end(prefix), limit=beyond, keys_only=True, revision=first.revision
+            )
             end, count = page.kvs[-1].key + b"\0", len(page.kvs)
         else:
             return forgotten

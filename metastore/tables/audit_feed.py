@@ -106,15 +106,16 @@ async def _standing(
     client: EtcdClient, table: TableKeys | None, revision: int
 ) -> AsyncGenerator[list[Entry], None]:
     """The entries of one trail, or of all of them, page by page."""
-    first = table.audit_prefix if table is not None else client.keyspace.audit_prefix
-    async with aclosing(_trail(client, first, revision)) as pages:
-        async for page in pages:
-            yield page
+    space = client.keyspace
+    for first in (table.audit_prefix,) if table is not None else (space.audit_prefix, space.denials_prefix):
+        async with aclosing(_trail(client, first, revision)) as pages:
+            async for page in pages:
+                yield page
     if table is None:
         async with aclosing(table_names(client, revision=revision)) as listed:
             async for names, _ in listed:
                 for name in names:
-                    one = client.keyspace.table(name).audit_prefix
+                    one = space.table(name).audit_prefix
                     async with aclosing(_trail(client, one, revision)) as pages:
                         async for page in pages:
                             yield page

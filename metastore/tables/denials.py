@@ -1,4 +1,4 @@
-"""Denials in the audit trail, limited per caller, so that no caller can fill the trail."""
+"""Denials: they have an audit trail of their own, and limits per caller, so that no caller can fill it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.etcd.update import settle
-from distop.metastore.tables.audit import DENIED, acting, audit_put, prune_softly
+from distop.metastore.tables.audit import acting, denial_put, prune_softly
+from distop.proto.addresses import caller_of
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class Denials:
         self._left_out = 0
 
     async def record(self, action: str, *, by: str, target: str, reason: str = "") -> bool:
-        """Write a denial to the trail of the installation; return whether it was written, and not only
+        """Write a denial to its trail; return whether it was written, and not only
         counted.
 
         It is written afterwards, and a failure is ignored: the denied action has not happened in any case.
@@ -42,7 +43,7 @@ class Denials:
             self._window = now
             self._written.clear()
         who = acting.get()
-        caller = who.subject or who.address
+        caller = who.subject or caller_of(who.address)
         if self._written[caller] >= EACH or self._written.total() >= MOST:
             self._left_out += 1
             return False
@@ -51,14 +52,12 @@ class Denials:
         if left_out:
             reason = f"{reason} ({left_out:,} earlier denials are omitted)".lstrip()
         keyspace = self._client.keyspace
-        entry = audit_put(
-            keyspace, action, by=by, target=target, reason=reason, at=time.time(), outcome=DENIED
-        )
+        entry = denial_put(keyspace, action, by=by, target=target, reason=reason, at=time.time())
         try:
             await settle(self._client, Txn(then=(entry,)), patience_s=self._client.config.timeout_s)
         except DistopError as error:
             self._left_out += left_out + 1
             log.warning("denial_not_recorded", extra={"action": action, "error": str(error)})
             return False
-        await prune_softly(self._client, keyspace.audit_prefix)
+        await prune_softly(self._client, keyspace.denials_prefix)
         return True

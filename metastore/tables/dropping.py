@@ -50,14 +50,14 @@ async def drop_table(
     Parameters
     ----------
     drop:
-        Makes the tombstone of the existing table.
+        Makes the tombstone of the existing table, or raises TableNotFound if another one is meant.
     audit:
         Written with the tombstone, and so once.
 
     Raises
     ------
     TableNotFound
-        The table does not exist, and nothing is left of it.
+        The table does not exist, and nothing is left of it; or ``drop`` says so.
     IncompatibleOperation
         Operations run; the error names one.
     Exhausted
@@ -75,9 +75,10 @@ async def drop_table(
             raise _not_found(keys)
         if not table.exists:
             return None, decode(standing.value, DropRecord, tombstone)
-        _check_idle(keys, run_ops)
         found = decode(table.value, TableRecord, table.key)
-        sent = record = drop(found)
+        record = drop(found)
+        _check_idle(keys, run_ops)
+        sent = record
         chunks = watermark_chunks(keys.keyspace, found)
         gone = (
             *table_deletes(keys),
@@ -92,12 +93,11 @@ async def drop_table(
 
     def is_ours(read: TxnResult) -> DropRecord | None:
         nonlocal finished
-        table = read.one(0, keys.table)
-        # The earlier table is gone, and its drop finished: otherwise no other one could have been created.
-        finished = table.exists and sent is not None and _uuid(table) != sent.uuid
+        # Our entry without our tombstone: somebody else has finished this drop. The table may exist again.
+        finished = bool(read.got(3)) and not read.got(2)
         return sent if finished else None
 
-    reads = [Get(key) for key in wanted]
+    reads = [*(Get(key) for key in wanted), Get(audit.key)]
     what, replied = f"table {keys.name!r}", lambda: reached("drop.after")
     record, _ = await update(client, reads, decide, is_ours, what=what, replied=replied)
     if finished:
@@ -111,9 +111,12 @@ async def drop_table(
 async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, leave: Leave) -> None:
     """Remove the remaining keys of a dropped table, or of a renamed one under its old name. Can be
     interrupted, and repeated by any process."""
+    tombstone = await client.get(keys.keyspace.dropped(keys.name))
+    if not _is_of(tombstone, record):
+        return  # another call has finished it
     await _until_tidy(client, keys)
     if record.renamed_to:
-        await _move_past(client, keys, record)
+        await _move_past(client, keys, record, tombstone)
     else:
         await leave(record)
     reached("drop.middle")
@@ -121,41 +124,48 @@ async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, l
     for start, end in ((keys.prefix, keys.coordinator), (after_leader, prefix_end(keys.prefix))):
         while page := (await client.get_range(start, end, keys_only=True, limit=BITE)).kvs:
             bite = Delete(page[0].key, page[-1].key + b"\0")
-            if not (await settle(client, Txn((absent(keys.table),), (bite,)))).succeeded:
-                return  # another call has finished it, and the table was created again
-    await _finish(client, keys, Claim(keys.keyspace, record.location, record.name, record.uuid))
+            if not (await settle(client, Txn((unchanged(tombstone),), (bite,)))).succeeded:
+                return  # the same, meanwhile: these may be keys of another table of this name
+    await _finish(client, tombstone, keys, Claim(keys.keyspace, record.location, record.name, record.uuid))
+
+
+def _is_of(tombstone: KeyValue, record: DropRecord) -> bool:
+    return tombstone.exists and decode(tombstone.value, DropRecord, tombstone.key).uuid == record.uuid
 
 
 def _uuid(table: KeyValue) -> str:
     return decode(table.value, TableRecord, table.key).uuid
 
 
-async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord) -> None:
-    """Move history and audit trail of a renamed table, unless that is gone, too."""
+async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord, tombstone: KeyValue) -> None:
+    """Move history and audit trail of a renamed table, unless that is gone, too. Once its tombstone is gone,
+    what is under the old name belongs to another table."""
     new = old.keyspace.table(record.renamed_to)
     for prefix in (old.audit_prefix, old.history_prefix):
         while page := (await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs:
-            table = await client.get(new.table)
+            read = await client.read_at_once([Get(new.table), Get(tombstone.key)])
+            table, standing = read.one(0, new.table), read.one(1, tombstone.key)
+            if standing.mod_revision != tombstone.mod_revision:
+                return
             if not table.exists or _uuid(table) != record.uuid:
                 return
             puts = (Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in page)
             # The first copy of a key stays: no other process has moved it.
             ops: tuple[Op, ...] = (*puts, Delete(page[0].key, page[-1].key + b"\0"))
-            await settle(client, Txn((unchanged(page[0]), unchanged(table)), ops))
+            await settle(client, Txn((unchanged(tombstone), unchanged(page[0]), unchanged(table)), ops))
 
 
-async def _finish(client: EtcdClient, keys: TableKeys, claim: Claim) -> None:
+async def _finish(client: EtcdClient, tombstone: KeyValue, keys: TableKeys, claim: Claim) -> None:
     """Remove the tombstone, so that another table can have the location."""
-    tombstone = keys.keyspace.dropped(keys.name)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        dropped, standing = read.one(0, tombstone), read.one(1, claim.key)
-        if not dropped.exists:
+        dropped, standing = read.one(0, tombstone.key), read.one(1, claim.key)
+        if dropped.mod_revision != tombstone.mod_revision:
             return None, None
         reached("drop.finish.before")
-        return Txn((unchanged(dropped),), (Delete(tombstone),)) + claim.given_up(standing), None
+        return Txn((unchanged(dropped),), (Delete(dropped.key),)) + claim.given_up(standing), None
 
-    reads = (Get(tombstone), Get(claim.key))
+    reads = (Get(tombstone.key), Get(claim.key))
     what, replied = f"table {keys.name!r}", lambda: reached("drop.finish.after")
     await update(client, reads, decide, what=what, replied=replied)
 

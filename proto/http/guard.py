@@ -16,6 +16,8 @@ _POLICY = (
     b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
     b"form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+PIECE = 64 << 10
+"""Bytes that are written at a time: the next ones once these have been taken, or nearly."""
 _LAST = (b"connection", b"close")
 """Of the last answer on a connection: its client has to show its certificate again."""
 
@@ -44,7 +46,12 @@ class Guard:
             if message["type"] == "http.response.start":
                 old = asyncio.get_running_loop().time() - scope["state"]["since"] > MAX_AGE_S
                 message["headers"] = [*message["headers"], *_HEADERS, *([_LAST] if old else [])]
-            await send(message)
+            # An answer that was written as a whole would be over long before it is taken.
+            body = message.get("body", b"")
+            last = max(0, (len(body) - 1) // PIECE * PIECE)
+            for start in range(0, last, PIECE):
+                await send({**message, "body": body[start : start + PIECE], "more_body": True})
+            await send({**message, "body": body[last:]} if last else message)
 
         if self._loopback_only and not self._welcome(scope):
             refusal = PlainTextResponse("this page is served to loopback names only\n", 421)

@@ -76,7 +76,7 @@ def _bytes(field: str, given: int | str) -> int:
     match = _SIZE.fullmatch(str(given).strip())
     if match is None:
         raise invalid(field, f"{given!r} is not a size", "write bytes, or 64m, or 1.5g")
-    size = int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+    size = float(match[1]) * 1024 ** _POWERS[match[2].lower()]
     if not MIN_FILE_BYTES <= size <= MAX_BYTES:
         raise invalid(field, f"{field} must lie between {MIN_FILE_BYTES} and {MAX_BYTES} bytes")
-    return size
+    return int(size)

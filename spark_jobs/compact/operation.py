@@ -89,6 +89,7 @@ class Compact(DistributedOperation):
 
 
 def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
+    from distop.commit.deleting.predicate import certain
     from distop.commit.files.storage import storage_of
     from distop.commit.iceberg.metadata_files import TableFile
     from distop.commit.layout.model import Layout, file_io
@@ -108,6 +109,7 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
     row_filter = None if argument.filter is None else parse_filter(argument.filter)
     if row_filter is not None:
         arrow_filter(row_filter, layout.schema)  # raises if it does not fit the columns
+        row_filter = certain(row_filter, layout.schema)
     chooser = Chooser(
         metadata,
         file_io(metadata.location, storage),
@@ -134,13 +136,14 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
 
 
 def _names(plan: Any) -> list[str]:
-    """A name for each job: its partition, with a number if that has several."""
-    counted: Counter[int] = Counter()
+    """A name for each job: its partition, with a number if that has several. NULL and the text ``null`` have
+    the same path."""
+    counted: Counter[str] = Counter()
     names = []
     for place, job in enumerate(plan.jobs):
-        counted[job.partition] += 1
-        number = counted[job.partition]
         path = plan.partitions[job.partition].path or "all"
+        counted[path] += 1
+        number = counted[path]
         name = path if number == 1 else f"{path}#{number}"
         try:
             names.append(check_partition(name))

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pyiceberg import expressions as iceberg
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, FloatType
 from pyspark.sql import functions as f
 
 from distop.errors import InvalidArgument, PreconditionFailed
@@ -43,7 +45,7 @@ def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[
     allow_times(session, columns_of_files)
     frame = session.read.schema(columns_of_files).parquet(*(file.path for file in files))
     if not isinstance(expression, iceberg.AlwaysTrue):
-        frame = frame.where(as_column(expression))
+        frame = frame.where(as_column(expression, snapshot.schema))
     return frame.select(*(f"`{name}`" for name in wanted.fieldNames()))
 
 
@@ -76,24 +78,39 @@ _COMPARED = {
 }
 
 
-def as_column(expression: iceberg.BooleanExpression) -> Column:
-    """A filter in Spark's form. In both, an unknown result excludes a row."""
+def as_column(expression: iceberg.BooleanExpression, schema: Schema) -> Column:
+    """A filter on the columns of a schema in Spark's form. In both, an unknown result excludes a row."""
     match expression:
         case iceberg.AlwaysTrue() | iceberg.AlwaysFalse():
             return f.lit(isinstance(expression, iceberg.AlwaysTrue))
         case iceberg.And():
-            return as_column(expression.left) & as_column(expression.right)
+            return as_column(expression.left, schema) & as_column(expression.right, schema)
         case iceberg.Or():
-            return as_column(expression.left) | as_column(expression.right)
+            return as_column(expression.left, schema) | as_column(expression.right, schema)
         case iceberg.Not():
-            return ~as_column(expression.child)
+            return ~as_column(expression.child, schema)
         case iceberg.UnboundPredicate():
-            return _predicate(expression)
+            return _predicate(expression, schema)
     raise InvalidArgument(f"Spark has no {expression!r}", details={"field": "filter"})
 
 
-def _predicate(expression: iceberg.UnboundPredicate) -> Column:
-    column = f.col(f"`{getattr(expression.term, 'name', expression.term)}`")
+def _predicate(expression: iceberg.UnboundPredicate, schema: Schema) -> Column:
+    name = str(getattr(expression.term, "name", expression.term))
+    column = f.col(f"`{name}`")
+    found = _compared(expression, column)
+    if not isinstance(schema.find_type(name), FloatType | DoubleType):
+        return found
+    match expression:
+        case iceberg.GreaterThan() | iceberg.GreaterThanOrEqual():
+            # For Spark, NaN is greater than all numbers.
+            return found & ~f.isnan(column)
+        case iceberg.NotEqualTo() | iceberg.NotIn():
+            # Nothing new, but it keeps Spark from skipping row groups: their statistics leave NaN out.
+            return found | f.isnan(column)
+    return found
+
+
+def _compared(expression: iceberg.UnboundPredicate, column: Column) -> Column:
     match expression:
         case iceberg.IsNull():
             return column.isNull()

@@ -19,8 +19,19 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import pyarrow_to_schema
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform, YearTransform
-from pyiceberg.types import DateType, FixedType, TimestampType, TimestamptzType, TimeType, UUIDType
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    FixedType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
@@ -55,6 +66,8 @@ STEM = "part"
 LIST = "files"
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _IN_PARTITION = "__distop_partition_"
+MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The years 1 to 9999 in UTC, in microseconds since 1970."""
 
 
 def write_frame(frame: DataFrame, options: WriteOptions) -> Outcome:
@@ -116,7 +129,7 @@ def _not_native(why: str) -> PreconditionFailed:
 
 
 def _write_files(frame: DataFrame, target: WriteTarget) -> int:
-    """Run Spark's write; return its count of rows."""
+    """Run Spark's write; return its count of rows. Raises :class:`BadRow`."""
     layout = target.layout
     types = spark_columns(layout.schema)
     allow_times(frame.sparkSession, types)
@@ -126,13 +139,16 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
         given = given.cast(types[column.name].dataType)
         columns.append(given.alias(column.name, metadata={FIELD_ID: column.field_id}))
     places = [
-        _place(term.transform, f.col(f"`{layout.schema.find_column_name(term.source_id)}`")).alias(
-            f"{_IN_PARTITION}{number}"
-        )
+        _place(term.transform, layout.schema.find_field(term.source_id)).alias(f"{_IN_PARTITION}{number}")
         for number, term in enumerate(layout.spec.fields)
     ]
     counted = Observation()
-    selected = frame.select(*columns, *places).observe(counted, f.count(f.lit(1)).alias("rows"))
+    faults = list(_faults(layout.schema))
+    selected = frame.select(*columns, *places).observe(
+        counted,
+        f.count(f.lit(1)).alias("rows"),
+        *(f.count_if(is_bad).alias(reason) for reason, is_bad in faults),
+    )
     writer = (
         selected.write.mode("error")
         .option("mapreduce.fileoutputcommitter.algorithm.version", "1")
@@ -142,17 +158,45 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
         writer = writer.partitionBy(*(f"{_IN_PARTITION}{number}" for number in range(len(places))))
     with _micros(frame, layout):
         writer.parquet(f"{target.location}/data/{folder_of(target.write)}")
-    return int(counted.get["rows"])
+    found = counted.get
+    for reason, _ in faults:
+        if found[reason]:
+            raise BadRow(reason, hint="cast or replace such values in the query")
+    return int(found["rows"])
 
 
-def _place(transform: Any, column: Column) -> Column:
-    """Values that distinguish a row's partition, for Spark's folders. The footers say which partition it
-    is."""
-    match transform:
-        case YearTransform():
+def _faults(schema: Schema) -> Iterator[tuple[str, Column]]:
+    """Why a row is bad, and a condition for it: Spark has values that readers of a table do not have."""
+    for column in schema.columns:
+        name, value = f"column {column.name!r}", f.col(f"`{column.name}`")
+        if column.required:
+            yield f"{name} is required, and some rows have no value for it", value.isNull()
+        match column.field_type:
+            case StringType():
+                yield f"{name}: a text is not UTF-8", ~f.is_valid_utf8(value)
+            case DateType() | TimestampType():
+                yield f"{name}: a value is outside of the years 1 to 9999", ~f.year(value).between(1, 9999)
+            case TimestamptzType():
+                # Its year depends on the session's time zone.
+                within = f.unix_micros(value).between(*MICROS)
+                yield f"{name}: a value is outside of the years 1 to 9999", ~within
+
+
+def _place(transform: Any, source: NestedField) -> Column:
+    """Values that distinguish a row's partition, for the names of Spark's folders. The footers say which
+    partition it is."""
+    column = f.col(f"`{source.name}`")
+    match transform, source.field_type:
+        case YearTransform(), _:
             return f.year(column)
-        case MonthTransform():
+        case MonthTransform(), _:
             return f.year(column) * 12 + f.month(column)
+        case _, StringType() | BinaryType():
+            # An empty text and NULL would share a folder, and long texts are no names.
+            return f.sha2(column, 256)
+        case _, TimestamptzType():
+            # In the session's time zone an hour comes twice when summer time ends.
+            return f.unix_micros(column)
     return column
 
 
@@ -187,8 +231,6 @@ def describe(target: WriteTarget, rows: int) -> list[PreparedTask]:
     ------
     CorruptRecord
         They are not the expected files, or do not hold this many rows: another writer interfered.
-    BadRow
-        A required column holds a NULL.
     """
     layout, io = target.layout, target.io()
     files = IcebergFileList(layout)
@@ -241,11 +283,6 @@ def _check_footer(layout: Layout, path: str, footer: pq.FileMetaData) -> None:
                 f"{path} has {found.name} {found.field_type} where the table has {column.name} "
                 f"{column.field_type}"
             )
-    for position, column in enumerate(layout.schema.columns):
-        for group in range(footer.num_row_groups) if column.required else ():
-            statistics = footer.row_group(group).column(position).statistics
-            if statistics is None or statistics.null_count:
-                raise BadRow(f"column {column.name!r} is required, and some rows have no value for it")
 
 
 def _partition(layout: Layout, path: str, footer: pq.FileMetaData) -> PartitionKey:

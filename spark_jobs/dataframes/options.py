@@ -29,6 +29,8 @@ DEFAULT_SPLIT_BYTES = 64 << 20
 DEFAULT_FILES_PER_TRIGGER = 1000
 DEFAULT_COMMIT_TIMEOUT_S = 300.0
 MIN_SPLIT_BYTES = 1 << 10
+MAX_ID_DIGITS = 19
+"""Of a snapshot's id, which has 63 bits."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,14 +104,18 @@ def write_options(given: Mapping[str, str], *, overwrite: bool) -> WriteOptions:
     )
 
 
+def _is_id(text: str) -> bool:
+    return text.isdecimal() and len(text) <= MAX_ID_DIGITS
+
+
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """The options of a read; raises as :func:`write_options`."""
     options = _Options(given, _spelled(_COMMON | _READ | _STREAM_READ | _SPARKS))
     snapshot = options.text("snapshotId")
-    if snapshot and not snapshot.isdecimal():
+    if snapshot and not _is_id(snapshot):
         raise _invalid("snapshotId", f"{snapshot!r} is not a snapshot id")
     starting = options.text("startingSnapshot") or "present"
-    if starting not in ("present", "latest") and not starting.isdecimal():
+    if starting not in ("present", "latest") and not _is_id(starting):
         raise _invalid("startingSnapshot", "it must be present, latest, or the id of a snapshot")
     return ReadOptions(
         **options.common(),

@@ -13,7 +13,7 @@ from distop.errors import BadRow, InvalidArgument
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.reader import describe
-from distop.spark_jobs.formats.types import UnsupportedType, convert, convertible, table_type
+from distop.spark_jobs.formats.types import UnsupportedType, check_values, convert, convertible, table_type
 
 
 def check_columns(given: pa.Schema, table: pa.Schema, *, field: str = "schema", hint: str = "") -> None:
@@ -59,10 +59,17 @@ def converted(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.table([_column(rows, field) for field in schema], schema=schema)
 
 
+def writable(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """As :func:`converted`, for rows that are written: a row is also bad if readers do not have a value."""
+    rows = converted(rows, schema)
+    check_values(rows)
+    return rows
+
+
 def fitting(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """As :func:`converted`, for rows of a DataFrame: raises :class:`~distop.errors.BadRow` if one is bad."""
+    """As :func:`writable`, for rows of a DataFrame: raises :class:`~distop.errors.BadRow` if one is bad."""
     try:
-        return converted(rows, schema)
+        return writable(rows, schema)
     except Unconvertible as error:
         raise BadRow(str(error), hint="cast or replace such values in the query") from None
 

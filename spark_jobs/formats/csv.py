@@ -10,12 +10,15 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
+from pyarrow.types import is_floating
 
+from distop.commit.writing.casts import check_infinite
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.lines import last_line_end
@@ -145,10 +148,18 @@ class CsvRecords:
         self._multiline = options.multiline
         self._schema = schema
         self._parse_options = parse_options(options)
-        types = {field.name: text_type(field.type) for field in schema}
-        self._convert_options = convert_options(options, schema.names, types)
+        self._options = options
+        self._convert_options = self._conversion()
+
+    def _conversion(self, as_text: Collection[str] = ()) -> ConvertOptions:
+        types = {
+            field.name: pa.large_string() if field.name in as_text else text_type(field.type)
+            for field in self._schema
+        }
+        made = convert_options(self._options, self._schema.names, types)
         # If a file must have all of them, one that lacks some has been refused already.
-        self._convert_options.include_missing_columns = True
+        made.include_missing_columns = True
+        return made
 
     def convert(self, rows: Lines) -> pa.Table:
         """The required columns of some rows.
@@ -159,8 +170,9 @@ class CsvRecords:
         """
         data = rows.data
         self._check_closed(data)
-        table = self._parsed(data)
+        table = self._parsed(data, self._convert_options)
         self._check_count(table.num_rows, rows)
+        self._check_infinite(data, table)
         columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
         return pa.table(columns, schema=self._schema)
 
@@ -171,7 +183,19 @@ class CsvRecords:
             hint = "" if self._multiline else ", or not on this line (see the option multiline)"
             raise Unconvertible(f"a quoted value is never closed{hint}")
 
-    def _parsed(self, data: bytes) -> pa.Table:
+    def _check_infinite(self, data: bytes, table: pa.Table) -> None:
+        """Arrow's parser makes numbers infinite that are too large: only the texts tell."""
+        names = [name for name in table.column_names if _has_infinite(table.column(name))]
+        if not names:
+            return
+        texts = self._parsed(data, self._conversion(as_text=names))
+        for name in names:
+            try:
+                check_infinite(texts.column(name), table.column(name))
+            except pa.ArrowInvalid as error:
+                raise Unconvertible(f"column {name!r}: {error}") from None
+
+    def _parsed(self, data: bytes, conversion: ConvertOptions) -> pa.Table:
         read_options = ReadOptions(
             column_names=self._arrow_names, use_threads=False, block_size=len(data) + 1
         )
@@ -180,7 +204,7 @@ class CsvRecords:
                 pa.BufferReader(data),
                 read_options=read_options,
                 parse_options=self._parse_options,
-                convert_options=self._convert_options,
+                convert_options=conversion,
             )
         except pa.ArrowInvalid as error:
             raise self._explained(str(error)) from None
@@ -209,3 +233,7 @@ class CsvRecords:
                 reason += " (see the option null_values)"
             return Unconvertible(reason, int(match["row"]) - 1 if match["row"] else None)
         return Unconvertible(message)
+
+
+def _has_infinite(values: pa.ChunkedArray) -> bool:
+    return is_floating(values.type) and bool(pc.any(pc.is_inf(values)).as_py())

@@ -222,6 +222,7 @@ class _Search:
             return
         folders = [(root, 0)]
         while folders:
+            self._check_time()  # of folders without files, too, there may be very many
             folder, depth = folders.pop()
             if depth > MAX_DEPTH:
                 raise invalid(
@@ -247,13 +248,16 @@ class _Search:
                 entry = _tried(name, fs.info, name)
             yield {**entry, "name": name}
 
-    def _checked(self, fs: FileSystem, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def _check_time(self) -> None:
         if self.clock() > self.deadline:
             raise ArgumentTooLarge(
                 f"listing the files takes longer than {LISTING_SECONDS:.0f} s, after {self.files} files",
                 hint="name fewer paths in one operation",
                 details={"field": "paths"},
             )
+
+    def _checked(self, fs: FileSystem, info: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        self._check_time()
         if info["type"] != "file" or not info["size"]:
             return
         _check_name(info["name"])
@@ -277,8 +281,7 @@ def _check_name(path: str) -> None:
     try:
         path.encode()
     except UnicodeEncodeError:
-        shown = path.encode(errors="backslashreplace").decode()
-        raise _unreadable(shown, "its name is not valid UTF-8") from None
+        raise _unreadable(path, "its name is not valid UTF-8") from None
 
 
 def _expand(paths: list[str], most: int) -> tuple[FileSystem, list[str]]:

@@ -1,19 +1,13 @@
-"""Infers the columns of a source and their types: read from Parquet, guessed from a sample of text.
-
-Guesses are conservative where a wrong one would lose data: numbers with leading zeros (post codes) and
-integers with more digits than a float holds stay text.
-"""
+"""Infers the columns of a source and their types: read from Parquet, guessed from a sample of text."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import types as is_
 from pyarrow.csv import ReadOptions, read_csv
 
@@ -21,9 +15,16 @@ from distop.errors import SourceUnreadable
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.csv import convert_options, csv_text, parse_options, read_header
 from distop.spark_jobs.formats.files import OpenFile
+from distop.spark_jobs.formats.guesses import (
+    common_type,
+    has_codes,
+    is_int_or_float,
+    no_bytes,
+    type_of_texts,
+)
 from distop.spark_jobs.formats.jsonl import first_objects
 from distop.spark_jobs.formats.options import CsvOptions, Format
-from distop.spark_jobs.formats.parquet import holds, opened_parquet
+from distop.spark_jobs.formats.parquet import opened_parquet, unfit
 from distop.spark_jobs.formats.reader import FileUnusable, check_size
 from distop.spark_jobs.formats.suspicions import foreign_encoding, no_values, suspicions
 from distop.spark_jobs.formats.types import UnsupportedType, table_type
@@ -31,11 +32,6 @@ from distop.spark_jobs.formats.types import UnsupportedType, table_type
 SAMPLE_FILES = 8
 SAMPLE_BYTES = 2 << 20
 """How much text is sampled, from the beginnings of all sampled files together."""
-
-_NO_PLAIN_NUMBER = r"^\s*[+-]?(0[0-9]|[0-9]{16,}\s*$)"
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?")
-_INSTANT = re.compile(_TIMESTAMP.pattern + r"(Z|[+-]\d\d:?\d\d)")
 
 T = TypeVar("T")
 
@@ -58,8 +54,8 @@ class Sample(Protocol):
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         """Types of some of its columns, in the form of a table."""
 
-    def fits(self, column: str, dtype: pa.DataType) -> bool:
-        """Whether all sampled values of a column fit a numeric type."""
+    def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
+        """Those of some columns with sampled values that do not fit these numeric types."""
 
 
 def take_sample(
@@ -134,16 +130,39 @@ class CsvSample:
             there = [name for name in columns if name in known]
             for column, dtype in self._guess(names, head, there, options).items():
                 found[column].append(dtype)
-        return {column: table_type(reduce(_common_type, types, pa.null())) for column, types in found.items()}
-
-    def fits(self, column: str, dtype: pa.DataType) -> bool:
+        types = {column: reduce(common_type, guesses, pa.null()) for column, guesses in found.items()}
         for names, head in self._heads:
-            if head and column in names:
-                try:
-                    self._parse(names, head, [column], {column: dtype}, self._options)
-                except pa.ArrowInvalid:
-                    return False
-        return True
+            # What is an integer in one file may be too long for a column that has fractions in another one.
+            mixed = {
+                name: types[name]
+                for name in names
+                if name in types and is_.is_floating(types[name]) and any(map(is_.is_integer, found[name]))
+            }
+            types |= dict.fromkeys(self._codes(names, head, mixed, options), pa.large_string())
+        return {column: table_type(dtype) for column, dtype in types.items()}
+
+    def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
+        found = {column for names, head in self._heads if head for column in self._unfit(names, head, types)}
+        return [column for column in types if column in found]
+
+    def _unfit(self, names: list[str], head: bytes, types: Mapping[str, pa.DataType]) -> list[str]:
+        """Halves the columns until each is told: parsing some costs almost as much as parsing all."""
+        known = set(names)
+        there = [column for column in types if column in known]
+        if not there:
+            return []
+        try:
+            self._parse(names, head, there, {column: types[column] for column in there}, self._options)
+        except pa.ArrowInvalid:
+            if len(there) == 1:
+                return there
+            halves = there[: len(there) // 2], there[len(there) // 2 :]
+            return [
+                column
+                for half in halves
+                for column in self._unfit(names, head, {column: types[column] for column in half})
+            ]
+        return []
 
     def suspicions(self, guessed: Sequence[str]) -> list[str]:
         """Signs that the files were misinterpreted, as sentences.
@@ -191,14 +210,18 @@ class CsvSample:
         if not head or not columns:
             return {}
         guessed = self._parse(names, head, columns, None, options)
-        types = {name: _no_bytes(guessed.column(name).type) for name in columns}
-        numbers = [name for name, dtype in types.items() if is_.is_integer(dtype) or is_.is_floating(dtype)]
-        if numbers:
-            texts = self._parse(names, head, numbers, dict.fromkeys(numbers, pa.large_string()), options)
-            for name in numbers:
-                if _has_codes(texts.column(name), types[name]):
-                    types[name] = pa.large_string()
-        return types
+        types = {name: no_bytes(guessed.column(name).type) for name in columns}
+        numbers = {name: dtype for name, dtype in types.items() if is_int_or_float(dtype)}
+        return types | dict.fromkeys(self._codes(names, head, numbers, options), pa.large_string())
+
+    def _codes(
+        self, names: list[str], head: bytes, numbers: Mapping[str, pa.DataType], options: CsvOptions
+    ) -> list[str]:
+        """Those of some columns of numbers that have a text which would lose data as a number."""
+        if not head or not numbers:
+            return []
+        texts = self._parse(names, head, list(numbers), dict.fromkeys(numbers, pa.large_string()), options)
+        return [name for name, dtype in numbers.items() if has_codes(texts.column(name), dtype)]
 
     def _parse(
         self,
@@ -215,40 +238,6 @@ class CsvSample:
             parse_options=parse_options(options, skip_ragged=True),
             convert_options=convert_options(options, columns, types),
         )
-
-
-def _no_bytes(guessed: pa.DataType) -> pa.DataType:
-    """Text that is not UTF-8 does not change the type: its rows are bad."""
-    return pa.large_string() if is_.is_binary(guessed) or is_.is_large_binary(guessed) else guessed
-
-
-def _has_codes(texts: pa.ChunkedArray, guessed: pa.DataType) -> bool:
-    """Whether some text looks like a number but would lose data as one."""
-    odd = texts.filter(pc.match_substring_regex(texts, _NO_PLAIN_NUMBER))
-    if is_.is_integer(guessed):
-        odd = odd.filter(pc.match_substring_regex(odd, r"^\s*[+-]?0"))
-    return len(odd) > 0
-
-
-def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    """The common type of two guesses; text if there is none."""
-    if one.equals(other) or is_.is_null(other):
-        return one
-    if is_.is_null(one):
-        return other
-    if _is_number(one) and _is_number(other):
-        return pa.float64()
-    moments = (is_.is_timestamp, is_.is_date)
-    if any(test(one) for test in moments) and any(test(other) for test in moments):
-        zoned = any(is_.is_timestamp(dtype) and dtype.tz for dtype in (one, other))
-        return pa.timestamp("us", tz="UTC" if zoned else None)
-    if is_.is_time(one) and is_.is_time(other):
-        return pa.time64("us")
-    return pa.large_string()
-
-
-def _is_number(dtype: pa.DataType) -> bool:
-    return bool(is_.is_integer(dtype) or is_.is_floating(dtype))
 
 
 class JsonSample:
@@ -293,7 +282,10 @@ class JsonSample:
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         return {column: self._guess(column) for column in columns}
 
-    def fits(self, column: str, dtype: pa.DataType) -> bool:
+    def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
+        return [column for column, dtype in types.items() if not self._fits(column, dtype)]
+
+    def _fits(self, column: str, dtype: pa.DataType) -> bool:
         try:
             pa.array(self._values.get(column, []), dtype)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -303,7 +295,7 @@ class JsonSample:
     def _guess(self, column: str) -> pa.DataType:
         values = [value for value in self._values.get(column, ()) if value is not None]
         if values and all(isinstance(value, str) for value in values):
-            return _text_type(values)
+            return type_of_texts(values)
         try:
             return table_type(pa.array(values).type)
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnsupportedType) as error:
@@ -312,18 +304,6 @@ class JsonSample:
                 f"column {column!r} holds values of different kinds: {error}",
                 "say in schema what type it has, or leave it out with columns",
             ) from None
-
-
-def _text_type(values: Iterable[str]) -> pa.DataType:
-    values = list(values)
-    for pattern, dtype in (
-        (_DATE, pa.date32()),
-        (_TIMESTAMP, pa.timestamp("us")),
-        (_INSTANT, pa.timestamp("us", tz="UTC")),
-    ):
-        if all(pattern.fullmatch(value) for value in values):
-            return dtype
-    return pa.large_string()
 
 
 class ParquetSample:
@@ -342,9 +322,10 @@ class ParquetSample:
         self.all_names = list(self._schema_of_all.names)
         self._files = files
 
-    def fits(self, column: str, dtype: pa.DataType) -> bool:
-        """From the statistics of the files, if they have them; otherwise by the column's type."""
-        return all(looked_into(file, lambda opened: holds(opened, column, dtype)) for file in self._files)
+    def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
+        """From the statistics of the files, if they have them; otherwise by the columns' types."""
+        found = {column for file in self._files for column in looked_into(file, lambda it: unfit(it, types))}
+        return [column for column in types if column in found]
 
     @staticmethod
     def _schema(file: OpenFile) -> pa.Schema:

@@ -126,6 +126,8 @@ def _checked_objects(data: bytes) -> int:
         return len(_objects.decode_lines(data))
     except msgspec.MsgspecError as error:
         raise Unconvertible(f"not a JSON object: {_WHERE.sub('', str(error))}") from None
+    except RecursionError:
+        raise Unconvertible("it is nested too deeply") from None
 
 
 def _explained(message: str) -> str:

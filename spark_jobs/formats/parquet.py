@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -42,27 +42,34 @@ def row_group_sizes(file: OpenFile) -> tuple[int, ...]:
         )
 
 
-def holds(file: OpenFile, column: str, dtype: pa.DataType) -> bool:
-    """Whether a numeric type can hold the smallest and the largest value of a file's column, according to its
-    statistics; unknown without them."""
+def unfit(file: OpenFile, types: Mapping[str, pa.DataType]) -> list[str]:
+    """Those of some columns whose smallest or largest value a numeric type cannot hold, according to the
+    file's statistics, or that have none."""
     with opened_parquet(file) as opened:
-        if column not in opened.schema_arrow.names:
-            return True
-        found, metadata = opened.schema_arrow.field(column).type, opened.metadata
-        if is_floating(found) and is_floating(dtype):
-            return bool(found.bit_width <= dtype.bit_width)  # digits are lost between the extremes, too
-        for number in range(metadata.num_row_groups):
-            group = metadata.row_group(number)
-            chunks = (group.column(index) for index in range(group.num_columns))
-            statistics = next((chunk.statistics for chunk in chunks if chunk.path_in_schema == column), None)
-            if statistics is None or (not statistics.has_min_max and statistics.null_count != group.num_rows):
-                return False
-            try:
-                pa.array([statistics.min, statistics.max] if statistics.has_min_max else [], found).cast(
-                    dtype
-                )
-            except (pa.ArrowInvalid, pa.ArrowTypeError):
-                return False
+        schema, metadata = opened.schema_arrow, opened.metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        chunks = {metadata.schema.column(number).path: number for number in range(metadata.num_columns)}
+        return [
+            column
+            for column, dtype in types.items()
+            if column in schema.names
+            and not _holds(groups, chunks.get(column), schema.field(column).type, dtype)
+        ]
+
+
+def _holds(
+    groups: Iterable[pq.RowGroupMetaData], chunk: int | None, found: pa.DataType, dtype: pa.DataType
+) -> bool:
+    if is_floating(found) and is_floating(dtype):
+        return bool(found.bit_width <= dtype.bit_width)  # digits are lost between the extremes, too
+    for group in groups:
+        statistics = None if chunk is None else group.column(chunk).statistics
+        if statistics is None or (not statistics.has_min_max and statistics.null_count != group.num_rows):
+            return False
+        try:
+            pa.array([statistics.min, statistics.max] if statistics.has_min_max else [], found).cast(dtype)
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            return False
     return True
 
 
@@ -90,7 +97,16 @@ class ParquetRows:
         return self._first
 
     def raw(self) -> str:
-        return json.dumps(self.table.to_pylist()[0], default=str, ensure_ascii=False)
+        shown = {name: _shown(self.table.column(name)) for name in self.table.column_names}
+        return json.dumps(shown, default=str, ensure_ascii=False)
+
+
+def _shown(column: pa.ChunkedArray) -> Any:
+    """The first value; as Arrow's text if Python has no such value, such as a date after the year 9999."""
+    try:
+        return column[0].as_py()
+    except (ArithmeticError, LookupError, ValueError):
+        return column.slice(0, 1).combine_chunks().to_string(skip_new_lines=True)
 
 
 class ParquetReader:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from distop.commit.layout.sizes import MAX_NESTING
+from distop.commit.writing.casts import checked_cast
 from distop.errors import JobFailed
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 
@@ -92,6 +93,8 @@ def json_type(dtype: pa.DataType) -> pa.DataType:
         return pa.large_string()
     if is_.is_map(dtype) or _family(dtype) == "bytes":
         raise UnsupportedType(f"JSON cannot hold values of type {dtype}")
+    if is_.is_float32(dtype):
+        return pa.float64()  # Arrow's parser would make numbers infinite that are too large
     if is_.is_list(dtype) or is_.is_large_list(dtype):
         return pa.list_(json_type(dtype.value_type))
     return _nested(dtype, json_type) if is_.is_struct(dtype) else dtype
@@ -200,11 +203,63 @@ def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.Chu
         if is_.is_integer(source) and is_.is_decimal(target):
             # Arrow requires room for every value of the type, not only for the existing ones.
             values = values.cast(pa.decimal128(38, target.scale))
-        return values.cast(target)
+        return checked_cast(values, target)
     except pa.ArrowInvalid as error:
         raise Unconvertible(f"column {column!r}: {error}") from None
     except pa.ArrowNotImplementedError as error:
         raise JobFailed(f"column {column!r}: {source} cannot become {target}: {error}") from error
+
+
+def check_values(rows: pa.Table) -> None:
+    """Refuse values that Arrow has and readers of a table do not, also nested ones: texts that are not UTF-8,
+    dates and times outside of the years 1 to 9999, times of day outside of a day.
+
+    Raises
+    ------
+    Unconvertible
+        Names the column.
+    """
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        for values in column.chunks:
+            if reason := _unreadable(values):
+                raise Unconvertible(f"column {name!r}: {reason}")
+
+
+def _unreadable(values: pa.Array) -> str:
+    kind = values.type
+    if is_.is_map(kind):
+        first, end = (values.offsets[place].as_py() for place in (0, -1))
+        parts = [part.slice(first, end - first) for part in (values.keys, values.items)]
+        return next(filter(None, map(_unreadable, parts)), "")
+    if is_.is_nested(kind):
+        # Validating it as a whole would also validate what is outside of this slice of it.
+        parts = values.flatten() if is_.is_struct(kind) else [values.flatten()]
+        return next(filter(None, map(_unreadable, parts)), "")
+    if _family(kind) == "text":
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            return "a text is not UTF-8"
+    for is_kind, (least, greatest) in _RANGES:
+        if is_kind(kind) and len(values):
+            found = pc.min_max(values.view(pa.int32() if kind.bit_width == 32 else pa.int64())).as_py()
+            if found["min"] is not None and not least <= found["min"] <= found["max"] <= greatest:
+                return f"a {kind} is outside of the years 1 to 9999, or of a day"
+    return ""
+
+
+def _is_micros(kind: pa.DataType) -> bool:
+    return bool(is_.is_timestamp(kind) and kind.unit == "us")
+
+
+_DAY_US = 86_400_000_000
+_DAYS = -719_162, 2_932_896
+_RANGES: tuple[tuple[Callable[[pa.DataType], bool], tuple[int, int]], ...] = (
+    (is_.is_date32, _DAYS),
+    (_is_micros, (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)),
+    (pa.time64("us").equals, (0, _DAY_US - 1)),
+)
+"""The values that readers have, in the units of tables: days and microseconds."""
 
 
 def _instants(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:

@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 
 BATCH_ROWS = 65_536
 """Rows of a column that are read at a time."""
+READ_BYTES = 1 << 20
+"""Bytes of a file that are read at a time to see whether it can be read."""
 
 MAX_ATTEMPTS_NAMED = 8
 """A checkpoint names the runs of this many attempts; before there are more, they are merged into one."""
@@ -150,7 +152,20 @@ class _Slice:
             self._state.runs = runs
 
     def _entries(self, file: DataFileSeen, place: int) -> Iterator[pa.RecordBatch]:
-        """The keys of a file; a key may repeat if a row group is read in several batches."""
+        """The keys of a file; a key may repeat if a row group is read in several batches. Raises
+        ``pa.ArrowInvalid`` if the file is damaged."""
+        try:
+            yield from self._keys(file, place)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            # Arrow raises the same for a page that it cannot decode and for a disk or a network that fails.
+            with open_data_file(self._build, file.path) as stream:
+                while stream.read(READ_BYTES):
+                    self._job.raise_if_cancelled()
+            raise pa.ArrowInvalid(f"it can be read, but not decoded: {error}") from error
+
+    def _keys(self, file: DataFileSeen, place: int) -> Iterator[pa.RecordBatch]:
         if file.format.upper() != "PARQUET":
             raise _UnknownColumn(f"{file.path} is a file of format {file.format}")
         schema = entry_schema(self._plan.encoding)

@@ -10,7 +10,7 @@ import msgspec
 
 from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.operations.arguments import invalid, parse
-from distop.spark_jobs.formats.options import Format
+from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.rules.model import ChecksArgument
 
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
@@ -201,6 +201,26 @@ def _check_new_only(argument: IngestArgument) -> None:
             raise invalid("new_only", f"new_only does not go with {field}, which {reason}")
 
 
+def csv_options(argument: IngestArgument, default_delimiter: str) -> CsvOptions:
+    """How CSV is read. Raises :class:`~distop.errors.InvalidArgument` if a character has two meanings."""
+    delimiter = argument.delimiter or default_delimiter
+    _check_delimiter(argument, delimiter)
+    return CsvOptions(
+        header=argument.header,
+        delimiter=delimiter,
+        quote=argument.quote,
+        null_values=argument.null_values,
+        multiline=bool(argument.multiline),
+        decimal_point=argument.decimal_point,
+    )
+
+
+def _check_delimiter(argument: IngestArgument, delimiter: str) -> None:
+    for field, text in (("quote", argument.quote), ("decimal_point", argument.decimal_point)):
+        if text == delimiter:
+            raise invalid(field, f"{field} and delimiter are the same character", "set delimiter")
+
+
 def _check_csv(argument: IngestArgument) -> None:
     for field, text, allow_empty in (
         ("delimiter", argument.delimiter, False),
@@ -210,8 +230,8 @@ def _check_csv(argument: IngestArgument) -> None:
             continue
         if len(text) != 1 or not text.isascii() or text in "\r\n\0":
             raise invalid(field, f"{field} must be one ASCII character, not {text!r}")
-    if argument.delimiter is not None and argument.delimiter == argument.quote:
-        raise invalid("quote", "quote and delimiter are the same character")
+    if argument.delimiter is not None:
+        _check_delimiter(argument, argument.delimiter)
     if argument.encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
         raise invalid(
             "encoding",

@@ -169,15 +169,14 @@ def _wider(
     found: dict[str, pa.DataType] = {}
     if argument.kafka is not None and argument.on_wider_types == "fail":
         return found  # records are not read only for this
-    for name in names:
-        if name not in present or not is_number(present[name]):
-            continue
-        try:
-            needed = sample.types([name])[name]
-        except InvalidArgument:
-            continue  # values of several kinds: each is checked when it is read
-        if not is_number(needed) or needed == present[name] or sample.fits(name, present[name]):
-            continue
+    numbers = [name for name in names if name in present and is_number(present[name])]
+    others = {
+        name: dtype
+        for name, dtype in _plain_types(numbers, sample).items()
+        if is_number(dtype) and dtype != present[name]
+    }
+    for name in sample.unfit({name: present[name] for name in others}):
+        needed = others[name]
         said = f"column {name!r}: the source holds {needed}, and the table {present[name]}"
         if not may_become(present[name], needed):
             if is_decimal(present[name]) or is_decimal(needed):
@@ -194,6 +193,16 @@ def _wider(
             )
         found[name] = needed
     return found
+
+
+def _plain_types(names: list[str], sample: Sample) -> dict[str, pa.DataType]:
+    """Types of columns, without those with values of several kinds: each is checked when it is read."""
+    try:
+        return sample.types(names)
+    except InvalidArgument:
+        if len(names) < 2:
+            return {}
+    return {name: dtype for name in names for dtype in _plain_types([name], sample).values()}
 
 
 def _types(

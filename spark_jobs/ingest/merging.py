@@ -15,7 +15,7 @@ from pyiceberg.schema import Schema
 from distop.commit.outputs import output_of
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import Fail
-from distop.spark_jobs.formats.conversion import converted
+from distop.spark_jobs.formats.conversion import writable
 from distop.spark_jobs.ingest.job import FilesSplit, bounded
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
@@ -76,7 +76,7 @@ class _Marked(Conversion):
         """See :class:`Conversion`."""
         kept = source if self.filter is None else source.filter(self.filter)
         plain = pa.schema(list(self.schema)[: -len(self.marks)])
-        rows = converted(kept.select(self.targets), plain)
+        rows = writable(kept.select(self.targets), plain)
         project = acero.ProjectNodeOptions(list(self.marks.values()), list(self.marks))
         marks = acero.Declaration.from_sequence(
             [

@@ -33,6 +33,7 @@ from distop.spark_jobs.ingest.argument import (
     IngestArgument,
     check_format_options,
     conditions_of,
+    csv_options,
     parse_argument,
 )
 from distop.spark_jobs.ingest.modes import check_mode, check_object, is_ignored, on_conflict
@@ -276,17 +277,7 @@ def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
 
 def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
     tabs = all(_endings(file.path)[0] == ".tsv" for file in found.files)
-    delimiter = argument.delimiter or ("\t" if tabs else ",")
-    if delimiter == argument.decimal_point:
-        raise invalid("decimal_point", "decimal_point and delimiter are the same character", "set delimiter")
-    return CsvOptions(
-        header=argument.header,
-        delimiter=delimiter,
-        quote=argument.quote,
-        null_values=argument.null_values,
-        multiline=bool(argument.multiline),
-        decimal_point=argument.decimal_point,
-    )
+    return csv_options(argument, "\t" if tabs else ",")
 
 
 def _extents(

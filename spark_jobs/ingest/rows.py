@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPosition, Rows, convert_good_rows
-from distop.spark_jobs.formats.conversion import converted
+from distop.spark_jobs.formats.conversion import writable
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
 
@@ -63,7 +63,7 @@ class Conversion:
     def of(self, source: pa.Table) -> Converted:
         """These rows. Raises :class:`~distop.spark_jobs.formats.bad_rows.Unconvertible`."""
         kept = source if self.filter is None else source.filter(self.filter)
-        return Converted(source.num_rows, converted(kept.select(self.targets), self.schema))
+        return Converted(source.num_rows, writable(kept.select(self.targets), self.schema))
 
 
 class GoodRows:

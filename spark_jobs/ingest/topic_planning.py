@@ -12,7 +12,7 @@ from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.types import convertible
-from distop.spark_jobs.ingest.argument import CSV_OPTIONS, IngestArgument
+from distop.spark_jobs.ingest.argument import CSV_OPTIONS, IngestArgument, csv_options
 from distop.spark_jobs.ingest.partial import with_jobs
 from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
@@ -124,13 +124,7 @@ def _checked_options(request: PlanRequest, argument: IngestArgument, kafka: Kafk
         raise invalid(
             "header", "a record is one line without names", "give the names of the columns as a list"
         )
-    return CsvOptions(
-        header=argument.header,
-        delimiter=argument.delimiter or ",",
-        quote=argument.quote,
-        null_values=argument.null_values,
-        decimal_point=argument.decimal_point,
-    )
+    return csv_options(argument, ",")
 
 
 def _check_columns(kafka: KafkaArgument, table: Layout | None) -> None:

@@ -16,6 +16,7 @@ DEFAULT_RECORDS_PER_JOB = 250_000
 MAX_OFFSET = 2**63 - 1
 MAX_TIMEOUT_S = 600.0
 
+_PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
@@ -65,7 +66,7 @@ def parse_kafka(raw: Any) -> KafkaArgument:
     _check_place(argument)
     for field, offsets in (("from", argument.from_), ("to", argument.to)):
         for partition, offset in offsets.items() if isinstance(offsets, dict) else ():
-            if not partition.isdecimal():
+            if not _PARTITION.fullmatch(partition):
                 raise wrong(field, f"{partition!r} is not the number of a partition")
             if not 0 <= offset <= MAX_OFFSET:
                 raise wrong(field, f"{offset} is not an offset")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import pyarrow as pa
@@ -89,8 +89,8 @@ class KafkaSample:
         direct = direct_columns(self._kafka)
         return list(dict.fromkeys(name for name in (*self.names, *self._records.names) if name not in direct))
 
-    def fits(self, column: str, dtype: pa.DataType) -> bool:
-        return self._records.fits(column, dtype)
+    def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
+        return self._records.unfit(types)
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         direct = direct_types(self._kafka)

@@ -49,6 +49,7 @@ from distop.spark_jobs.landing.walk import (
     OpenFileSystem,
     Scope,
     Walk,
+    beginning,
     open_file_system,
 )
 
@@ -211,7 +212,7 @@ class Landing:
         path = f"{self._root}/{BACKFILL}"
         awaiting = self._client.ordering(self._table).awaiting
         try:
-            named = self._fs.cat_file(path, 0, MAX_CONFIG_BYTES).decode(errors="replace").strip()
+            named = beginning(self._fs, path, MAX_CONFIG_BYTES).decode(errors="replace").strip()
         except FileNotFoundError:
             return
         if awaiting and not named:

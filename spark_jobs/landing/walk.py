@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import posixpath
 from collections.abc import Callable, Container, Iterator, Mapping
@@ -10,7 +11,7 @@ from typing import Any, Protocol
 
 import fsspec
 
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, encodable
 
 SUCCESS, POINTER, HISTORY_DONE, BACKFILL = "_SUCCESS", "_POINTER", "_HISTORYDONE", "_BACKFILL"
 CONFIG, ORDER_ME = "_config", "ORDERME"
@@ -169,6 +170,9 @@ class Walk:
             return None
         found = {entry["name"].rstrip("/"): entry for entry in listed}
         found.pop(folder, None)
+        for path in [path for path in found if not _is_utf8(path)]:
+            del found[path]
+            self.problems[encodable(self._name(path))] = "it is left out: its name is not UTF-8"
         return {posixpath.basename(path): entry for path, entry in found.items()}
 
     def _name(self, path: str) -> str:
@@ -190,7 +194,7 @@ class Walk:
                 elif file.endswith(".json"):
                     try:
                         argument = _merged(argument, self._json(path))
-                    except (OSError, ValueError, InvalidArgument) as error:
+                    except (OSError, ValueError, RecursionError, InvalidArgument) as error:
                         self.problems[self._name(path)] = f"not a JSON object: {error}"
                         return None
                 elif file in (HISTORY_DONE, BACKFILL):
@@ -214,7 +218,7 @@ class Walk:
         return value
 
     def _small(self, path: str) -> bytes:
-        content = self._fs.cat_file(path, 0, MAX_CONFIG_BYTES + 1)
+        content = beginning(self._fs, path, MAX_CONFIG_BYTES + 1)
         if len(content) > MAX_CONFIG_BYTES:
             raise InvalidArgument(f"larger than {MAX_CONFIG_BYTES:,} bytes")
         return content
@@ -237,6 +241,22 @@ class Walk:
                 return None
         # A batch without data is published, too: the operation fails, and names the batch.
         return Found(name, scope.ordered, {**scope.argument, "paths": paths})
+
+
+def beginning(fs: FileSystem, path: str, size: int) -> bytes:
+    """At most the first ``size`` bytes of a file, which may be empty."""
+    try:
+        return fs.cat_file(path, 0, size)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # S3 refuses any range of an empty object; if it is something else, it is raised again.
+        return fs.cat_file(path)[:size]
+
+
+def _is_utf8(name: str) -> bool:
+    """File systems may have any bytes in names; Python holds those that are no text as surrogates."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 def _is_folder(entry: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ The first two are commits without jobs. The third has one job, which lists the t
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -25,6 +26,7 @@ DEFAULT_OLDER_THAN = "3d"
 MIN_ORPHAN_AGE_S = 86400.0
 """Younger files are never orphans: another program may be about to commit them."""
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_AGE = re.compile(r"([0-9]+(?:\.[0-9]*)?)([smhd])")
 
 
 class RollbackArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -217,9 +219,8 @@ def snapshot_id(given: str | int | None) -> int | None:
 
 def _older_than(text: str) -> float:
     """Seconds since the Unix epoch: of a time, or of an age before now."""
-    number, unit = text[:-1], text[-1:]
-    if unit in _SECONDS and number.replace(".", "", 1).isdigit():
-        return time.time() - float(number) * _SECONDS[unit]
+    if age := _AGE.fullmatch(text):
+        return max(0.0, time.time() - float(age[1]) * _SECONDS[age[2]])
     return time_of("older_than", text)
 
 

@@ -18,6 +18,7 @@ from distop.operations.job import JobContext
 from distop.spark_jobs.rules.model import MAX_SAMPLES, RawRules, RuleSet
 
 if TYPE_CHECKING:
+    from distop.spark_jobs.tables.groups import SnapshotGroups
     from distop.spark_jobs.tables.snapshot import TableSnapshot
 
 GROUP_BYTES = 1 << 30
@@ -71,7 +72,7 @@ class Validate(DistributedOperation):
         """
         from distop.spark_jobs.maintenance.branches import publication
         from distop.spark_jobs.maintenance.snapshots import parsed
-        from distop.spark_jobs.rules.parsing import parse_rules, shown_columns
+        from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
         from distop.spark_jobs.tables.groups import SnapshotGroups, recorded
 
         argument = parsed(request, self.type, ValidateArgument, partitions=True)
@@ -84,11 +85,13 @@ class Validate(DistributedOperation):
         snapshot = _snapshot(request, argument)
         metadata = snapshot.metadata
         sources = [term.source_id for spec in metadata.partition_specs for term in spec.fields]
-        rules = RuleSet(
-            rules=parse_rules(argument.rules, snapshot.schema),
-            shown=shown_columns(argument.show, snapshot.schema, sources),
-            samples=argument.samples,
-            report_only=argument.report_only,
+        rules = told_apart(
+            RuleSet(
+                rules=parse_rules(argument.rules, snapshot.schema),
+                shown=shown_columns(argument.show, snapshot.schema, sources),
+                samples=argument.samples,
+                report_only=argument.report_only,
+            )
         )
         frozen: dict[str, Any] = {
             "layout": {"properties": dict(metadata.properties)},
@@ -100,7 +103,7 @@ class Validate(DistributedOperation):
         if snapshot.snapshot is not None:
             group_bytes = 0 if rules.has_unique else argument.group_bytes
             frozen |= recorded(snapshot, group_bytes)
-            names = _chosen(list(SnapshotGroups.of(snapshot, group_bytes).groups), request.partitions)
+            names = _chosen(SnapshotGroups.of(snapshot, group_bytes), request.partitions)
         size = len(msgspec.json.encode([frozen, names]))
         if size > MAX_PLAN_BYTES:
             raise ArgumentTooLarge(
@@ -175,9 +178,11 @@ def _snapshot(request: PlanRequest, argument: ValidateArgument) -> TableSnapshot
     )
 
 
-def _chosen(names: list[str], wanted: Sequence[str] | None) -> list[str]:
+def _chosen(snapshot: SnapshotGroups, wanted: Sequence[str] | None) -> list[str]:
+    """The names of the groups of these partitions, or of all."""
     if wanted is None:
-        return names
+        return list(snapshot.groups)
+    names = list(snapshot.partitions)
     unknown = sorted(set(wanted) - set(names))
     if unknown:
         raise invalid(
@@ -185,4 +190,4 @@ def _chosen(names: list[str], wanted: Sequence[str] | None) -> list[str]:
             f"the snapshot has no partition {unknown[0]!r}",
             f"it has {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}",
         )
-    return list(wanted)
+    return [group for name in dict.fromkeys(wanted) for group in snapshot.partitions[name]]

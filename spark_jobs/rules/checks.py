@@ -7,7 +7,7 @@ disk until all rows have been read, and compared then.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +24,8 @@ MAX_VALUE_CHARACTERS = 200
 """Characters of a value in a sample row."""
 BLOCK_BYTES = 32 << 20
 """Rows that are checked together; they are in memory several times meanwhile."""
+MAX_SAMPLES_BYTES = 1 << 20
+"""About the most bytes of a job's sample rows."""
 TIMES = "times"
 """Field of a uniqueness rule's sample, in addition to the values: how often they occur."""
 _EXACT = 1 << 53
@@ -38,6 +40,27 @@ class Violation(msgspec.Struct, frozen=True):
     count: int
     """Rows that break it. For uniqueness: rows that repeat the values of another one."""
     samples: list[dict[str, Any]] = []
+
+
+class Samples:
+    """Sample rows by rule, until they have taken a number of bytes; a rule without any gets one even then."""
+
+    def __init__(self, rules: int, of_each: int, room: int) -> None:
+        self.rows: list[list[dict[str, Any]]] = [[] for _ in range(rules)]
+        self._of_each, self._room = of_each, room
+
+    def wanted(self, rule: int) -> int:
+        """How many more rows of a rule there may be."""
+        found = len(self.rows[rule])
+        return self._of_each - found if self._room > 0 or not found else 0
+
+    def add(self, rule: int, rows: Iterable[dict[str, Any]]) -> None:
+        """Take as many as may be."""
+        for row in rows:
+            if self.wanted(rule) <= 0:
+                return
+            self.rows[rule].append(row)
+            self._room -= len(msgspec.json.encode(row))
 
 
 class RowChecks:
@@ -60,7 +83,7 @@ class RowChecks:
         self._engine = SqlEngine(scratch() if self._unique else None, look)
         self._begun = False
         self._counts = dict.fromkeys(range(len(rules.rules)), 0)
-        self._samples: dict[int, list[dict[str, Any]]] = {at: [] for at in self._counts}
+        self._samples = Samples(len(rules.rules), rules.samples, MAX_SAMPLES_BYTES)
         self.rows = 0
 
     def __enter__(self) -> Self:
@@ -104,7 +127,9 @@ class RowChecks:
             for at, rule in self._unique:
                 self._sort_out(at, rule)
         return [
-            Violation(at, count, self._samples[at]) for at, count in sorted(self._counts.items()) if count
+            Violation(at, count, self._samples.rows[at])
+            for at, count in sorted(self._counts.items())
+            if count
         ]
 
     # -- conditions on a row ---------------------------------------------------------------------------
@@ -113,9 +138,9 @@ class RowChecks:
         counts = self._answer(f"SELECT {', '.join(_count_of(rule) for _, rule in self._by_row)} FROM {ROWS}")
         for (at, rule), count in zip(self._by_row, counts, strict=True):
             self._counts[at] += count
-            wanted = self._rules.samples - len(self._samples[at])
+            wanted = self._samples.wanted(at)
             if count and wanted > 0:
-                self._samples[at] += self._examples(rule, wanted, source)
+                self._samples.add(at, self._examples(rule, wanted, source))
 
     def _answer(self, sql: str) -> tuple[int, ...]:
         try:
@@ -147,7 +172,8 @@ class RowChecks:
 
     def _keep(self) -> None:
         for at, rule in self._unique:
-            chosen = ", ".join(map(quoted, rule.columns))
+            # Names of their own: a column may be called as the count of its values is.
+            chosen = ", ".join(f"{quoted(name)} AS k{place}" for place, name in enumerate(rule.columns))
             whole = " AND ".join(f"{quoted(name)} IS NOT NULL" for name in rule.columns)
             if not self._begun:
                 self._engine.run(f"CREATE TABLE keys{at} AS SELECT {chosen} FROM {ROWS} LIMIT 0")
@@ -155,22 +181,22 @@ class RowChecks:
         self._begun = True
 
     def _sort_out(self, at: int, rule: Rule) -> None:
-        chosen = ", ".join(map(quoted, rule.columns))
+        chosen = ", ".join(f"k{place}" for place in range(len(rule.columns)))
         try:
             self._engine.run(
-                f"CREATE TEMP TABLE twice{at} AS SELECT {chosen}, count(*) AS {TIMES}{at} FROM keys{at} "
+                f"CREATE TEMP TABLE twice{at} AS SELECT {chosen}, count(*) AS {TIMES} FROM keys{at} "
                 f"GROUP BY {chosen} HAVING count(*) > 1"
             )
-            ((repeated,),) = self._engine.run(f"SELECT sum({TIMES}{at} - 1) FROM twice{at}")
+            ((repeated,),) = self._engine.run(f"SELECT sum({TIMES} - 1) FROM twice{at}")
             found = self._engine.run(
-                f"SELECT * FROM twice{at} ORDER BY {TIMES}{at} DESC, {chosen} LIMIT {self._rules.samples}"
+                f"SELECT * FROM twice{at} ORDER BY {TIMES} DESC, {chosen} LIMIT {self._rules.samples}"
             )
         except NotEvaluable as error:
             raise JobFailed(
                 f"rule {rule.name!r} cannot be evaluated: {error}", details={"rule": rule.name}
             ) from error
         self._counts[at] = int(repeated or 0)
-        self._samples[at] = [_sample([*rule.columns, TIMES], row) for row in found]
+        self._samples.add(at, (_sample([*rule.columns, TIMES], row) for row in found))
 
 
 def _count_of(rule: Rule) -> str:

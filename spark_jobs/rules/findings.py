@@ -22,7 +22,7 @@ from distop.errors import CorruptRecord
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.structs import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
-from distop.spark_jobs.rules.checks import Violation
+from distop.spark_jobs.rules.checks import Samples, Violation
 from distop.spark_jobs.rules.model import RuleSet
 
 VIOLATED = "violated"
@@ -38,6 +38,8 @@ READERS = 8
 """Reports of jobs read concurrently."""
 MAX_SAMPLED_JOBS = 100
 """Jobs whose rows the report of an operation shows; those of others are only counted."""
+MAX_SAMPLES_BYTES = 8 << 20
+"""About the most bytes of an operation's sample rows."""
 MAX_PARTITIONS = 10_000
 """Partitions that a report names for each rule."""
 
@@ -128,16 +130,18 @@ def gather(operation: OperationArg, rules: RuleSet, jobs: Mapping[str, JobRecord
         if at < MAX_SAMPLED_JOBS or job.result[VIOLATED] == IN_REPORT
     ]
     io = table_io(operation)
-    broken = [Broken(rule.name) for rule in rules.rules]
+    samples = Samples(len(rules.rules), rules.samples * MAX_SAMPLED_JOBS, MAX_SAMPLES_BYTES)
+    broken = [Broken(rule.name, samples=rows) for rule, rows in zip(rules.rules, samples.rows, strict=True)]
     with ThreadPoolExecutor(READERS, thread_name_prefix="findings") as pool:
-        read = pool.map(lambda name: _read_findings(io, operation, name, found[name].attempt), wanted)
-        for name, findings in zip(wanted, read, strict=True):
-            for finding in findings:
-                _add(broken, finding.rule, finding.count, _partition(operation, name))
-                if len(broken[finding.rule].samples) < rules.samples * MAX_SAMPLED_JOBS:
-                    broken[finding.rule].samples += [
-                        {"partition": _partition(operation, name), "row": row} for row in finding.samples
-                    ]
+        for start in range(0, len(wanted), READERS):  # a slow one does not leave all others in memory
+            some = wanted[start : start + READERS]
+            read = pool.map(lambda name: _read_findings(io, operation, name, found[name].attempt), some)
+            for name, findings in zip(some, read, strict=True):
+                partition = _partition(operation, name)
+                for finding in findings:
+                    _add(broken, finding.rule, finding.count, partition)
+                    rows = ({"partition": partition, "row": row} for row in finding.samples)
+                    samples.add(finding.rule, rows)
     for name in found.keys() - set(wanted):
         for rule, count in found[name].result[VIOLATED]:
             _add(broken, int(rule), int(count), _partition(operation, name))

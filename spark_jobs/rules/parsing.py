@@ -10,7 +10,7 @@ from pyiceberg.schema import Schema
 
 from distop.errors import InvalidArgument
 from distop.spark_jobs.rules.engine import BadExpression, Expression, SqlEngine, quoted
-from distop.spark_jobs.rules.model import RawRules, Rule, RuleArgument
+from distop.spark_jobs.rules.model import RawRules, Rule, RuleArgument, RuleSet
 from distop.spark_jobs.rules.types import NoSuchRule, misfit
 
 MAX_RULES = 64
@@ -32,6 +32,7 @@ def parse_rules(raw: RawRules, schema: Schema, field: str = "rules") -> list[Rul
     given = raw if isinstance(raw, list) else [raw]
     if not given:
         raise _invalid(field, "there is no rule")
+    _check_count(field, len(given))
     rules: list[Rule] = []
     with SqlEngine() as engine:
         columns = _Columns(engine, schema)
@@ -41,12 +42,32 @@ def parse_rules(raw: RawRules, schema: Schema, field: str = "rules") -> list[Rul
                 rules += columns.rules(RuleArgument(check=one) if isinstance(one, str) else one)
             except (BadExpression, NoSuchRule, _NoRule) as error:
                 raise _invalid(where, f"{where}: {error}") from None
-    if len(rules) > MAX_RULES:
-        raise _invalid(field, f"there are {len(rules)} rules, at most {MAX_RULES} are checked at a time")
+    _check_count(field, len(rules))
     names = [rule.name for rule in rules]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise _invalid(field, f"two rules have the name {twice!r}", "give each a name of its own")
+    return rules
+
+
+def _check_count(field: str, count: int) -> None:
+    if count > MAX_RULES:
+        raise _invalid(field, f"there are {count:,} rules, at most {MAX_RULES} are checked at a time")
+
+
+def told_apart(rules: RuleSet, field: str = "rules") -> RuleSet:
+    """The same rules, if SQL can tell their columns apart, and those that are shown.
+
+    Raises :class:`~distop.errors.InvalidArgument`.
+    """
+    folded: dict[str, str] = {}
+    for name in rules.columns:
+        if (twin := folded.setdefault(name.casefold(), name)) != name:
+            raise _invalid(
+                field,
+                f"columns {twin!r} and {name!r} differ only in case, which SQL ignores",
+                "check one of them at a time, and name other columns in show",
+            )
     return rules
 
 
@@ -120,7 +141,7 @@ class _Columns:
         self._engine.check_condition(expression, self._arrow.empty_table().select(columns))
         return Rule(
             name=_name(name, f"check({' '.join(text.split())})"),
-            violated=f"NOT {expression.sql}",
+            violated=f"NOT ({expression.sql})",
             columns=columns,
         )
 

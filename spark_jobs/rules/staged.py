@@ -41,7 +41,7 @@ def rules_of(
     given = [one for one in (_of_table(table_options), argument) if one is not None]
     if not given:
         return None
-    from distop.spark_jobs.rules.parsing import parse_rules, shown_columns
+    from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
 
     field = f"{OPTION}.rules"
     parsed = parse_rules([rule for one in given for rule in _listed(one.rules)], layout.schema, field)
@@ -57,12 +57,13 @@ def rules_of(
         raise invalid(f"{OPTION}.samples", f"samples must lie between 0 and {MAX_SAMPLES}")
     asked = [name for one in given for name in one.show or ()]
     sources = [term.source_id for term in layout.spec.fields]
-    return RuleSet(
+    rules = RuleSet(
         rules=parsed,
         shown=shown_columns(asked or None, layout.schema, sources, field=f"{OPTION}.show"),
         samples=samples,
         report_only=all(one.report_only for one in given),
     )
+    return told_apart(rules, field)
 
 
 def check_option(table: TableRecord, schema: Schema | None) -> None:

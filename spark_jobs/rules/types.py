@@ -74,13 +74,21 @@ def _integer(column: str, source: IcebergType, target: str) -> str | None:
     return f"{whole}{value} < -{bound}::HUGEINT OR {value} > {bound - 1}::HUGEINT"
 
 
-def _decimal(column: str, source: IcebergType, target: str) -> str | None:
+def _digits(target: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal type."""
     found = _DECIMAL.fullmatch(target)
     if found is None:
         return None
     precision, scale = int(found[1]), int(found[2])
     if not (1 <= precision <= 38 and scale <= precision):
         raise NoSuchRule(f"{target} needs 1 <= precision <= 38 and scale <= precision")
+    return precision, scale
+
+
+def _decimal(column: str, source: IcebergType, target: str) -> str | None:
+    if (digits := _digits(target)) is None:
+        return None
+    precision, scale = digits
     if isinstance(source, FloatType | DoubleType):
         tried = f"TRY_CAST({column} AS DECIMAL({precision},{scale}))"
         return f"{tried} IS NULL OR CAST({tried} AS DOUBLE) <> CAST({column} AS DOUBLE)"
@@ -118,9 +126,10 @@ def _text(column: str, source: IcebergType, target: str) -> str | None:
     number = r"[+-]?[0-9]+"
     if target in INTEGERS:
         return _unreadable(column, number, _SQL_INTEGERS[INTEGERS[target]])
-    if (found := _DECIMAL.fullmatch(target)) is not None:
-        fraction = rf"(\.[0-9]{{0,{int(found[2])}}}0*)?"
-        return _unreadable(column, number + fraction, f"DECIMAL({found[1]},{found[2]})")
+    if (digits := _digits(target)) is not None:
+        precision, scale = digits
+        fraction = rf"(\.[0-9]{{0,{scale}}}0*)?"
+        return _unreadable(column, number + fraction, f"DECIMAL({precision},{scale})")
     if target in ("float", "double"):
         return _unreadable(column, r"\S+", target.upper())
     if target == "date":

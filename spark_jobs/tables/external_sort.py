@@ -95,6 +95,8 @@ def sort_rows(
         return path
 
     for batch in batches:
+        if not batch.num_rows:  # a run without rows would have no file
+            continue
         waiting.append(batch)
         size += batch.nbytes
         if size >= run_bytes:

@@ -10,12 +10,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.typedef import Record
 
 from distop.errors import CorruptRecord, JobFailed
 from distop.metastore.records.operation import OperationArg
@@ -26,6 +30,9 @@ MAX_NAME_CHARACTERS = 200
 """Longest name of a group, which becomes part of a key."""
 WHOLE = "all"
 """The group of a table without partitions."""
+
+_NULL, _NOT_NULL = "=null", "=%6Eull"
+"""How a name ends for NULL, and for the text ``null``."""
 
 TABLE, SNAPSHOT, GROUP_BYTES = "metadata", "snapshot", "groupBytes"
 """Fields of an operation's argument."""
@@ -38,6 +45,8 @@ class SnapshotGroups:
     snapshot: TableSnapshot
     groups: dict[str, list[PlannedFile]]
     """Name of a group -> its files, sorted by path."""
+    partitions: dict[str, list[str]]
+    """Name of a partition -> the names of its groups."""
 
     @classmethod
     def of(cls, snapshot: TableSnapshot, group_bytes: int) -> SnapshotGroups:
@@ -48,7 +57,18 @@ class SnapshotGroups:
         group_bytes:
             A larger partition, in bytes, is split into several groups of whole files; 0: never.
         """
-        return cls(snapshot, grouped(snapshot, snapshot.plan_files(), group_bytes))
+        partitions: dict[str, list[str]] = {}
+        groups: dict[str, list[PlannedFile]] = {}
+        by_partition = _by_partition(snapshot, snapshot.plan_files())
+        for partition in sorted(by_partition):
+            # Another partition may have such a name.
+            more = (name for number in count(1) if (name := f"{partition}~{number}") not in by_partition)
+            pieces = dict(
+                zip(chain([partition], more), _cut(by_partition[partition], group_bytes), strict=False)
+            )
+            partitions[partition] = list(pieces)
+            groups |= pieces
+        return cls(snapshot, groups, partitions)
 
     @classmethod
     def of_operation(cls, operation: OperationArg) -> SnapshotGroups:
@@ -111,24 +131,26 @@ def recorded(snapshot: TableSnapshot, group_bytes: int = 0) -> dict[str, Any]:
     }
 
 
-def grouped(
-    snapshot: TableSnapshot, files: Sequence[PlannedFile], group_bytes: int
-) -> dict[str, list[PlannedFile]]:
-    """Files by their partition, sorted by name; large partitions in several groups."""
+def _by_partition(snapshot: TableSnapshot, files: Sequence[PlannedFile]) -> dict[str, list[PlannedFile]]:
     metadata = snapshot.metadata
     specs = metadata.specs()
     several = len({file.spec_id for file in files}) > 1
     partitions: dict[str, list[PlannedFile]] = {}
     for file in files:
         spec = specs[file.spec_id]
-        name = spec.partition_to_path(file.partition, metadata.schema()) if spec.fields else WHOLE
+        name = _name(spec, file.partition, metadata.schema()) if spec.fields else WHOLE
         # Different specs of a table may write different partitions in the same way.
         partitions.setdefault(_short(f"spec-{spec.spec_id}/{name}" if several else name), []).append(file)
-    groups: dict[str, list[PlannedFile]] = {}
-    for name in sorted(partitions):
-        pieces = _cut(partitions[name], group_bytes)
-        groups |= {f"{name}~{at}" if at else name: piece for at, piece in enumerate(pieces)}
-    return groups
+    return partitions
+
+
+def _name(spec: PartitionSpec, values: Record, schema: Schema) -> str:
+    """Iceberg's name of a partition, but a value that it would write as NULL is encoded."""
+    terms = spec.partition_to_path(values, schema).split("/")
+    for position, term in enumerate(terms):
+        if values[position] is not None and term.endswith(_NULL):
+            terms[position] = term.removesuffix(_NULL) + _NOT_NULL
+    return "/".join(terms)
 
 
 def _cut(files: Sequence[PlannedFile], group_bytes: int) -> Iterator[list[PlannedFile]]:

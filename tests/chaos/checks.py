@@ -25,7 +25,7 @@ from distop.metastore.tables.watermarks import marks_at
 from support.tables.trees import files_in
 
 AT_REST = re.compile(
-    r"_installation|_policy|(_coordinators|_executors|_places|_locations|_tables|_views|_namespaces|_audit|_answers|_watermarks|_schedules)\..+"
+    r"_installation|_policy|(_coordinators|_executors|_places|_locations|_tables|_views|_namespaces|_audit|_denied|_answers|_watermarks|_schedules)\..+"
     r"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
     r"|[^.]+\.(history|series|request|requestExpiry|auditTrail|applied|unordered\.done)\..+"
     r"|[^.]+\.[^.]+\.nextInstanceId"

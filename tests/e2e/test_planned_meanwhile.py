@@ -9,11 +9,14 @@ from typing import Any, TypeVar
 import pytest
 
 from distop.client import OperationState
+from distop.coordinator.starting import launching
 from distop.coordinator.work.call import Call, Surroundings
 from distop.coordinator.work.work import Work
 from distop.spark_jobs.formats.files import find_files
 from distop.spark_jobs.ingest import planning
+from support.services.backlogs import applied, rested
 from support.services.whole import Whole, write_csv
+from support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -83,3 +86,29 @@ async def test_an_append_of_other_files_is_not_planned_again_for_every_commit(
     assert meanwhile.looked == 1
     ids = [*range(10), *range(5000, 5010), *range(9000, 9003)]
     assert await asyncio.to_thread(service.ids) == ids
+
+
+async def test_a_batch_is_planned_anew_after_a_pause(
+    service: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B1, B6: however short. It came between the plan and the start; files that came meanwhile are read."""
+    folder = write_csv(tmp_path / "in", "1.csv", 0, 10)
+    planned, paused = asyncio.Event(), asyncio.Event()
+    plan = launching.Launcher._unless_changed
+
+    async def slowly(launcher: launching.Launcher, planning: Any, depends_on: Any) -> Any:
+        made = await plan(launcher, planning, depends_on)
+        planned.set()
+        await paused.wait()
+        return made
+
+    monkeypatch.setattr(launching.Launcher, "_unless_changed", slowly)
+    await service.client.enqueue("t", "a", "ingest", {"paths": [str(folder)]})
+    await asyncio.wait_for(planned.wait(), 60)
+    await service.client.pause_table("t")
+    paused.set()
+    assert await eventually(lambda: rested(service.store))
+    write_csv(folder, "2.csv", 10, 10)
+    await service.client.resume_table("t")
+    await eventually(lambda: applied(service.store))
+    assert sorted(await asyncio.to_thread(service.ids)) == list(range(20))

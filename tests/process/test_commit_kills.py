@@ -49,8 +49,10 @@ async def test_a_log_whose_writer_is_killed_is_whole_or_absent(
     op = await Committing.of(client, session)
     ends = {"whole": 0, "absent": 0, "half": 0}
     killed, found = 0, ""
+    tried: list[list[str]] = []
     for round_number in itertools.count():
         notes = [f"{round_number}/{n} 🦆" for n in range(dice.randint(1, 60))]
+        tried.append(notes)
         crash, after_s = "", 0.0
         if round_number % 2:
             point = dice.choice(["chunk.before", "chunk.after", "header.before", "header.after"])
@@ -67,9 +69,9 @@ async def test_a_log_whose_writer_is_killed_is_whole_or_absent(
         if logged is None:
             found = "half" if await op.log_keys() else "absent"
         else:
-            # All of it, and nothing of those that were killed before.
-            assert [step.argument["note"] for step in logged.steps] == notes
-            found = "whole"
+            # All of one, and nothing of the others. The last request of one that was killed may come late.
+            assert [step.argument["note"] for step in logged.steps] in tried
+            found, tried = "whole", []
             op = await op.another()
         ends[found] += 1
         if killed >= KILLS:

@@ -27,10 +27,10 @@ from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import CoordinatorProcess, Service, leader_of, members
-from support.services.leases import TTL_S
+from support.services.leases import LEASE_S, TTL_S
 from support.types.probes import PROBES
 from support.types.stuck import STEPS
-from support.waiting import eventually
+from support.waiting import PATIENCE, eventually
 
 pytestmark = pytest.mark.process
 
@@ -56,12 +56,18 @@ class Pair:
 
 @pytest_asyncio.fixture
 async def pair(
-    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    etcd_config: EtcdConfig,
+    client: EtcdClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> AsyncIterator[Pair]:
+    """The parameter is how long their leases live."""
+    ttl_s = getattr(request, "param", TTL_S)
     monkeypatch.setenv(VARIABLE, STEPS)
     await make_table(client)
     types = (*PROBES, "support.types.stuck:Stuck")
-    one, other = (CoordinatorProcess(etcd_config, tmp_path, operations=types) for _ in range(2))
+    one, other = (CoordinatorProcess(etcd_config, tmp_path, operations=types, ttl_s=ttl_s) for _ in range(2))
     async with one, other:
         for process in (one, other):
             await process.member(client)
@@ -90,7 +96,7 @@ async def test_a_killed_leader_is_replaced_and_its_operation_finished(pair: Pair
     killed = time.monotonic()
     await mark(pair.client, operation, "1")
     assert await eventually(lambda: pair.led_by(other))
-    assert time.monotonic() - killed < TTL_S + 1.0
+    assert time.monotonic() - killed < TTL_S + 1.0 * PATIENCE
     assert await epoch_of(pair.client) > epoch
     await mark(pair.client, operation, "2")
     assert await eventually(lambda: ended(pair.client, operation))
@@ -98,15 +104,14 @@ async def test_a_killed_leader_is_replaced_and_its_operation_finished(pair: Pair
         assert (await service.get(operation)).jobs.succeeded == 3
 
 
+@pytest.mark.parametrize("pair", [120], indirect=True, ids=["long lease"])
 async def test_a_leader_that_is_told_to_go_hands_over_and_leaves_nothing(pair: Pair) -> None:
     """O26: at once, not when its lease runs out; the operation goes on."""
     operation = await begin(pair.client, partition_count=1)
     leader, other = await pair.leader_and_other()
     member = await leader.member(pair.client)
     leader.signal(signal.SIGTERM)
-    told = time.monotonic()
     assert await eventually(lambda: pair.led_by(other))
-    assert time.monotonic() - told < TTL_S / 2
     assert await leader.exit_code() == 0
     assert not (await pair.client.get(pair.client.keyspace.coordinator(member))).exists
     await mark(pair.client, operation, "0")
@@ -196,6 +201,7 @@ async def _written_by_the_woken(pair: Pair, woken: CoordinatorProcess, revision:
     raise AssertionError("unreachable: a watch does not end")
 
 
+@pytest.mark.parametrize("pair", [LEASE_S], indirect=True, ids=["long lease"])  # the other one must keep its
 @pytest.mark.parametrize("what", ["seal", "finish"])
 async def test_a_leader_that_wakes_after_its_time_writes_nothing(
     pair: Pair, tmp_path: Path, what: str

@@ -31,7 +31,6 @@ from support.etcd.jobs import mark
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import raising, serving
 from support.services.feeding import staged
-from support.services.leases import TTL_S
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
@@ -101,7 +100,7 @@ async def test_a_clock_that_jumps_costs_no_lease_and_no_deadline(client: EtcdCli
     operation = await begin(client, partition_count=3, started_at=time.time(), options=options)
     jumps = 0.0
     with ThreadPoolExecutor(1) as threads:
-        async with LeaseSession(client, TTL_S) as session:
+        async with LeaseSession(client, 5) as session:
             epoch = await campaign(client, keys, session, LeaderRecord(member="m"))
             assert epoch is not None
             completion = Completion(client, Work(Registry(), threads), wall=lambda: time.time() + jumps)

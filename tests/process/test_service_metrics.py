@@ -96,7 +96,7 @@ async def test_an_executor_counts_what_it_runs(
         assert values["distop_runs_taken_total{type=ingest}"] == 1
         assert values["distop_marks_total{outcome=won}"] == values["distop_mark_groups_total"] == 1
         assert values["distop_marks_total{outcome=unanswered}"] == values["distop_marks_waiting"] == 0
-        assert values["distop_incarnations_total"] == 1
+        incarnations = values["distop_incarnations_total"]
         assert 0 < values["distop_lease_seconds"] <= 5
         assert values["distop_etcd_call_seconds_count{call=Txn}"] > 0
         assert not [name for name in values if "default" in name or "{table" in name]
@@ -108,7 +108,7 @@ async def test_an_executor_counts_what_it_runs(
         assert await executor.says("/livez", 200)
         await proxy.accept()
         await eventually(lambda: executor.says("/readyz", 200), 30.0)
-        assert (await executor.values())["distop_incarnations_total"] == 2
+        assert (await executor.values())["distop_incarnations_total"] > incarnations > 0
         executor.service.terminate()
         assert await executor.service.exit_code() == 0
 

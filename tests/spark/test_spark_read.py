@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,29 @@ def test_spark_reads_planned_files_natively(service: Service, spark: Any) -> Non
     assert ids_of(chosen) == [n for n in range(30, 60) if n % 3 < 2]
     assert len(chosen.inputFiles()) < len(service.published(table))
     assert read(spark, table, filter="id > 1000", **where).count() == 0
+
+
+def test_a_filter_means_the_same_however_a_table_is_read(service: Service, spark: Any) -> None:
+    """NaN is less and greater than nothing, though greater than all numbers for Spark; and it is in no
+    statistics."""
+    table = service.table(schema=["id: long", "x: double"])
+    for rows in ([(0, 1.0), (1, math.nan)], [(2, 2.0), (3, None)], [(4, math.nan)]):
+        writing(service, table, spark.createDataFrame(rows, "id long, x double").coalesce(1))
+    for where, ids in {
+        "x > 1": [2],
+        "x >= 1": [0, 2],
+        "not x < 2": [2],
+        "x < 5": [0, 2],
+        "x = 1": [0],
+        "x != 1": [1, 2, 4],
+        "x not in (1, 2)": [1, 4],
+        "x is nan": [1, 4],
+        "x is not nan": [0, 2],
+    }.items():
+        planned = reading(service, spark, table, filter=where)
+        natively = read(spark, table, filter=where, coordinator=service.address)
+        assert {where: ids_of(planned)} == {where: ids}
+        assert {where: ids_of(natively)} == {where: ids}
 
 
 def test_a_stream_reads_what_is_published_as_it_is_published(

@@ -139,6 +139,27 @@ def test_spark_writes_the_files_itself(service: Service, spark: Any) -> None:
     assert len(service.ids(table)) == 1
 
 
+def test_every_value_of_a_partition_column_has_its_place(service: Service, spark: Any) -> None:
+    """Also those that Spark would put into the folder of NULL, or of another value, or that are no names."""
+    table = service.table(schema=["id: long", "kind: string"], partitionBy=["kind"])
+    where = {"coordinator": service.address}
+    kinds = ["", None, "__HIVE_DEFAULT_PARTITION__", "K", "k", "x" * 300]
+    write(spark.createDataFrame([*enumerate(kinds)], COLUMNS).coalesce(1), table, **where)
+    assert {row["id"]: row["kind"] for row in service.iceberg(table).scan().to_arrow().to_pylist()} == dict(
+        enumerate(kinds)
+    )
+    assert {task.file.partition[0] for task in service.iceberg(table).scan().plan_files()} == set(kinds)
+    hours = service.table(schema=["id: long", "at: timestamptz"], partitionBy=["at"])
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        at = "timestamp_seconds(1382832000 + 3600 * id) AS at"  # 2013-10-27 00:00 UTC: 02:00, twice
+        write(numbers(spark, 2).coalesce(1).selectExpr("id", at), hours, **where)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    assert len(list(service.iceberg(hours).scan().plan_files())) == 2
+
+
 def test_what_spark_cannot_write_by_itself_is_refused_and_leaves_nothing(
     service: Service, spark: Any
 ) -> None:
@@ -149,6 +170,25 @@ def test_what_spark_cannot_write_by_itself_is_refused_and_leaves_nothing(
     table = service.table(schema=["id: long not null", "kind: string"])
     with pytest.raises(BadRow, match="is required"):
         write(spark.createDataFrame([(1, "k"), (None, "k")], COLUMNS), table, **where)
+    texts = service.table(schema=["id: long", "kind: string not null"])
+    with pytest.raises(BadRow, match="'kind' is required"):  # Parquet counts no NULLs next to a long text
+        write(spark.createDataFrame([(1, "k" * 5000), (2, None)], COLUMNS).coalesce(1), texts, **where)
+    moments = service.table(schema=["day: date", "at: timestamptz", "local: timestamp", "kind: string"])
+    for value, says in (
+        ("CAST(X'ff61' AS string) AS kind", "'kind': a text is not UTF-8"),
+        ("date_add(DATE'9999-12-31', 1) AS day", "'day': a value is outside of the years"),
+        ("timestamp_micros(253402300800000000) AS at", "'at': a value is outside of the years"),
+        ("TIMESTAMP_NTZ'0001-01-01 00:00:00' - INTERVAL 1 SECOND AS local", "'local': a value is outside"),
+    ):
+        with pytest.raises(BadRow, match=says):
+            write(spark.range(1).selectExpr(value), moments, **where)
+    assert service.client.get_table(moments).snapshot_id is None
+    first_and_last = spark.sql(
+        "SELECT DATE'0001-01-01' AS day, timestamp_micros(-62135596800000000) AS at "
+        "UNION SELECT DATE'9999-12-31', timestamp_micros(253402300799999999)"
+    )
+    write(first_and_last, moments, **where)
+    assert len(service.iceberg(moments).scan().to_arrow().to_pylist()) == 2
     with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
         write(numbers(spark, 10).selectExpr("1 DIV (id - 9) AS id", "kind"), table, **where)
     with pytest.raises(InvalidArgument, match="no column 'number'"):

@@ -73,13 +73,20 @@ class Place:
         )
 
     def _run(self, image: str, name: str, *command: str, **options: Any) -> Any:
+        from docker.types import EndpointConfig
+
+        # Under its name from its start: an etcd that cannot resolve its own name ends.
+        endpoint = EndpointConfig(self._engine.api.api_version, aliases=[name])
         container = self._engine.containers.run(
-            image, list(command), detach=True, hostname=name, network=self._network.name, **options
+            image,
+            list(command),
+            detach=True,
+            hostname=name,
+            network=self._network.name,
+            networking_config={self._network.name: endpoint},
+            **options,
         )
         self._stack.callback(container.remove, force=True, v=True)
-        # Under its name, once only.
-        self._network.disconnect(container)
-        self._network.connect(container, aliases=[name])
         return container
 
     def service(self, image: str, name: str, *command: str) -> Any:
@@ -99,7 +106,9 @@ def place(engine: Any) -> Iterator[Place]:
 
 def health(container: Any) -> str:
     container.reload()
-    return str(container.attrs["State"]["Health"]["Status"])
+    state = container.attrs["State"]
+    assert state["Running"], container.logs()[-2000:]
+    return str(state["Health"]["Status"])
 
 
 def distop(container: Any, *words: str) -> Any:

@@ -33,13 +33,25 @@ KUBERNETES = ("1.29", "1.31", "1.33", "1.35", "1.37")
 
 
 def helm(
-    folder: Path, command: str, values: dict[str, Any], version: str = "1.31", release: str = "flights"
+    folder: Path,
+    command: str,
+    values: dict[str, Any],
+    version: str = "1.31",
+    release: str = "flights",
+    namespace: str = "data",
 ) -> subprocess.CompletedProcess[str]:
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     names = [release, str(CHART)] if command == "template" else [str(CHART), "--strict"]
     return subprocess.run(
-        [str(HELM), command, *names, "--namespace=data", f"--kube-version={version}", f"--values={file}"],
+        [
+            str(HELM),
+            command,
+            *names,
+            f"--namespace={namespace}",
+            f"--kube-version={version}",
+            f"--values={file}",
+        ],
         capture_output=True,
         text=True,
         timeout=120,
@@ -146,6 +158,34 @@ def test_settings_of_spark_win_over_those_of_the_chart(tmp_path: Path) -> None:
     conf = spark_settings(pods(rendered(tmp_path, VALUES["all there is"])))
     assert (conf["spark.executor.memory"], conf["spark.speculation"]) == ("4g", "true")
     assert conf["spark.kubernetes.driver.pod.name"] == "$(POD_NAME)"
+    assert (conf["spark.blockManager.port"], conf["spark.sql.files.maxPartitionBytes"]) == ("0", "134217728")
+
+
+def test_policies_name_no_port_of_a_sidecar(tmp_path: Path) -> None:
+    """Network plugins may look for names among the containers that are none: calico did."""
+    objects = rendered(tmp_path, VALUES["all there is"])
+    policies = {one["metadata"]["name"]: one for one in objects if one["kind"] == "NetworkPolicy"}
+    (sidecar,) = pods(objects)["worker"]["initContainers"]
+    let_in = [
+        port["port"]
+        for rule in policies["flights-worker"]["spec"]["ingress"]
+        for port in rule.get("ports", ())
+    ]
+    assert let_in == [port["containerPort"] for port in sidecar["ports"]]
+
+
+@pytest.mark.parametrize("release", ["on", "null"])
+def test_releases_and_namespaces_that_yaml_takes_for_something_else_are_names(
+    release: str, tmp_path: Path
+) -> None:
+    values = {**LEAST, "monitoring": {"podMonitor": True}}
+    said = helm(tmp_path, "template", values, release=release, namespace="123")
+    found = [one for one in yaml.safe_load_all(said.stdout) if one]
+    for one in found:
+        assert str(one["metadata"]["name"]).startswith(release)
+        assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == release
+    (binding,) = (one for one in found if one["kind"] == "RoleBinding")
+    assert binding["subjects"][0]["namespace"] == "123"
 
 
 def spark_settings(specs: dict[str, dict[str, Any]]) -> dict[str, str]:

@@ -71,9 +71,6 @@ async def secured(tmp_path: Path, prefix: str) -> AsyncIterator[Secured]:
         config = EtcdConfig.from_env({**known, "DISTOP_ETCD_PASSWORD_FILE": str(file)})
         place = place_in(base, config)
         yield Secured(config, base, place)
-        if pid := sidecar_pid(place):
-            os.kill(pid, signal.SIGTERM)
-            await eventually(lambda: not sidecar_pid(place))
 
 
 async def checked(yarn: Yarn, secured: Secured, environment: dict[str, str]) -> dict[str, Any]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import secrets
-import signal
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,7 +26,7 @@ from distop.executor.host.sidecar_folder import BASE_VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from support.etcd.etcds import enable_users
-from support.services.executing import Child, place_in, short_folder, sidecar_pid
+from support.services.executing import Child, end_sidecar, place_in, short_folder
 from support.services.tokens import token_line
 from support.sources.s3 import S3
 from support.types.work_types import traces
@@ -186,8 +184,7 @@ async def test_a_secret_is_found_nowhere_but_where_it_was_put(
         place = place_in(base, config)
         async with live(config, work, given, canaries, s3, base) as doors:
             await use(doors, work, canaries, s3)
-        if pid := sidecar_pid(place):
-            os.kill(pid, signal.SIGTERM)
+        end_sidecar(place)
         canaries.search_files(base)
     stored = (tmp_path / "etcd/data/member/snap/db").read_bytes()
     canaries.search("etcd", stored, *MAY_BE_IN_ETCD)

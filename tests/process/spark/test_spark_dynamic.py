@@ -6,8 +6,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,8 @@ from distop.client import OperationState
 from distop.executor.host.sidecar_folder import BASE_VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
-from support.services.executing import Child, executor_process, place_in, short_folder, sidecar_pid
+from support.processes import children
+from support.services.executing import Child, executor_process, short_folder
 from support.services.whole import Whole, coordinated, write_csv
 from support.spark.dataframe_program import AT_ONCE, PARTITIONS
 from support.spark.dataframe_program import ROWS as ROWS_OF_PROGRAM
@@ -29,20 +30,15 @@ SCHEMA = ["id: long", "kind: string", "day: date"]
 PATIENCE_S = 240.0
 
 
-@asynccontextmanager
-async def hosts(etcd: EtcdConfig) -> AsyncIterator[dict[str, str]]:
+@contextmanager
+def hosts() -> Iterator[dict[str, str]]:
     """The environment of executors whose sidecars are ended with the test."""
     with short_folder() as base:
-        place = place_in(base, etcd)
-        try:
-            yield {
-                BASE_VARIABLE: str(base),
-                "PYSPARK_PYTHON": sys.executable,
-                "SPARK_LOCAL_IP": "127.0.0.1",
-            }
-        finally:
-            if pid := sidecar_pid(place):
-                os.kill(pid, signal.SIGTERM)
+        yield {
+            BASE_VARIABLE: str(base),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
 
 
 async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_random(
@@ -55,32 +51,30 @@ async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_rando
         "SELECT /*+ REPARTITION(40) */ id, kind, day FROM "
         "(SELECT * FROM source WHERE id >= 0 DISTRIBUTE BY rand()) -- a comment at the end"
     )
-    async with (
-        hosts(etcd_config) as environment,
-        coordinated(etcd_config, tmp_path, client, schema=SCHEMA) as service,
-    ):
-        argument = {"paths": [str(source)], "split_bytes": 65536, "transform": query}
-        operation = await service.client.start("t", "ingest", argument)
-        with (
-            executor_process(etcd_config, tmp_path, "local[2]", **environment) as first,
-            executor_process(etcd_config, tmp_path, "local[2]", **environment) as second,
-        ):
-            members = {first.pid: first, second.pid: second}
-            await eventually(lambda: len(service.data_files()) > 3, PATIENCE_S)
-            now = await service.client.get(operation.name)
-            assert now.state is OperationState.RUNNING
-            assert now.jobs.counting
-            # "runner-<host>-<pid>-<random>"
-            members[int(now.runner.split("-")[-2])].kill()
-            of_the_dead = service.data_files()
-            ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
-            assert ended.state is OperationState.SUCCEEDED, ended.error
-            assert ended.jobs.total == ended.jobs.succeeded == 40
-            await service.at_rest()
-            assert await asyncio.to_thread(service.ids) == list(range(ROWS))
-            assert service.data_files() == await asyncio.to_thread(service.published_files)
-            assert not service.data_files() & of_the_dead
-            await queries_that_cannot_be_answered(service, source)
+    with hosts() as environment:
+        async with coordinated(etcd_config, tmp_path, client, schema=SCHEMA) as service:
+            argument = {"paths": [str(source)], "split_bytes": 65536, "transform": query}
+            operation = await service.client.start("t", "ingest", argument)
+            with (
+                executor_process(etcd_config, tmp_path, "local[2]", **environment) as first,
+                executor_process(etcd_config, tmp_path, "local[2]", **environment) as second,
+            ):
+                members = {first.pid: first, second.pid: second}
+                await eventually(lambda: len(service.data_files()) > 3, PATIENCE_S)
+                now = await service.client.get(operation.name)
+                assert now.state is OperationState.RUNNING
+                assert now.jobs.counting
+                # "runner-<host>-<pid>-<random>"
+                members[int(now.runner.split("-")[-2])].kill()
+                of_the_dead = service.data_files()
+                ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+                assert ended.state is OperationState.SUCCEEDED, ended.error
+                assert ended.jobs.total == ended.jobs.succeeded == 40
+                await service.at_rest()
+                assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+                assert service.data_files() == await asyncio.to_thread(service.published_files)
+                assert not service.data_files() & of_the_dead
+                await queries_that_cannot_be_answered(service, source)
 
 
 async def queries_that_cannot_be_answered(service: Whole, source: Path) -> None:
@@ -108,24 +102,24 @@ async def test_an_executor_lost_with_its_shuffle_files_begins_the_computation_an
 ) -> None:
     """P2: of a DataFrame in random order. Spark would repeat the tasks that have not ended, on rows that are
     cut in another way."""
-    async with (
-        hosts(etcd_config) as environment,
-        coordinated(etcd_config, tmp_path, client, partitionBy=[]) as service,
-    ):
-        command = ("-m", "support.spark.dataframe_program", service.address, "local-cluster[2,1,1024]")
-        with Child(etcd_config, tmp_path, *command, str(tmp_path), **environment) as program:
-            await eventually(lambda: len(service.data_files()) >= AT_ONCE, PATIENCE_S)
-            lost = service.data_files()
-            os.kill(dealer_among(executors_of(program.pid)), signal.SIGKILL)
-            (tmp_path / "release").touch()
-            assert await program.exit_code(PATIENCE_S) == 0, program.log.read_text()
-            assert "launch_failed" in program.log.read_text()
-        await service.at_rest()
-        assert await asyncio.to_thread(service.ids) == list(range(ROWS_OF_PROGRAM))
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
-        assert not service.data_files() & lost
-        operation = await service.client.get("t/ingest_dataframe/1")
-        assert operation.jobs.total == operation.jobs.succeeded == PARTITIONS
+    with hosts() as environment:
+        async with coordinated(etcd_config, tmp_path, client, partitionBy=[]) as service:
+            command = ("-m", "support.spark.dataframe_program", service.address, "local-cluster[2,1,1024]")
+            with Child(etcd_config, tmp_path, *command, str(tmp_path), **environment) as program:
+                await eventually(lambda: len(service.data_files()) >= AT_ONCE, PATIENCE_S)
+                lost = service.data_files()
+                [jvm] = children(program.pid, b"java")
+                executors = children(jvm, b"CoarseGrainedExecutorBackend")
+                os.kill(dealer_among(executors), signal.SIGKILL)
+                (tmp_path / "release").touch()
+                assert await program.exit_code(PATIENCE_S) == 0, program.log.read_text()
+                assert "launch_failed" in program.log.read_text()
+            await service.at_rest()
+            assert await asyncio.to_thread(service.ids) == list(range(ROWS_OF_PROGRAM))
+            assert service.data_files() == await asyncio.to_thread(service.published_files)
+            assert not service.data_files() & lost
+            operation = await service.client.get("t/ingest_dataframe/1")
+            assert operation.jobs.total == operation.jobs.succeeded == PARTITIONS
 
 
 def dealer_among(executors: list[int]) -> int:
@@ -140,26 +134,3 @@ def dealer_among(executors: list[int]) -> int:
         newest[pid] = max((int(file.name.split("_")[1]) for file in files), default=-1)
     assert max(newest.values()) >= 0, newest
     return max(executors, key=newest.__getitem__)
-
-
-def executors_of(pid: int) -> list[int]:
-    """The executors of a program's ``local-cluster``: children of its JVM."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        try:
-            words = (folder / "cmdline").read_bytes()
-            parents = ancestors(int(folder.name))
-        except (ValueError, OSError):
-            continue
-        if b"CoarseGrainedExecutorBackend" in words and pid in parents:
-            found.append(int(folder.name))
-    return sorted(found)
-
-
-def ancestors(pid: int) -> list[int]:
-    """A process's parent, the parent's parent, and so on."""
-    found = []
-    while pid > 1:
-        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        found.append(pid)
-    return found

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from distop.client import OperationState
 from distop.executor.host.sidecar_folder import BASE_VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
-from support.services.executing import executor_process, place_in, short_folder, sidecar_pid
+from support.services.executing import executor_process, short_folder
 from support.services.whole import Whole, coordinated, write_csv
 from support.sources.kafka import Brokers
 from support.waiting import eventually
@@ -42,7 +40,7 @@ async def test_a_killed_driver_costs_time_and_no_row(
     """P2, P3, O11: what was done stays done, the next driver does the rest, every row is there once."""
     source = write_csv(tmp_path / "src" / "a", "1.csv", 0, ROWS)
     with short_folder() as base:
-        place, environment = place_in(base, etcd_config), {BASE_VARIABLE: str(base)}
+        environment = {BASE_VARIABLE: str(base)}
         async with coordinated(etcd_config, tmp_path, client) as service:
             argument = {"paths": [str(source)], "split_bytes": 8192}
             operation = await service.client.start("t", "ingest", argument)
@@ -72,5 +70,3 @@ async def test_a_killed_driver_costs_time_and_no_row(
                 second.wait(60)
             assert await asyncio.to_thread(service.ids) == list(range(ROWS + 900))
             assert service.data_files() == await asyncio.to_thread(service.published_files)
-        if pid := sidecar_pid(place):
-            os.kill(pid, signal.SIGTERM)

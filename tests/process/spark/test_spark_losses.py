@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
 import pytest
 
+from support.repository import TESTS
+
 pytestmark = pytest.mark.spark
 
 SCRIPT = """
 import os, signal, sys, time
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 from distop.executor.launch.spark import SparkLauncher
 from distop.executor.launch.spark_job import executors_of
 from distop.metastore.etcd.config import EtcdConfig
-
-def executors():
-    # Spark's workers are threads of the driver's JVM, which are the parents of executors.
-    tasks = Path(f"/proc/{jvm}/task").iterdir()
-    children = {int(pid) for task in tasks for pid in (task / "children").read_text().split()}
-    return [pid for pid in children if b"GrainedExecutorBackend" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+from support.processes import children
 
 def until(true):
     ends = time.monotonic() + 100
@@ -41,7 +38,7 @@ with builder.getOrCreate() as session:
     launcher = SparkLauncher(EtcdConfig(), session=session)
     until(lambda: executors_of(context) == 2)
     assert launcher.held_up() == ""
-    os.kill(until(executors)[0], signal.SIGKILL)
+    os.kill(until(lambda: children(jvm, b"GrainedExecutorBackend"))[0], signal.SIGKILL)
     print(until(launcher.held_up), flush=True)
     until(lambda: not launcher.held_up())
     print(executors_of(context))
@@ -54,8 +51,8 @@ with builder.getOrCreate() as session:
 
 
 def test_an_executor_of_spark_that_is_lost_is_missed_until_it_is_replaced() -> None:
-    command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    command, environment = [sys.executable, "-c", SCRIPT], {**os.environ, "PYTHONPATH": str(TESTS)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     lost, there, released = done.stdout.splitlines()
     assert lost.startswith("an executor of Spark was lost: ")

@@ -7,7 +7,7 @@ import secrets
 import signal
 import stat
 import sys
-from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.operations.jobs import SUCCESS
 from support.etcd.etcds import enable_users
 from support.etcd.lossy import LossyClient
+from support.processes import ancestors
 from support.services.executing import Child, all_done, place_in, short_folder, sidecar_pid, start_operation
 from support.services.leases import TTL_S
 from support.types.work_types import traces
@@ -29,14 +30,6 @@ pytestmark = pytest.mark.spark
 def told(pid: int, name: str) -> bytes:
     """A file of a process."""
     return Path(f"/proc/{pid}/{name}").read_bytes()
-
-
-def ancestors(pid: int, last: int) -> Iterator[int]:
-    """A process and those above it, up to (without) ``last``."""
-    while pid not in (0, 1, last):
-        yield pid
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        pid = int(fields[1])
 
 
 async def test_tasks_hold_no_credentials_of_etcd_and_go_on_when_their_sidecar_dies(tmp_path: Path) -> None:
@@ -53,7 +46,11 @@ async def test_tasks_hold_no_credentials_of_etcd_and_go_on_when_their_sidecar_di
             arg = await start_operation(client, "traced", argument, jobs=2)
             await eventually(lambda: len(traces(tmp_path, "began")) == 2, 60.0)
             workers = {int(pid) for *_, pid in traces(tmp_path, "began")}
-            of_spark = {pid for worker in workers for pid in ancestors(worker, executor.pid)}
+            of_spark = {
+                pid
+                for worker in workers
+                for pid in (worker, *takewhile(lambda pid: pid != executor.pid, ancestors(worker)))
+            }
             assert any(b"java" in told(pid, "cmdline") for pid in of_spark)
             for pid in of_spark:
                 for name in ("environ", "cmdline"):
@@ -73,6 +70,4 @@ async def test_tasks_hold_no_credentials_of_etcd_and_go_on_when_their_sidecar_di
             executor.terminate()
             executor.wait(60)
         assert canary not in executor.log.read_text()
-        if pid := sidecar_pid(place):
-            os.kill(pid, signal.SIGTERM)
         await client.close()

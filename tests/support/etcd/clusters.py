@@ -7,7 +7,7 @@ import os
 import subprocess
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -26,6 +26,7 @@ from distop.metastore.etcd.embedded import (
     free_port,
 )
 from support.etcd.proxy import Proxy
+from support.processes import sockets_of
 from support.waiting import eventually
 
 NAMES = ("m0", "m1", "m2")
@@ -211,12 +212,9 @@ class LocalCluster(Cluster):
         for name, member in self._members.items():
             if not member.running:
                 continue
-            try:
-                links = {os.readlink(link) for link in Path(f"/proc/{member.pid}/fd").iterdir()}
-            except OSError:
-                continue
-            if f"socket:[{inode}]" in links:
-                return name
+            with suppress(OSError):  # it has ended meanwhile
+                if inode in sockets_of(member.pid):
+                    return name
         return ""
 
     async def __aenter__(self) -> Self:

@@ -52,7 +52,12 @@ VALUES: dict[str, dict[str, Any]] = {
         },
         "executor": {
             "types": ["ingest", "compact"],
-            "conf": {"spark.executor.memory": "4g", "spark.speculation": True},
+            "conf": {
+                "spark.executor.memory": "4g",
+                "spark.speculation": True,
+                "spark.blockManager.port": 0,
+                "spark.sql.files.maxPartitionBytes": 128 << 20,
+            },
             "args": ["--log-level=debug"],
             "tolerations": [{"operator": "Exists"}],
             "workers": {"nodeSelector": {"disk": "fast"}, "tolerations": [{"operator": "Exists"}]},

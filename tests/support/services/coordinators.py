@@ -162,13 +162,14 @@ class CoordinatorProcess:
         operations: Sequence[str] = PROBES,
         catalog: bool = False,
         crash: str = "",
+        ttl_s: int = TTL_S,
     ) -> None:
         self.etcd = etcd
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.log_file = folder / f"coordinator-{self.port}.log"
         self.catalog = f"127.0.0.1:{free_port()}" if catalog else ""
-        self._operations, self._crash = ",".join(operations), crash
+        self._operations, self._crash, self._ttl_s = ",".join(operations), crash, ttl_s
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -197,7 +198,7 @@ class CoordinatorProcess:
             "PYTHONPATH": str(TESTS),
             **({"DISTOP_CRASH_POINTS": self._crash} if self._crash else {}),
         }
-        where = [self.address, str(TTL_S), *filter(None, [self.catalog])]
+        where = [self.address, str(self._ttl_s), *filter(None, [self.catalog])]
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "support.services.coordinator_main", *where],

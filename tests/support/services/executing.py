@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
-from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
+from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder, take_lock
 from distop.executor.launch.launch import LocalLauncher
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.options import RunnerOptions
@@ -232,9 +233,14 @@ def executor_process(etcd: EtcdConfig, folder: Path, master: str = "none", **env
 
 @contextmanager
 def short_folder() -> Iterator[Path]:
-    """A folder whose path leaves room for that of a socket below it."""
+    """A folder whose path leaves room for that of a socket below it. Sidecars that tasks have started there
+    end before it is removed: they write into it."""
     with tempfile.TemporaryDirectory(prefix="dx") as folder:
-        yield Path(folder)
+        try:
+            yield Path(folder)
+        finally:
+            for pid_file in Path(folder).glob("distop-*/*/pid"):
+                end_sidecar(SidecarFolder(pid_file.parent))
 
 
 def place_in(folder: Path, etcd: EtcdConfig) -> SidecarFolder:
@@ -248,6 +254,30 @@ def sidecar_pid(place: SidecarFolder) -> int:
         return int(place.pid_file.read_text())
     except (FileNotFoundError, ValueError):
         return 0
+
+
+def end_sidecar(place: SidecarFolder) -> None:
+    """End the sidecar that serves there, if there is one; returns when its process has ended."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        if _wait_until_free(place.serving_lock, 0.0):
+            return
+        if pid := sidecar_pid(place):
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+        if _wait_until_free(place.serving_lock, 10.0):
+            return
+    raise AssertionError(f"the sidecar of {place.folder} does not end")
+
+
+def _wait_until_free(lock_file: Path, timeout_s: float) -> bool:
+    """Whether nobody holds the lock within that time; the kernel frees it when its holder has ended."""
+    until = time.monotonic() + timeout_s
+    while (lock := take_lock(lock_file)) is None:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.01)
+    os.close(lock)
+    return True
 
 
 @asynccontextmanager

@@ -66,7 +66,6 @@ class FakeService(
     distop_pb2_grpc.TableServiceServicer,
     distop_pb2_grpc.ClusterServiceServicer,
     distop_pb2_grpc.IndexServiceServicer,
-    distop_pb2_grpc.AccessServiceServicer,
 ):
     """One coordinator. Faults are spent in order, one to a call."""
 
@@ -79,8 +78,6 @@ class FakeService(
     """How many messages each of the next watch streams sends before it breaks."""
     hang: bool = False
     """Accept calls and streams and never answer."""
-    subject: str = ""
-    """Who whoever calls is known as."""
     calls: dict[str, list[Any]] = field(default_factory=lambda: defaultdict(list))
 
     async def StartOperation(self, request: pb.StartOperationRequest, context: Context) -> pb.Operation:
@@ -181,6 +178,11 @@ class FakeService(
             self.world.add(operation, pb.OperationUpdate(operation=end))
         return operation
 
+    async def ResolveOperation(self, request: pb.ResolveOperationRequest, context: Context) -> pb.Operation:
+        await self._enter("resolve", request, context)
+        await self._leave(context)
+        return await self._operation(request.name, context)
+
     async def PauseOperation(self, request: pb.PauseOperationRequest, context: Context) -> pb.Operation:
         await self._enter("pause", request, context)
         operation = await self._operation(request.name, context)
@@ -217,13 +219,14 @@ class FakeService(
 
     async def DropTable(self, request: pb.DropTableRequest, context: Context) -> pb.DropTableResponse:
         await self._enter("drop_table", request, context)
-        table = self.world.tables.pop(request.name, None)
-        if table is None:
+        table = self.world.tables.get(request.name)
+        if table is None or request.uuid not in ("", table.uuid):
             await abort(
                 context,
                 TableNotFound(f"table {request.name!r} does not exist", details={"table": request.name}),
             )
             raise AssertionError("unreachable")
+        del self.world.tables[request.name]
         await self._leave(context)
         return pb.DropTableResponse(location=table.location, purged=request.purge)
 
@@ -249,6 +252,8 @@ class FakeService(
     async def CreateTable(self, request: pb.CreateTableRequest, context: Context) -> pb.Table:
         await self._enter("create_table", request, context)
         if request.name in self.world.tables:
+            if request in self.calls["create_table"][:-1]:
+                return self.world.tables[request.name]
             await abort(context, TableExists(f"table {request.name!r} exists already"))
         table = pb.Table(
             name=request.name,
@@ -322,9 +327,6 @@ class FakeService(
         await self._enter("leaders", request, context)
         return pb.ListLeadersResponse(leaders=self.world.leaders)
 
-    async def ListGrants(self, request: pb.ListGrantsRequest, context: Context) -> pb.ListGrantsResponse:
-        return pb.ListGrantsResponse(subject=self.subject)
-
     async def _operation(self, name: str, context: Context) -> pb.Operation:
         if name not in self.world.operations:
             await abort(context, OperationNotFound(f"operation {name!r} does not exist"))
@@ -350,7 +352,6 @@ async def serving(service: FakeService, port: int = 0) -> AsyncIterator[str]:
     distop_pb2_grpc.add_OperationServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_TableServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_IndexServiceServicer_to_server(service, server)
-    distop_pb2_grpc.add_AccessServiceServicer_to_server(service, server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(service, server)
     port = server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,12 +20,7 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken
 from distop.operations import Registry
 from support.etcd.lossy import LossyClient
-from support.services.executing import (
-    Child,
-    place_in,
-    short_folder,
-    sidecar_pid,
-)
+from support.services.executing import Child, place_in, short_folder
 from support.types.work_types import WORK_TYPES
 
 REGISTRY = Registry(WORK_TYPES.split(","))
@@ -35,11 +28,9 @@ REGISTRY = Registry(WORK_TYPES.split(","))
 
 @pytest.fixture
 def place(etcd_config: EtcdConfig) -> Iterator[SidecarFolder]:
-    """Where sidecars of this test serve. Those that tests made tasks start are ended."""
+    """Where sidecars of this test serve."""
     with short_folder() as folder:
-        place = place_in(folder, etcd_config)
-        yield place
-        end_sidecar(place)
+        yield place_in(folder, etcd_config)
 
 
 @pytest_asyncio.fixture
@@ -47,15 +38,6 @@ async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
     """The lease of the runner that the test plays."""
     async with LeaseSession(client, 5) as session:
         yield session
-
-
-def end_sidecar(place: SidecarFolder, number: signal.Signals = signal.SIGTERM) -> int:
-    """Signal the sidecar that serves there; its pid."""
-    pid = sidecar_pid(place)
-    if pid:
-        with suppress(ProcessLookupError):
-            os.kill(pid, number)
-    return pid
 
 
 def program(pid: int) -> str:

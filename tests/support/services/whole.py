@@ -19,6 +19,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.proto.secret import Secret
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
+from support.tables.trees import all_files
 from support.types.probes import PROBES
 from support.waiting import eventually
 
@@ -87,7 +88,7 @@ class Whole:
 
     def data_files(self) -> set[Path]:
         """The data files on disk."""
-        return {path for path in (self.location / "data").rglob("*") if path.is_file()}
+        return set(all_files(self.location / "data"))
 
     def published_files(self, name: str = "t") -> set[Path]:
         """The data files that the present snapshot knows. Blocking."""

@@ -31,6 +31,7 @@ from distop.operations.job import JobContext
 from distop.spark_jobs.ingest.operation import Ingest
 from distop.spark_jobs.ingest.report import IngestReport
 from support.tables.publishing import Staged, Table
+from support.tables.trees import all_files
 
 STEPS: dict[str, type[TransactionalStep]] = {
     "ingest.report": IngestReport,
@@ -181,4 +182,4 @@ def quarantined(ingesting: Ingesting, jobs: dict[str, JobRecord]) -> list[dict[s
 
 def staged_files(ingesting: Ingesting) -> list[Path]:
     """All files below the table's location."""
-    return [path for path in Path(ingesting.location.removeprefix("file://")).rglob("*") if path.is_file()]
+    return all_files(Path(ingesting.location.removeprefix("file://")))

@@ -31,6 +31,7 @@ from distop.spark_jobs.ingest.operation import Ingest
 from support.repository import TESTS as TESTS
 from support.services.coordinators import CoordinatorProcess
 from support.spark.spark_driver import session_of
+from support.tables.trees import all_files
 
 
 def until(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
@@ -70,7 +71,7 @@ class Service:
         return sorted(self.iceberg(table).scan().to_arrow()["id"].to_pylist())
 
     def files(self, table: str) -> set[Path]:
-        return {path for path in (self.folder / table).rglob("*.parquet") if path.is_file()}
+        return {path for path in all_files(self.folder / table) if path.suffix == ".parquet"}
 
     def published(self, table: str) -> set[Path]:
         return {Path(urlsplit(task.file.file_path).path) for task in self.iceberg(table).scan().plan_files()}

@@ -12,7 +12,7 @@ from distop.commit.layout.model import Layout
 from distop.commit.outputs import FilesOutput
 from distop.commit.plain.publish import FilesPublish, visible_files
 from distop.commit.steps.contract import FinishContext, StepContext
-from distop.commit.steps.execution import execute
+from distop.commit.steps.execution import execute, undo
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord
@@ -76,9 +76,18 @@ class PlainTable:
             self.execute(arg, steps)
 
     def execute(self, arg: OperationArg, steps: list[StepRecord]) -> None:
+        sequence = CommitSequence.of(str(arg.id), arg.uuid, steps)
+        execute(sequence, self.step_context(arg), check=lambda: None)
+
+    def undo(self, arg: OperationArg, steps: list[StepRecord]) -> list[str]:
+        """Undo the steps; return the kinds of those that could not be undone."""
+        sequence = CommitSequence.of(str(arg.id), arg.uuid, steps)
+        came = undo(sequence, self.step_context(arg), check=lambda: None)
+        return [steps[index].step for index in came.left]
+
+    def step_context(self, arg: OperationArg) -> StepContext:
         table = TableRecord(name="t", location=self.location, format="files")
-        context = StepContext(table=table, arg=arg, token=str(arg.id))
-        execute(CommitSequence.of(str(arg.id), arg.uuid, steps), context, check=lambda: None)
+        return StepContext(table=table, arg=arg, token=str(arg.id))
 
     def names(self) -> list[str]:
         return list(visible_files(self.location, self.storage))

@@ -11,15 +11,17 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import StaticTable
 
+from distop.commit.altering import altered
 from distop.commit.files.storage import io_properties
 from distop.commit.iceberg.append import IcebergAppend
-from distop.commit.layout.model import Layout
+from distop.commit.layout.changes import parse_changes
+from distop.commit.layout.model import Layout, load_metadata
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.writing.writer import StagedWriter
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg, WatermarkMove
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder, staging_stem
@@ -169,6 +171,16 @@ def new_table(folder: Path, partition_by: Iterable[str] = (), **properties: str)
     """A table of :data:`ROWS` that nothing was published to."""
     layout = Layout.create(ROWS, list(partition_by), properties)
     return Table("flights", f"file://{folder}/flights", layout)
+
+
+def drop_partitioning(table: Table, column: str = "kind") -> None:
+    """Partition the table by nothing from now on, and drop the column that its files are partitioned by."""
+    record = TableRecord(name=table.name, location=table.location)
+    for change in ({"change": "partition_by", "terms": []}, {"change": "drop", "column": column}):
+        head = altered(record, table.record(), parse_changes([change])).head
+        assert head is not None
+        table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+    table.layout = Layout.of(load_metadata(table.record().metadata_location))
 
 
 def _local(url: str) -> Path:

@@ -9,9 +9,14 @@ from pathlib import Path
 import pyarrow.dataset as ds
 
 
+def all_files(folder: Path) -> list[Path]:
+    """All files below a folder, sorted. Folders may vanish meanwhile, which ``rglob`` does not stand."""
+    return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
+
+
 def files_in(folder: Path) -> list[Path]:
-    """All files below a folder, hidden ones too, but the one that says whose folder it is; sorted."""
-    return sorted(path for path in folder.rglob("*") if path.is_file() and not is_owner(path))
+    """The same but for the one that says whose folder it is."""
+    return [path for path in all_files(folder) if not is_owner(path)]
 
 
 def names_in(folder: Path) -> list[str]:

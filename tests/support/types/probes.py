@@ -108,8 +108,9 @@ class Clumsy(_Probe):
 class Hooked(_Probe):
     """``complete_operation`` writes a line into the file ``argument.log``: its token.
 
-    Then it raises as often as ``argument.raises`` says, or waits for the file ``argument.until``, or refuses
-    for good with a text of ``argument.refuses`` characters, or finds a limit (``argument.exhausts``).
+    Then it raises as often as ``argument.raises`` says, ``argument.said`` times with a file name that is no
+    text, or waits for the file ``argument.until``, or refuses for good with a text of ``argument.refuses``
+    characters, or finds a limit (``argument.exhausts``).
 
     ``abort_operation`` writes its token and the code of the error into the same file, and raises as often as
     ``argument.abortRaises`` says.
@@ -123,7 +124,7 @@ class Hooked(_Probe):
         with log.open("a") as file:
             file.write(f"{operation.token} {os.getpid()} {','.join(sorted(operation.jobs)) or '-'}\n")
         if len(log.read_text().splitlines()) <= argument.get("raises", 0):
-            raise RuntimeError("not yet")
+            raise RuntimeError("not yet" + os.fsdecode(b"\xff") * argument.get("said", 0))
         if "until" in argument:
             _await_file(Path(argument["until"]))
         if "refuses" in argument:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ class Must(ExternalStep):
 
     Fails while ``<path>.broken`` exists; permanently, if its text is ``for good``.
 
-    Each execution adds a line to ``<folder>/journal``.
+    Each execution adds a line to ``<folder>/journal``. Undoing it removes ``<path>.fatal`` and dies, if that
+    exists.
     """
 
     def verify(self, context: StepContext) -> StepState:
@@ -38,7 +40,11 @@ class Must(ExternalStep):
         path.write_text(context.token)
 
     def undo(self, context: StepContext) -> bool:
-        Path(self.argument["path"]).unlink(missing_ok=True)
+        path = Path(self.argument["path"])
+        if (fatal := path.with_name(f"{path.name}.fatal")).exists():
+            fatal.unlink()
+            os._exit(1)
+        path.unlink(missing_ok=True)
         return True
 
 
@@ -71,6 +77,9 @@ class Stepped(DistributedOperation):
 
     def start_or_resume_job(self, job: JobContext) -> None:
         return None
+
+    def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+        return {**first, "partitions": first["partitions"] + second["partitions"]}
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         argument = operation.argument

@@ -42,7 +42,8 @@ class Traced(DistributedOperation):
     """A job writes a file, and removes it when it does not count.
 
     ``argument`` may name partitions: ``hold`` waits for the file ``release``; ``fail`` raises (a mapping of
-    how often); ``permanent`` raises what is not tried again; ``large`` returns more than fits.
+    how often), ``said`` times a file name that is no text; ``permanent`` raises what is not tried again;
+    ``exit`` ends its thread; ``large`` returns more than fits.
     """
 
     type = "traced"
@@ -58,11 +59,13 @@ class Traced(DistributedOperation):
         (folder / f"{job.attempt}.out").write_text(job.partition)
         if job.partition in argument.get("permanent", []):
             raise JobFailed("as asked for")
+        if job.partition in argument.get("exit", []):
+            raise SystemExit(2)
         if job.partition in argument.get("large", []):
             return {"text": "x" * 2000}
         tries = len([line for line in traces(folder, "began") if line[1] == job.partition])
         if tries <= argument.get("fail", {}).get(job.partition, 0):
-            raise OSError(f"try {tries}")
+            raise OSError(f"try {tries}" + os.fsdecode(b"\xff") * argument.get("said", 0))
         if job.partition in argument.get("hold", []):
             hold(job, folder / "release")
         trace(job, "did")
@@ -117,6 +120,7 @@ class Owned(Traced):
     """Owned by one attempt at a time; saves how far it came, ``argument.steps`` times; goes on from there.
 
     Holds before step ``argument.hold_at``; before ``argument.deaf_at``, too, and hears of no cancellation.
+    Its checkpoints have ``argument.width`` bytes, or ``argument.text`` instead.
     With ``argument.scratch`` each step leaves a line in its scratch; the result says which it found there.
     """
 
@@ -139,7 +143,8 @@ class Owned(Traced):
             if scratch is not None:
                 with scratch.open("a") as steps:
                     steps.write(f"{step}\n")
-            job.save_checkpoint(str(step + 1).encode())
+            value = str(step + 1).encode().ljust(argument.get("width", 0))
+            job.save_checkpoint(argument.get("text", value))
             trace(job, f"saved@{step + 1}")
         trace(job, "did")
         return {"from": begin} | ({"found": found} if scratch is not None else {})

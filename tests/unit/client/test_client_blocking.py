@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distop.client import AsyncClient, Client, OperationState
+from distop.client import AsyncClient, Client, OperationState, blocking
 from distop.errors import OperationNotFound, PreconditionFailed
 from distop.proto import distop_pb2 as pb
 from support.services.fake_service import FakeService, serving_in_thread
@@ -83,6 +83,31 @@ def test_closing_ends_calls_of_other_threads(service: tuple[FakeService, str]) -
         client.close()
         with pytest.raises(PreconditionFailed, match="closed"):
             waiting.result(10)
+
+
+def test_an_iteration_may_end_while_the_client_is_closed(
+    service: tuple[FakeService, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U4: by another thread, after a look whether it is."""
+    _, address = service
+    client = Client(address)
+    updates = client.watch(client.start("flights", "noop", {"partitions": 2}).name)
+    next(updates)
+    client.close()
+    monkeypatch.setattr(client._loop, "is_closed", lambda: False)
+    updates.close()  # type: ignore[attr-defined]
+
+
+def test_an_interrupt_is_one_also_while_the_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client("127.0.0.1:1")
+
+    def interrupted(_: object) -> None:
+        client.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(blocking, "result_of", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.members()
 
 
 @pytest.fixture

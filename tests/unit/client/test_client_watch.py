@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import aclosing
 
 import pytest
 
 from distop.client import AsyncClient, OperationState, OperationUpdate
+from distop.client.calls import cluster
 from distop.client.calls.following import follow
+from distop.client.transport import connection
 from distop.client.transport.connection import Connection
 from distop.errors import DeadlineExceeded, OperationNotFound, Unavailable
 from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb
-from support.services.fake_service import FakeService, World, serving
+from support.services.fake_service import Context, FakeService, World, serving
+from support.waiting import PATIENCE, eventually
 
 NAME = "flights/noop/1"
 
@@ -37,6 +41,25 @@ def world(jobs: int) -> World:
         pb.OperationUpdate(operation=at(jobs, pb.SUCCEEDED)),
     )
     return shared
+
+
+class Slow(FakeService):
+    """Does not answer its first call."""
+
+    def __init__(self, shared: World) -> None:
+        super().__init__(shared)
+        self.asked = asyncio.Event()
+
+    async def ListMembers(self, request: pb.ListMembersRequest, context: Context) -> pb.ListMembersResponse:
+        if not self.asked.is_set():
+            self.asked.set()
+            await asyncio.Event().wait()
+        return await super().ListMembers(request, context)
+
+
+def replace_channels(client: AsyncClient) -> None:
+    client._connection._leave_channels()
+    client._connection._service(client._connection.address)
 
 
 async def everything(client: AsyncClient, after_revision: int = 0) -> list[OperationUpdate]:
@@ -88,6 +111,50 @@ async def test_a_coordinator_that_stops_is_replaced_in_the_middle_of_a_watch() -
     assert seen == [100, 101, 102, 103, 104, 105]
 
 
+async def test_a_watch_and_a_call_go_on_when_certificates_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S3: gRPC cancels what is under way on a channel that is closed."""
+    monkeypatch.setattr(connection, "LEAVE_S", 0.0)
+    shared = world(1)
+    last = shared.updates[NAME].pop()
+    fake, slow = FakeService(shared), Slow(shared)
+    async with (
+        serving(fake) as address,
+        serving(slow) as other,
+        AsyncClient(address) as client,
+        AsyncClient(other) as caller,
+    ):
+        watching = client.watch(NAME)
+        assert [(await anext(watching)).revision for _ in range(2)] == [100, 101]
+        following = asyncio.create_task(anext(watching))
+        calling = asyncio.create_task(caller.members())
+        await slow.asked.wait()
+        for one in (client, caller):
+            replace_channels(one)
+        assert await calling == []
+        await eventually(lambda: len(fake.calls["watch"]) == 2)
+        shared.updates[NAME].append(last)
+        assert (await following).revision == 102
+        await watching.aclose()
+
+
+async def test_closing_a_client_ends_its_watches_and_calls_at_once() -> None:
+    """Also those that are left on a channel whose certificates have changed."""
+    shared = world(1)
+    shared.updates[NAME].pop()
+    slow = Slow(shared)
+    async with serving(slow) as address, AsyncClient(address) as client:
+        watching = client.watch(NAME)
+        assert [(await anext(watching)).revision for _ in range(2)] == [100, 101]
+        left = [asyncio.create_task(anext(watching)), asyncio.create_task(client.members())]
+        await slow.asked.wait()
+        replace_channels(client)
+        async with asyncio.timeout(15.0):
+            await client.close()
+        for one in left:
+            with pytest.raises(asyncio.CancelledError):
+                await one
+
+
 async def test_a_silent_stream_is_left_for_another_coordinator() -> None:
     """U4: a coordinator that was stopped keeps its connections."""
     shared = world(1)
@@ -98,6 +165,21 @@ async def test_a_silent_stream_is_left_for_another_coordinator() -> None:
         await connection.close()
     assert updates == [100, 101, 102]
     assert len(hung.calls["watch"]) == 1
+
+
+async def test_silence_longer_than_the_timeout_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
+    """U4: streams that are quiet for long, as the audit trail may be: silence is noticed late."""
+    monkeypatch.setattr(cluster, "AUDIT_SILENCE_S", 1.0)
+    shared = World(audit=[pb.AuditEntry(action="pause", target=NAME)])
+    hung, well = FakeService(shared, hang=True), FakeService(shared)
+    async with (
+        serving(hung) as a,
+        serving(well) as b,
+        AsyncClient(f"{a},{b}", timeout_s=0.8) as client,
+        aclosing(client.follow_audit(after="0")) as entries,
+    ):
+        assert (await anext(entries)).target == NAME
+    assert len(hung.calls["follow_audit"]) == 1
 
 
 async def test_heartbeats_are_not_shown() -> None:
@@ -118,7 +200,7 @@ async def test_a_watch_gives_up_when_nobody_answers_any_more() -> None:
         begin = time.monotonic()
         with pytest.raises(Unavailable):
             await anext(watching)
-        assert time.monotonic() - begin < 3
+        assert time.monotonic() - begin < 3 * PATIENCE
 
 
 async def test_an_unknown_operation_ends_a_watch_at_once() -> None:

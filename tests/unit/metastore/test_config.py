@@ -29,6 +29,13 @@ def test_a_password_comes_from_its_file(password_file: str) -> None:
     assert EtcdConfig.from_env(environment).password == Secret("s3cret")
 
 
+def test_an_empty_file_is_no_password(tmp_path: Path) -> None:
+    """The units of systemd name one in any case."""
+    (tmp_path / "none").touch()
+    config = EtcdConfig.from_env({"DISTOP_ETCD_PASSWORD_FILE": str(tmp_path / "none")})
+    assert (config.user, config.password) == ("", Secret(""))
+
+
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="cannot be read"):
         EtcdConfig.from_env({"DISTOP_ETCD_PASSWORD_FILE": str(tmp_path / "none")})

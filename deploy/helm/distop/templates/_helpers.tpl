@@ -4,7 +4,7 @@
 
 {{- define "distop.selector" -}}
 app.kubernetes.io/name: distop
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 

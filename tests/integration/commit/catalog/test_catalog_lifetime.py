@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from distop.errors import OutcomeUnknown, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
+from support.processes import sockets_of
 from support.tables.catalogs import SCHEMA, ids, make_catalog
 from support.waiting import eventually
 
@@ -82,16 +82,6 @@ def test_a_forked_process_is_told_instead_of_hanging(
     assert done.stdout == "0 [('default',)]\n", done.stderr
 
 
-def sockets() -> int:
-    found = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-        except OSError:
-            continue
-    return found
-
-
 @pytest.mark.parametrize("kind", ["catalog", "client"])
 async def test_what_is_forgotten_leaves_no_thread_and_no_socket(
     etcd: EtcdProcess, prefix: str, tmp_path: Path, kind: str
@@ -106,7 +96,7 @@ async def test_what_is_forgotten_leaves_no_thread_and_no_socket(
 
     def settled() -> tuple[int, int]:
         gc.collect()
-        return threading.active_count(), sockets()
+        return threading.active_count(), len(sockets_of("self"))
 
     others = set(threading.enumerate())  # of tests before this one, in this process
 

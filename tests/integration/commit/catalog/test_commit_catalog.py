@@ -19,7 +19,12 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
-from pyiceberg.table.update import AssertCreate, SetDefaultSpecUpdate, SetLocationUpdate
+from pyiceberg.table.update import (
+    AddSnapshotUpdate,
+    AssertCreate,
+    SetDefaultSpecUpdate,
+    SetLocationUpdate,
+)
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, StringType
 
@@ -34,6 +39,7 @@ from distop.errors import (
     InvalidArgument,
     InvalidName,
     LocationInUse,
+    PreconditionFailed,
     TablePaused,
 )
 from distop.metastore.backlog.batches import BatchRecord
@@ -277,6 +283,29 @@ def test_a_dropped_table_leaves_no_key(catalog: EtcdCatalog, store: SyncEtcd, tm
     assert metadata_files(tmp_path) == before
 
 
+def test_times_in_the_metadata_do_not_go_back_where_those_of_programs_do(catalog: EtcdCatalog) -> None:
+    """P14: Iceberg's Java library would not read the table."""
+    table = catalog.create_table("flights", SCHEMA)
+    transaction = table.transaction()
+    transaction.append(ids(0, 1))
+    updates = []
+    for update in transaction._updates:
+        if isinstance(update, AddSnapshotUpdate):
+            at_ms = update.snapshot.timestamp_ms + 600_000
+            update = AddSnapshotUpdate(snapshot=update.snapshot.model_copy(update={"timestamp_ms": at_ms}))
+        updates.append(update)
+    catalog.commit(table.name(), transaction._requirements, tuple(updates))
+    table.refresh().append(ids(1, 1))
+    with table.transaction() as changing:
+        changing.set_properties({"user.note": "x"})
+    metadata = table.refresh().metadata
+    log = [entry.timestamp_ms for entry in metadata.snapshot_log]
+    versions = [entry.timestamp_ms for entry in metadata.metadata_log]
+    assert (log, versions) == (sorted(log), sorted(versions))
+    assert metadata.last_updated_ms >= max(log[-1], versions[-1])
+    assert table.scan().to_arrow().num_rows == 2
+
+
 def test_the_leader_of_a_dropped_table_keeps_its_key(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """O24: it goes with its lease."""
     catalog.create_table("flights", SCHEMA)
@@ -357,6 +386,18 @@ def test_a_paused_table_keeps_its_name_and_a_drop_ends_the_pause(
     assert all_keys(store) == before
     catalog.drop_table("flights")
     assert all_keys(store) == []
+
+
+def test_a_table_with_more_keys_than_a_transaction_holds_keeps_its_name(
+    catalog: EtcdCatalog, store: SyncEtcd
+) -> None:
+    catalog.create_table("flights", SCHEMA)
+    keys = keys_of(store, "flights")
+    store.txn(Txn(then=tuple(Put(keys.index_prefix + b"c%d" % number, b"{}") for number in range(70))))
+    before = all_keys(store)
+    with pytest.raises(PreconditionFailed, match="has 71 keys of its own"):
+        catalog.rename_table("flights", "departures")
+    assert all_keys(store) == before
 
 
 def test_the_audit_trail_goes_with_a_renamed_table(catalog: EtcdCatalog, store: SyncEtcd) -> None:

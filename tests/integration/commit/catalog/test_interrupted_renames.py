@@ -117,6 +117,17 @@ def test_the_past_of_a_table_that_is_gone_goes_too(
         catalog.rename_table("flights", "departures")
 
 
+def test_a_leftover_that_cannot_be_read_prevents_no_rename_of_other_tables(
+    catalog: EtcdCatalog, store: SyncEtcd, dies: Callable[[], None]
+) -> None:
+    """C4"""
+    rename(catalog, store)
+    dies()
+    store.run(lambda client: client.put(client.keyspace.dropped("damaged"), b"damaged"))
+    catalog.rename_table("departures", "leaving")
+    assert past(store, "leaving") == OPERATIONS
+
+
 @pytest.mark.parametrize("change", [rename, drop])
 async def test_a_coordinator_finishes_what_nobody_comes_back_to(
     catalog: EtcdCatalog,

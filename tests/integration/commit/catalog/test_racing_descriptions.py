@@ -7,9 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
-from pyiceberg.types import LongType
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.update import AddPartitionSpecUpdate, AddSchemaUpdate, TableUpdate
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField
 
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.layout.sizes import MAX_ID
+from distop.errors import InvalidArgument
 from support.tables.catalogs import SCHEMA, ids
 
 ONCE = {"commit.retry.num-retries": "0"}
@@ -59,6 +65,27 @@ def test_columns_that_another_one_has_changed_meanwhile_are_refused(catalog: Etc
     names = catalog.load_table(NAME).schema().column_names
     assert "early" in names
     assert "late" not in names
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        AddSchemaUpdate(schema_=Schema(*SCHEMA.fields, NestedField(MAX_ID + 1, "x", LongType()))),
+        AddSchemaUpdate(schema_=Schema(*SCHEMA.fields, NestedField(7, "x", LongType()), schema_id=1 << 31)),
+        AddPartitionSpecUpdate(
+            spec=PartitionSpec(PartitionField(1, MAX_ID + 1, IdentityTransform(), "id"), spec_id=1)
+        ),
+        AddPartitionSpecUpdate(
+            spec=PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"), spec_id=1 << 31)
+        ),
+    ],
+)
+def test_ids_that_iceberg_does_not_have_are_refused(catalog: EtcdCatalog, update: TableUpdate) -> None:
+    """U3: programs in other languages could not read the table any more."""
+    table = catalog.create_table(NAME, SCHEMA)
+    with pytest.raises(InvalidArgument, match=f"at most {MAX_ID} is allowed"):
+        catalog.commit_table(table, (), (update,))
+    assert catalog.load_table(NAME).metadata == table.metadata
 
 
 def test_what_was_true_when_the_table_was_loaded_is_made_true_again(catalog: EtcdCatalog) -> None:

@@ -16,8 +16,9 @@ from distop.commit.layout.model import Layout
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.records.table import TableRecord
+from distop.metastore.etcd.txn import Delete, Put, Txn
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.listing import table_puts
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.sources.s3 import S3
@@ -142,3 +143,21 @@ def test_an_index_on_s3_is_built_asked_and_replaced(s3: S3) -> None:
     again = world.look("id", 4, 17)
     assert again is not None
     assert (len(again.files), again.unreadable) == (2, [])
+
+
+def test_a_dropped_tables_credentials_do_not_open_the_next_one_in_its_place(
+    catalog: EtcdCatalog, store: SyncEtcd
+) -> None:
+    """S2"""
+    location = "s3://bucket/place"
+    head = encode(Head(metadata_location=f"{location}/metadata/0.metadata.json"))
+    opened = []
+    for name, options in (("before", {"storage": {"key": "k", "secret": "s"}}), ("now", {})):
+        keys = store.keyspace.table(name)
+        record = TableRecord(name=name, location=location, options=options)
+        store.txn(Txn(then=(Put(keys.table, encode(record)), Put(keys.head, head))))
+        catalog._published(f"default.{name}")
+        opened.append(catalog.file_io(f"{location}/metadata/0.metadata.json").properties)
+        store.txn(Txn(then=(Delete(keys.table), Delete(keys.head))))
+    assert "s3.secret-access-key" in opened[0]
+    assert "s3.secret-access-key" not in opened[1]

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import AddSnapshotUpdate
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.errors import InvalidArgument
@@ -46,6 +48,30 @@ def test_rows_that_nobody_has_checked_do_not_come_in(catalog: EtcdCatalog, store
     assert side is not None
     with pytest.raises(InvalidArgument, match="publish it"):
         table.manage_snapshots().set_current_snapshot(side.snapshot_id).commit()
+    assert rows(catalog) == [0, 1]
+
+
+@pytest.mark.parametrize("operation", [Operation.OVERWRITE, Operation.DELETE])
+def test_a_summary_without_counts_brings_in_nothing(
+    catalog: EtcdCatalog, store: SyncEtcd, monkeypatch: pytest.MonkeyPatch, operation: Operation
+) -> None:
+    """Some programs write none. What counts is in the manifests."""
+    table = with_rules(catalog, store, {"rules": ["id >= 0"]})
+    commit_table = catalog.commit_table
+
+    def told_little(on: Table, requirements: Any, updates: Any) -> Any:
+        bare = {"summary": Summary(operation=operation)}
+        told = (
+            AddSnapshotUpdate(snapshot=one.snapshot.model_copy(update=bare))
+            if isinstance(one, AddSnapshotUpdate)
+            else one
+            for one in updates
+        )
+        return commit_table(on, requirements, tuple(told))
+
+    monkeypatch.setattr(table.catalog, "commit_table", told_little)
+    with pytest.raises(InvalidArgument, match="must keep rules"):
+        table.append(ids(5, 1))
     assert rows(catalog) == [0, 1]
 
 

@@ -13,8 +13,12 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.access.callers import Caller, answering
+from distop.coordinator.access.policy import held_by
+from distop.coordinator.api.cluster import ClusterService
 from distop.coordinator.api.limits import Limits
 from distop.coordinator.service import Coordinator
+from distop.coordinator.work.work import Work
 from distop.errors import (
     DistopError,
     LocationInUse,
@@ -24,6 +28,10 @@ from distop.errors import (
     Unauthenticated,
 )
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.member import HeldUp, LongCall, MemberRecord
+from distop.metastore.records.policy import GrantRecord, PolicyRecord
+from distop.metastore.records.record import encode
+from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import Service, config_of, raising, running, serving
@@ -32,6 +40,8 @@ from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 SUBJECTS = ("root", "jane", "joe")
+
+NO_CONTEXT: Any = None
 
 
 @pytest_asyncio.fixture
@@ -95,6 +105,21 @@ async def test_a_folder_that_is_taken_does_not_say_by_whom(two: list[Coordinator
             assert "secret" not in told
             with pytest.raises(LocationInUse, match=r"'secret\.t'"):
                 await root.create_table("mine.t", wanted)
+
+
+async def test_members_do_not_say_what_else_they_do(client: LossyClient) -> None:
+    """S3: not the names of tables and operations that the caller may not see."""
+    calls = [LongCall(table=name, what="its plan", since=1.0) for name in ("seen", "secret", "")]
+    held = [HeldUp(operation=name, what="slow", since=1.0) for name in ("seen/noop/1", "secret/noop/1", "")]
+    record = MemberRecord(id="m", role="executor", calls=calls, held_up=held)
+    await client.put(client.keyspace.executor("m"), encode(record))
+    policy = PolicyRecord(grants=[GrantRecord(who="jane", role="reader", tables=["seen"])])
+    jane, service = Caller(held=held_by(policy, "jane")), ClusterService(client, Work(Registry(), None))
+    for who, tables in ((Caller(), ["seen", "secret", ""]), (jane, ["seen", ""])):
+        with answering(who):
+            [member] = (await service.ListMembers(pb.ListMembersRequest(), NO_CONTEXT)).members
+        assert [call.table for call in member.calls] == tables
+        assert [one.operation.partition("/")[0] for one in member.held_up] == tables
 
 
 async def test_actions_have_the_verified_name(two: list[Coordinator]) -> None:

@@ -69,8 +69,10 @@ async def mutual(etcd_config: EtcdConfig, place: Place) -> AsyncIterator[Coordin
         yield coordinator
 
 
-async def subject(address: str, credentials: Credentials) -> str:
-    async with AsyncClient(address, timeout_s=10, connect_timeout_s=0.3, credentials=credentials) as client:
+async def subject(address: str, credentials: Credentials, connect_timeout_s: float = 20.0) -> str:
+    async with AsyncClient(
+        address, timeout_s=20, connect_timeout_s=connect_timeout_s, credentials=credentials
+    ) as client:
         return (await client.grants()).subject
 
 
@@ -90,12 +92,12 @@ async def test_a_certificate_says_who_calls_and_all_others_are_told_of_tls(
     }
     for why, credentials in refused.items():
         with pytest.raises(Unavailable, match="no TLS connection, or no server at"):
-            pytest.fail(f"{why} is let in as {await subject(address, credentials)!r}")
+            pytest.fail(f"{why} is let in as {await subject(address, credentials, 0.3)!r}")
     expired = place.client(not_before=past - timedelta(days=2), not_after=past)
     with pytest.raises(Unavailable, match="no TLS connection, or no server at"):
-        await subject(address, expired)
+        await subject(address, expired, 0.3)
     with pytest.raises(Unavailable, match="refused"):
-        await subject(f"127.0.0.1:{free_port()}", place.client())
+        await subject(f"127.0.0.1:{free_port()}", place.client(), 0.3)
 
 
 async def test_certificates_are_replaced_under_load_and_no_call_fails(

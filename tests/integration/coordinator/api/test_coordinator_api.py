@@ -11,11 +11,12 @@ from typing import Any
 import grpc.aio
 import pytest
 import pytest_asyncio
-from google.protobuf import duration_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from distop.coordinator.api import calls as calls_module
+from distop.coordinator.api import published
 from distop.errors import (
     ArgumentTooLarge,
     Compacted,
@@ -27,15 +28,19 @@ from distop.errors import (
     TableNotFound,
     UnknownOperationType,
 )
+from distop.metastore.backlog.batches import BatchRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.etcd.txn import KeyValue, Put
+from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode, encode_plain
-from distop.metastore.records.table import Watermarks
+from distop.metastore.records.table import TableRecord, Watermarks
+from distop.metastore.tables.audit import denial_put
+from distop.metastore.tables.listing import table_puts
 from distop.proto import distop_pb2 as pb
+from distop.proto import distop_pb2_grpc
 from support.etcd.jobs import mark
 from support.etcd.proxy import Proxy
 from support.services.coordinators import Service, leader_of, raising, serving, through
@@ -128,6 +133,31 @@ async def test_pages_of_a_list_are_of_one_revision(service: Service) -> None:
     assert [(each.name, each.state) for each in seen] == [(each.name, each.state) for each in whole]
 
 
+async def test_pages_by_time_go_on_after_the_last_one_shown(service: Service) -> None:
+    """O22: newest first, over all tables, at one revision."""
+    for table in ("a", "b"):
+        await service.create_table(table)
+        for _ in range(3):
+            await service.ended(await service.start(table, argument={"partitions": 0}))
+    since = timestamp_pb2.Timestamp(nanos=1)
+    whole = list((await operations(service, since=since)).operations)
+    assert [one.name for one in whole] == [f"{t}/noop/{n}" for t in ("b", "a") for n in (3, 2, 1)]
+    seen: list[pb.Operation] = []
+    page = await operations(service, since=since, page_size=2)
+    by_time = page.next_page_token
+    while True:
+        seen.extend(page.operations)
+        if not page.next_page_token:
+            break
+        await service.ended(await service.start("a", argument={"partitions": 0}))
+        page = await operations(service, since=since, page_size=2, page_token=page.next_page_token)
+    assert [one.name for one in seen] == [one.name for one in whole]
+    by_name = (await operations(service, page_size=2)).next_page_token
+    for token, filters in ((by_time, {}), (by_name, {"since": since})):
+        with pytest.raises(InvalidArgument, match="page token"):
+            await operations(service, page_token=token, **filters)
+
+
 async def test_pages_of_tables_are_of_one_revision(service: Service) -> None:
     """O22, O29: in key order, without the internal ones."""
     names = sorted(["orders", "orders2", "a.b", "a", "z", "b c"])
@@ -194,6 +224,22 @@ async def test_a_table_may_be_called_with_its_namespace_in_every_call(service: S
         await service.cluster.ListAudit(pb.ListAuditRequest(table="default.t"))
         await service.tables.DropTable(pb.DropTableRequest(name="default.t"))
     assert not (await tables(service)).tables
+
+
+async def test_a_repeated_creation_gives_the_table_that_the_first_one_made_and_no_other(
+    service: Service,
+) -> None:
+    """P8: its reply was lost. A table of the same name, folder and owner may be somebody else's."""
+    request = pb.CreateTableRequest(name="t", location="/data/t", created_by="me", request_id="r1")
+    with raising():
+        made = await service.tables.CreateTable(request)
+        assert (await service.tables.CreateTable(request)).uuid == made.uuid
+        trail = await service.cluster.ListAudit(pb.ListAuditRequest())
+    assert [entry.request_id for entry in trail.entries if entry.action == "create-table"] == ["r1"]
+    for other in ("r2", ""):
+        request.request_id = other
+        with pytest.raises(TableExists), raising():
+            await service.tables.CreateTable(request)
 
 
 async def test_of_parallel_creations_of_a_table_one_wins(service: Service) -> None:
@@ -382,7 +428,18 @@ async def test_unknown_tables_are_named(service: Service) -> None:
             await call
 
 
-@pytest.mark.parametrize("token", ["!", "é", "MTIz", "WzAsIiIsMF0=", "Wy0xLCJ0IiwwXQ==", "WzEsInQiLC0xXQ=="])
+@pytest.mark.parametrize(
+    "token",
+    [
+        "!",
+        "é",
+        "MTIz",
+        "WzAsIiIsMF0=",
+        "Wy0xLCJ0IiwwXQ==",
+        "WzEsInQiLC0xXQ==",
+        "WzkyMjMzNzIwMzY4NTQ3NzU4MDgsInQiLDBd",  # of a revision that etcd's 64 bits cannot hold
+    ],
+)
 async def test_page_tokens_that_nobody_made_are_refused(service: Service, token: str) -> None:
     """U3."""
     for call in (operations(service, page_token=token), tables(service, page_token=token)):
@@ -397,6 +454,58 @@ async def test_a_page_token_of_a_time_to_come_is_refused(service: Service) -> No
     for call in (operations(service, page_token=token), tables(service, page_token=token)):
         with pytest.raises(InvalidArgument, match="page token"):
             await call
+
+
+async def test_a_page_ends_before_its_answer_is_too_large(service: Service, client: EtcdClient) -> None:
+    """U3, G3: whatever its entries hold; gRPC would refuse the answer, and every attempt to read it."""
+    space, many, much = client.keyspace, range(1, 7), "x" * 1_000_000
+    await service.create_table("a")
+    keys = space.table("a")
+    for number in many:
+        ended = HistoryRecord(outcome="success", started_at=number, finished_at=number, argument=much)
+        batch = BatchRecord(type="noop", argument={"much": much})
+        record = TableRecord(name=f"b{number}", location=f"file:///x/{number}", options={"much": much})
+        refused = denial_put(space, "drain", by="", target="m", at=number, reason=much)
+        table = table_puts(space.table(record.name), record)
+        for put in (
+            Put(keys.history(OperationId("a", "noop", number)), encode(ended)),
+            Put(keys.backlog(f"b{number}"), encode(batch)),
+            refused,
+            *table,
+        ):
+            await client.put(put.key, put.value)
+    backlog: Any = distop_pb2_grpc.BacklogServiceStub(service.channel)
+    since = timestamp_pb2.Timestamp(nanos=1)
+    for listed, field, call, request in (
+        (6, "operations", service.operations.ListOperations, pb.ListOperationsRequest(table="a")),
+        (6, "operations", service.operations.ListOperations, pb.ListOperationsRequest(since=since)),
+        (6, "batches", backlog.ListBacklog, pb.ListBacklogRequest(table="a")),
+        (7, "tables", service.tables.ListTables, pb.ListTablesRequest()),
+        (7, "entries", service.cluster.ListAudit, pb.ListAuditRequest()),
+    ):
+        pages: list[Any] = []
+        while not pages or request.page_token:
+            pages.append(await call(request))
+            request.page_token = pages[-1].next_page_token
+        assert len(pages) > 1
+        assert all(page.ByteSize() < 4 << 20 for page in pages)
+        assert sum(len(getattr(page, field)) for page in pages) == listed
+
+
+async def test_a_page_of_watermarks_ends_before_it_is_too_large(
+    service: Service, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U3: and the next one begins after it, whatever its source is called."""
+    monkeypatch.setattr(published, "PAGE_BYTES", 1000)
+    await service.create_table("t")
+    marks = {"_s/" + "%" * 200: {f"{number:02d}": "x" * 200 for number in range(5)}}
+    await client.put(client.keyspace.table("t").watermarks, encode_plain(marks))
+    request, pages = pb.GetWatermarksRequest(table="t"), list[int]()
+    while not pages or request.page_token:
+        page = await service.tables.GetWatermarks(request)
+        pages.append(len(page.watermarks))
+        request.page_token = page.next_page_token
+    assert pages == [2, 2, 1]
 
 
 async def test_bad_page_sizes_and_names_are_refused(service: Service) -> None:
@@ -450,6 +559,35 @@ async def test_an_operation_that_this_version_cannot_read_is_reported(
         await service.get(operation)
     assert caught.value.code == "CORRUPT_RECORD"
     assert "upgrade" in caught.value.hint
+
+
+async def test_tables_and_members_that_cannot_be_read_hide_no_others(
+    service: Service, client: EtcdClient
+) -> None:
+    """U3, C11: their names are listed, and why nothing else is."""
+    space = client.keyspace
+    for name in ("broken", "fine", "other"):
+        await service.create_table(name)
+    await client.put(space.table("broken").table, b"{")
+    await client.put(space.executor("broken.1"), b"{")
+    tables = (await service.tables.ListTables(pb.ListTablesRequest())).tables
+    assert {one.name: one.error.code for one in tables} == {
+        "broken": "CORRUPT_RECORD",
+        "fine": "",
+        "other": "",
+    }
+    members = (await service.cluster.ListMembers(pb.ListMembersRequest())).members
+    assert sorted(one.role for one in members) == ["coordinator", "executor"]
+    assert "broken.1" in {one.id for one in members}
+    backlog: Any = distop_pb2_grpc.BacklogServiceStub(service.channel)
+    for batch, value in (("a", b"{"), ("b", encode(BatchRecord(type="noop")))):
+        await client.put(space.table("broken").backlog(batch), value)
+    batches = (await backlog.ListBacklog(pb.ListBacklogRequest(table="broken"))).batches
+    assert {one.name: one.error.code for one in batches} == {"a": "CORRUPT_RECORD", "b": ""}
+    await client.put(space.table("fine").history(OperationId("fine", "noop", 7)), b"{")
+    assert (await service.tables.DescribeTable(pb.GetTableRequest(name="fine"))).table == "fine"
+    explained = await service.tables.ExplainTable(pb.GetTableRequest(name="other"))
+    assert explained.sentence == "idle: no operation has run yet"
 
 
 # -- etcd is away ------------------------------------------------------------------------------------

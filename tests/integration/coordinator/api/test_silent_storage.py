@@ -114,7 +114,7 @@ async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
         catalog.create_table(name, SCHEMA)
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         async with asyncio.timeout(30):
-            while "have not ended kept the one" not in (found := await sdk.describe_table("t")).missing:
+            while "for its turn" not in (found := await sdk.describe_table("t")).missing:
                 await asyncio.gather(*(sdk.describe_table(name) for name in tables for _ in range(4)))
             assert found.table == "t"
         async with Service(coordinator.address) as service:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from distop.coordinator.backlog.applying import share_of
+from distop.coordinator.backlog.policy import Failure
 from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
-from distop.metastore.backlog.batches import AppliedRecord
+from distop.metastore.backlog.batches import WAITING, AppliedRecord, OrderingRecord
 from distop.metastore.backlog.queue import Queued
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.pausing import pause_table, resume_table
-from distop.metastore.records.operation import PauseRecord
+from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient
@@ -26,11 +30,12 @@ from support.services.backlogs import (
     open_gate,
     ordering,
     put,
+    record_of,
     rested,
     unblock,
     waiting,
 )
-from support.services.coordinators import Service, serving
+from support.services.coordinators import Service, leader_of, serving
 from support.waiting import eventually
 
 
@@ -225,6 +230,21 @@ async def test_of_several_that_failed_together_the_one_to_blame_blocks(
         assert await applied(client) == list("abcde")
 
 
+async def test_several_that_may_be_in_the_table_are_not_tried_one_by_one(client: LossyClient) -> None:
+    """B8, B14: whatever the error of their operation."""
+    keys, arg = (
+        client.keyspace.table("t"),
+        OperationArg(table="t", type="noop", instance=1, batches=["a", "b"]),
+    )
+    running = msgspec.structs.replace(record_of(), operation=str(arg.id))
+    puts = [Put(keys.backlog(name), encode(running)) for name in arg.batches]
+    ordered = Put(keys.ordering, encode(OrderingRecord(running=str(arg.id))))
+    await client.txn(Txn(then=(*puts, ordered)))
+    failure = Failure("HEAD_CONFLICT", "it has lost", in_doubt=True)
+    await client.txn(await share_of(client, keys, arg, failure=failure, now=1.0))
+    assert await is_blocked_by(client, "a", "HEAD_CONFLICT")
+
+
 async def test_another_leader_goes_on(etcd_config: EtcdConfig, client: LossyClient) -> None:
     """B10: nobody has to publish anything again."""
     async with serving(etcd_config) as service:
@@ -313,3 +333,27 @@ async def started(client: LossyClient, operation: OperationId) -> bool:
 
 async def ended(client: LossyClient, operation: OperationId) -> bool:
     return (await client.get(client.keyspace.table("t").history(operation))).exists
+
+
+@pytest.mark.parametrize("where", ["ordered", "unordered"])
+async def test_a_batch_of_a_newer_version_holds_up_only_what_must_follow_it(
+    client: LossyClient, service: Service, where: str
+) -> None:
+    """U1, B2: those before it are applied; nothing overtakes it; the next leader may know what it is."""
+    keys = client.keyspace.table("t")
+    await configure(client, gate="closed")
+    for name in ("a", "c"):
+        await put(client, name)
+    unknown = keys.backlog("b") if where == "ordered" else keys.unordered(WAITING, "b")
+    newer = Put(unknown, b'{"version": 99, "type": "noop"}')
+    await client.txn(Txn((), (newer, Put(keys.backlog_index, b"{}"))))
+    await open_gate(client, keys)
+    expected = ["a"] if where == "ordered" else ["a", "c"]
+    assert await eventually(lambda: has_applied(client, expected))
+    assert await eventually(lambda: leader_of(client, "t"))
+    assert (await client.get(unknown)).exists
+    assert not await rested(client), "a leader is still wanted"
+    if where == "ordered":
+        await client.delete(unknown)
+        await put(client, "d")
+        assert await eventually(lambda: has_applied(client, ["a", "c", "d"]))

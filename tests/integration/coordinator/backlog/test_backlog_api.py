@@ -48,6 +48,15 @@ async def test_a_table_is_fed_in_order_and_says_how_far_it_is(sdk: AsyncClient) 
     assert (line.name, line.facts["series"]["operations"]) == ("t/noop/2", 2)
 
 
+async def test_batches_of_any_name_are_listed_page_by_page(sdk: AsyncClient) -> None:
+    """B6, U3: also of names that a table could not have."""
+    await sdk.set_ordering("t", gate="closed")
+    batches = ["_1", "_2", "a" * 500, "b" * 512]
+    for batch in batches:
+        await sdk.enqueue("t", batch, "noop", {"partitions": 0})
+    assert await names(sdk, page_size=1) == batches
+
+
 async def test_whoever_may_look_sees_no_secret(sdk: AsyncClient) -> None:
     """S5."""
     await sdk.set_ordering("t", gate="closed")

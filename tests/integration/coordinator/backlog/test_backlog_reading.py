@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from distop.coordinator.backlog.reading import WINDOW, Reader
-from distop.metastore.backlog.batches import MAX_TOGETHER, OrderingRecord
+from distop.metastore.backlog.batches import MAX_TOGETHER, WAITING, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult
@@ -39,12 +39,14 @@ class Table:
         self.waiting: list[bytes] = []
         self._last = ""
 
-    async def publish(self, *names: str, told: bool = True) -> None:
-        keys = [self._keys.backlog(name) for name in names]
+    async def publish(self, *names: str, told: bool = True, unordered: bool = False) -> None:
+        keys = [
+            self._keys.unordered(WAITING, name) if unordered else self._keys.backlog(name) for name in names
+        ]
         entry, index = encode(record_of()), Put(self._keys.backlog_index, b"{}")
         for start in range(0, len(keys), 100):
             await self._write(index, *(Put(key, entry) for key in keys[start : start + 100]), told=told)
-        for key in keys:
+        for key in () if unordered else keys:
             insort(self.waiting, key)
             if told:
                 self.reader.came(key)
@@ -107,3 +109,33 @@ async def test_a_late_batch_that_nobody_told_of_is_read(
     await table.publish("a", told=False)
     assert await table.first() == table.waiting == sorted(table.waiting)
     assert len(table.waiting) == 2
+
+
+@pytest.mark.parametrize("count", [0, 1, MAX_TOGETHER, MAX_TOGETHER + 1, WINDOW + 3 * MAX_TOGETHER])
+async def test_unordered_batches_are_read_in_turns(client: EtcdClient, count: int) -> None:
+    """B13: each once in a round, and the next round begins with the first."""
+    table = Table(client)
+    names = [f"{number:04d}" for number in range(count)]
+    await table.publish(*names, unordered=True)
+    for _ in range(2):
+        read = list[str]()
+        while not read or len(read) < count:
+            seen = [waiting.name for waiting in (await table.reader.read()).unordered]
+            assert len(seen) <= MAX_TOGETHER
+            assert table.reader.more is (count >= MAX_TOGETHER)
+            read += seen
+            if not count:
+                break
+        assert read == names
+
+
+async def test_a_batch_that_cannot_be_read_is_logged_once(
+    client: EtcdClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """U1: not with each look."""
+    table = Table(client)
+    await table.publish("a", "c")
+    await client.put(client.keyspace.table("t").backlog("b"), b'{"version": 99, "type": "noop"}')
+    for _ in range(3):
+        assert await table.first() == table.waiting[:1]
+    assert [record.message for record in caplog.records].count("batch_unreadable") == 1

@@ -11,6 +11,7 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, OperationState
 from distop.errors import BatchDiffers, NotFound, PreconditionFailed
+from distop.metastore.backlog.batches import MAX_TOGETHER
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Txn
@@ -100,6 +101,30 @@ async def test_one_that_is_applied_keeps_no_other_and_takes_no_other_content(
     for name in "ab":
         assert await mark(client, OperationId.parse(await yard.operation(name)), "0")
     assert await eventually(yard.has_done(a="applied", b="applied"))
+
+
+async def test_one_that_can_start_is_not_hidden_by_many_that_cannot(yard: Yard, client: EtcdClient) -> None:
+    """B9, B13: nor when it is tried again. The others start when nothing is in their way any more."""
+    await yard.sdk.start("t", "appending", {"partitions": 1})
+    await yard.sdk.pause_table("t")
+    others = [f"a{number}" for number in range(2 * MAX_TOGETHER + 5)]
+    for name in others:
+        await yard.put(name, "replacing")
+    await yard.put("z", "reading", partitions=1)
+    await yard.sdk.resume_table("t")
+
+    async def last_runs(attempt: int) -> bool:
+        runs = await yard.left() == {**dict.fromkeys(others, "waiting"), "z": "running"}
+        return runs and await yard.operation("z") == f"t/reading/{attempt}"
+
+    assert await eventually(lambda: last_runs(1))
+    assert await mark(
+        client, OperationId("t", "reading", 1), "0", error="the disk is away", code="JOB_CRASHED"
+    )
+    assert await eventually(lambda: last_runs(2))
+    assert await mark(client, OperationId("t", "reading", 2), "0")
+    assert await mark(client, OperationId("t", "appending", 1), "0")
+    assert await eventually(yard.has_done(**dict.fromkeys([*others, "z"], "applied")), 30.0)
 
 
 async def test_one_that_fails_for_good_is_told_and_decided_about(yard: Yard) -> None:

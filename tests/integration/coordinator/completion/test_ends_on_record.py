@@ -53,3 +53,20 @@ async def test_operations_of_a_series_push_nobody_out_of_the_trail(client: Lossy
     entry = decode(put.value, AuditRecord)
     assert (entry.target, entry.outcome, entry.error_code) == ("t/ingest/7", "failed", "FULL")
     assert (entry.by, entry.rows, entry.bytes) == ("jane", 3, 9)
+
+
+async def test_an_entry_that_cannot_be_read_hides_no_others(
+    etcd_config: EtcdConfig, client: LossyClient
+) -> None:
+    """U2: it is shown in its place, by those who list the trail and by those who follow it."""
+    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
+        await sdk.create_table("t", nowhere())
+        await client.put(client.keyspace.table("t").audit_prefix + b"1700000000000-x", b"damaged")
+        seen = [(entry.action, entry.at and entry.at.year) async for entry in sdk.audit("t")]
+        assert seen[-1] == ("unreadable", 2023)
+        assert ("create-table", seen[0][1]) in seen
+        followed = sdk.follow_audit("t", after="0")
+        made, damaged = await anext(followed), await anext(followed)
+        assert (made.action, damaged.action) == ("create-table", "unreadable")
+        assert "1700000000000-x" in damaged.reason
+        await followed.aclose()

@@ -17,6 +17,16 @@ from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
 from support.etcd.jobs import mark_all
 from support.etcd.lossy import LossyClient
+from support.services.backlogs import (
+    configure,
+    drained,
+    has_applied,
+    is_blocked_by,
+    open_gate,
+    ordering,
+    put,
+    unblock,
+)
 from support.services.coordinators import Service, serving
 from support.types.step_probes import STEPS
 from support.waiting import eventually
@@ -49,7 +59,7 @@ async def start(
 
 
 def written(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.name != "journal" and path.suffix != ".broken"}
+    return {path.name for path in folder.iterdir() if path.name != "journal" and not path.suffix}
 
 
 def executions(folder: Path) -> list[str]:
@@ -150,6 +160,70 @@ async def test_aborting_takes_back_what_was_done(
     assert await eventually(lambda: nothing_left(client, operation))
 
 
+async def test_steps_whose_process_dies_while_they_are_taken_back_are_taken_back_by_another(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C10: that one attempt has failed leaves no rows of an aborted operation in its table."""
+    (tmp_path / "last.broken").write_text("for good")
+    (tmp_path / "1.fatal").touch()
+    operation = await start(service, client, tmp_path)
+    await until_parked(service, operation)
+    await service.resolve(operation, "abort")
+    facts = from_json((await service.ended(operation)).facts_json, "facts")
+    assert facts["stepsNotUndone"] == 0
+    assert written(tmp_path) == set()
+
+
+@pytest.mark.parametrize("undone", [True, False])
+async def test_a_batch_that_was_aborted_is_not_applied_again_by_itself(
+    service: Service, client: LossyClient, tmp_path: Path, undone: bool
+) -> None:
+    """B9, C10: its rows may be in the table. Whoever aborted it decides."""
+    (tmp_path / "last.broken").write_text("for good")
+    await put(client, "b", kind="stepped", partitions=1, folder=str(tmp_path), step="probe.write")
+    operation = OperationId.parse(await eventually(lambda: applying(client)))
+    await mark_all(client, operation, ["0"])
+    await until_parked(service, operation)
+    if not undone:
+        await client.put(client.keyspace.operation(operation).commit, b"of a later version")
+    await service.resolve(operation, "abort")
+    assert await eventually(lambda: is_blocked_by(client, "b", "COMPLETION_FAILED"))
+    blocked = (await ordering(client)).blocked
+    assert blocked is not None
+    assert ("skip its batches if their rows are in the table" in blocked.error) is not undone
+    assert not await drained(client)
+
+
+async def test_each_batch_of_an_abort_that_left_something_waits_for_a_decision(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """B8, B14, C10: the rows of all may be in the table, not only those of the first."""
+    keys, broken = client.keyspace.table("t"), tmp_path / "last.broken"
+    broken.write_text("for good")
+    await configure(client, gate="closed", together=2)
+    for name in "abc":
+        await put(client, name, kind="stepped", partitions=1, folder=str(tmp_path), step="probe.write")
+    await open_gate(client, keys)
+    operation = OperationId.parse(await eventually(lambda: applying(client)))
+    await mark_all(client, operation, ["0", "1"])
+    await until_parked(service, operation)
+    await client.put(client.keyspace.operation(operation).commit, b"of a later version")
+    await service.resolve(operation, "abort")
+    assert await eventually(lambda: is_blocked_by(client, "a", "COMPLETION_FAILED"))
+    await unblock(client, keys, "a", skip=True)
+    assert await eventually(lambda: is_blocked_by(client, "b", "COMPLETION_FAILED"))
+    broken.unlink()
+    await unblock(client, keys, "b", skip=False)
+    for names in ("ab", "abc"):
+        again = OperationId.parse(await eventually(lambda: applying(client)))
+        await mark_all(client, again, ["0"])
+        assert await eventually(lambda names=names: has_applied(client, list(names)))
+
+
+async def applying(client: LossyClient) -> str:
+    return (await ordering(client)).running
+
+
 async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
@@ -161,7 +235,9 @@ async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end(
     await service.resolve(operation, "abort")
     ended = await service.ended(operation)
     assert ended.state == pb.FAILED
-    assert "CORRUPT_RECORD" in str(from_json(ended.facts_json, "facts")["undoError"])
+    facts = from_json(ended.facts_json, "facts")
+    assert "CORRUPT_RECORD" in str(facts["undoError"])
+    assert facts["stepsNotUndone"], "what they have made may be in use: it is not swept"
 
 
 async def test_once_steps_may_have_been_executed_it_is_too_late_to_cancel(

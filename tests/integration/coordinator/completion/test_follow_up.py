@@ -6,19 +6,23 @@ import asyncio
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, FollowUp, OperationState
 from distop.coordinator.completion.completion import Completion
+from distop.coordinator.completion.follow_up import FollowUps
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.work.work import Work
 from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.runs import take_runner
 from distop.metastore.records.member import MemberRecord
-from distop.metastore.records.operation import HistoryRecord, OperationArg, WatermarkMove
+from distop.metastore.records.operation import HistoryRecord, OperationArg, RunnerRecord, WatermarkMove
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import FollowUp as FollowUpRecord
 from distop.metastore.records.options import OperationOptions
@@ -110,6 +114,28 @@ async def test_what_cannot_be_started_does_not_hold_the_first_one_up(
     assert ended.facts["followUpError"].startswith(said)
     assert await started(client, then.type) == 0
     assert (await sdk.get_table("t")).running == ()
+
+
+async def test_what_follows_on_a_table_that_was_paused_meanwhile_is_held(
+    sdk: AsyncClient, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O21, O23: it is not lost, and goes on when the table is resumed."""
+    prepare = FollowUps.prepare
+
+    async def pauses(*given: Any) -> Any:
+        if given[2].then is not None:
+            await sdk.pause_table("t")
+        return await prepare(*given)
+
+    monkeypatch.setattr(FollowUps, "prepare", pauses)
+    argument = {"partitions": 0, "log": str(tmp_path / "log")}
+    first = await sdk.start("t", "hooked", argument, then=FollowUp(type="noop", partitions=["x"]))
+    assert (await sdk.wait(first.name)).facts == {"followUp": "t/noop/1"}
+    keys = client.keyspace.operation(OperationId.parse("t/noop/1"))
+    async with LeaseSession(client, 10) as session:
+        assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is None
+        await sdk.resume_table("t")
+        assert await take_runner(client, keys, RunnerRecord(member="m"), session.lease_id) is not None
 
 
 async def test_what_follows_is_shown_what_else_is_active(sdk: AsyncClient, client: LossyClient) -> None:

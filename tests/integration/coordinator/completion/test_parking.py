@@ -22,10 +22,12 @@ from distop.errors import (
     OperationNotFound,
     OutcomeUnknown,
     PreconditionFailed,
+    RequestIdReused,
 )
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn, TxnResult
 from distop.metastore.operations.parking import request_resolve
+from distop.metastore.operations.requests import BRIEFLY_S, forget
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.operation import COMMITTING, CompletionRecord, ResolveRecord
 from distop.metastore.records.operation_id import OperationId
@@ -56,8 +58,10 @@ async def until_parked(service: Service, operation: OperationId) -> pb.Operation
     return await eventually(parked, 20.0)
 
 
-async def start_hooked(service: Service, client: LossyClient, log: Path, raises: int) -> OperationId:
-    operation = await service.start("t", "hooked", {"log": str(log), "raises": raises})
+async def start_hooked(
+    service: Service, client: LossyClient, log: Path, raises: int, **argument: int
+) -> OperationId:
+    operation = await service.start("t", "hooked", {"log": str(log), "raises": raises, **argument})
     assert await mark(client, operation, "0")
     return operation
 
@@ -98,6 +102,15 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
     await service.create_table("other")
     other = await service.start("other", argument={"partitions": 0})
     assert (await service.ended(other)).state == pb.SUCCEEDED
+
+
+async def test_an_error_that_names_a_file_whose_name_is_no_text_is_an_error_like_others(
+    service: Service, client: LossyClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("CRITICAL", "distop")  # pytest's processes cannot send each other such a name
+    operation = await start_hooked(service, client, tmp_path / "log", raises=1000, said=1)
+    parked = await until_parked(service, operation)
+    assert parked.completion.error.message == r"RuntimeError: not yet\udcff"
 
 
 async def test_the_count_and_the_verdict_outlive_the_leader(
@@ -175,6 +188,18 @@ async def test_retry_counts_anew(service: Service, client: LossyClient, tmp_path
     assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
+async def test_a_decision_with_fields_of_a_newer_version_is_acted_upon(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C10: while versions are mixed, a newer coordinator may take the call, and an older one lead."""
+    operation = await start_hooked(service, client, tmp_path / "log", raises=ATTEMPTS)
+    await until_parked(service, operation)
+    decision = json.loads(encode(ResolveRecord(action="retry", by="me", at=1.0)))
+    keys = client.keyspace.operation(operation)
+    await client.put(keys.resolve, json.dumps({**decision, "ofANewerVersion": 1}).encode())
+    assert (await service.ended(operation)).state == pb.SUCCEEDED
+
+
 async def not_parked(service: Service, operation: OperationId) -> bool:
     return not (await service.get(operation)).completion.parked
 
@@ -223,18 +248,50 @@ async def test_a_decision_whose_reply_is_lost_is_made_once(client: LossyClient, 
     await client.put(keys.state, COMMITTING)
     await client.put(keys.completion, encode(CompletionRecord(attempts=5, error="x", parked=True)))
     client.fail(fault)
-    await request_resolve(client, keys, ResolveRecord(action="retry", by="me"))
+    retry = ResolveRecord(action="retry", by="me", at=1.0)
+    await request_resolve(client, keys, retry, request="r1")
     assert client.spent
-    await request_resolve(client, keys, ResolveRecord(action="retry", by="me"))
+    await request_resolve(client, keys, ResolveRecord(action="retry", by="you", at=2.0), request="r2")
+    assert (await client.get(keys.resolve)).value == encode(retry)
     with pytest.raises(NotParked, match="me has just decided on retry"):
-        await request_resolve(client, keys, ResolveRecord(action="abort"))
+        await request_resolve(client, keys, ResolveRecord(action="abort"), request="r3")
+    # The operation parks once more: what both wanted has been done.
+    await client.delete(keys.resolve)
+    for request in ("r1", "r2"):
+        await request_resolve(client, keys, retry, request=request)
+    assert not (await client.get(keys.resolve)).exists
+    await forget(client, client.keyspace.table(operation.table), 3.0 + BRIEFLY_S)
+    assert not (await client.get(client.keyspace.table(operation.table).request("r2"))).exists
+
+
+async def test_a_repeated_decision_is_answered_as_the_first_was_and_decides_nothing(
+    service: Service, client: LossyClient, tmp_path: Path
+) -> None:
+    """C10: not even if the operation was parked again meanwhile, or is over."""
+    operation = await start_hooked(service, client, log := tmp_path / "log", raises=1000)
+    await until_parked(service, operation)
+    await service.resolve(operation, "retry", request_id="r1")
+
+    async def parked_again() -> bool:
+        tried = len(log.read_text().splitlines())
+        return tried == 2 * ATTEMPTS and (await service.get(operation)).completion.parked
+
+    assert await eventually(parked_again)
+    assert (await service.resolve(operation, "retry", request_id="r1")).completion.parked
+    assert not (await client.get(client.keyspace.operation(operation).resolve)).exists
+    with pytest.raises(RequestIdReused):
+        await service.resolve(operation, "abort", request_id="r1")
+    await service.resolve(operation, "abort", request_id="r2")
+    assert (await service.ended(operation)).state == pb.FAILED
+    for action, request in (("retry", "r1"), ("abort", "r2")):
+        assert (await service.resolve(operation, action, request_id=request)).state == pb.FAILED
 
 
 async def test_a_decision_that_was_acted_upon_before_its_reply_was_missed_is_no_error(
     client: LossyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C10: found by make chaos. The operation is over by the time the decision is sent again; the audit entry
-    of the first copy says that it counted."""
+    """C10: found by make chaos. The operation is over by the time the decision is sent again; the note of its
+    request says that it counted."""
     await make_table(client)
     operation = await begin(client)
     keys = client.keyspace.operation(operation)
@@ -253,6 +310,7 @@ async def test_a_decision_that_was_acted_upon_before_its_reply_was_missed_is_no_
 
     monkeypatch.setattr(client, "txn", meanwhile_over)
     client.fail(Fault.LOST_REPLY)
-    await request_resolve(client, keys, ResolveRecord(action="retry", by="me"), audit)
+    retry = ResolveRecord(action="retry", by="me", at=1.0)
+    await request_resolve(client, keys, retry, request="r1", also=(audit,))
     assert client.spent
     assert not (await client.get(keys.state)).exists

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, TablePaused
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import KeyValue, Txn
 from distop.metastore.operations.pausing import (
     pause_operation,
     pause_table,
@@ -20,9 +23,10 @@ from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, 
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
+from distop.metastore.tables.listing import table_deletes
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark_all
-from support.etcd.lossy import Fault, LossyClient
+from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import make_table
 from support.services.coordinators import Service, raising, serving
 from support.services.executing import lease, runner, runner_of, start_operation
@@ -273,6 +277,34 @@ async def test_what_is_paused_is_given_to_no_runner(client: LossyClient, of_tabl
         assert await _absent(client, keys.runner)
 
 
+async def test_what_is_paused_while_a_runner_takes_it_is_not_launched(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """The reply to the transaction that takes it is lost; it is paused before the runner finds its key."""
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path)})
+    keys, loop = client.keyspace.operation(arg.id), asyncio.get_running_loop()
+    note = audit_put(client.keyspace.table(arg.table), "pause", by="jane", target=str(arg.id), at=0.0)
+
+    async def paused() -> None:
+        assert await pause_operation(client, keys, PauseRecord(), note)
+
+    other = LossyClient(client.config)
+    other.fail(Fault.LOST_REPLY, when=puts(keys.runner))
+    other.meanwhile = [lambda: asyncio.run_coroutine_threadsafe(paused(), loop).result(5)]
+
+    async def let_go() -> bool:
+        # It waits from its start on, too: only after the pause does a waiting entry mean that it was let go.
+        return (await client.get(keys.pause)).exists and (await client.get(keys.waiting)).exists
+
+    async with runner(other):
+        await eventually(let_go)
+        assert not traces(tmp_path)
+        assert await runner_of(client, arg) == ""
+        await resume_operation(client, keys, note)
+        await eventually(lambda: traces(tmp_path, "did"))
+    await other.close()
+
+
 async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client: LossyClient) -> None:
     """O21: the transaction compares it."""
     await make_table(client)
@@ -332,6 +364,27 @@ async def test_a_pause_that_arrives_again_once_somebody_has_resumed_holds_nothin
         )
         assert await pause()  # it has, before
         assert await _absent(client, table.pause if of_table else keys.pause)
+
+
+async def test_a_table_that_is_dropped_while_it_is_resumed_leaves_no_backlog(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O21, P8: coordinators would lead it for ever."""
+    await make_table(client, "flights")
+    keys = client.keyspace.table("flights")
+    put = audit_put(keys, "pause", by="jane", target="flights", at=1.5)
+    await pause_table(client, keys, PauseRecord(by="jane", at=1.5), put)
+    read = client.get
+
+    async def then_dropped(key: bytes, **how: Any) -> KeyValue:
+        kv = await read(key, **how)
+        if key == keys.table:
+            await client.txn(Txn(then=table_deletes(keys)))
+        return kv
+
+    monkeypatch.setattr(client, "get", then_dropped)
+    await resume_table(client, keys, audit_put(keys, "resume", by="jane", target="flights", at=2.5))
+    assert await _absent(client, keys.backlog_index)
 
 
 async def test_the_audit_trail_is_paged_newest_first_and_bounded(

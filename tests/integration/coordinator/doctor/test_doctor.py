@@ -15,16 +15,19 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
+from distop.commit.steps.facts import NOT_UNDONE
 from distop.coordinator.doctor import checks as doctor_checks
 from distop.coordinator.doctor import files as doctor_files
 from distop.coordinator.doctor import rounds as doctor_rounds
-from distop.coordinator.doctor.findings import Reported, Severity
+from distop.coordinator.doctor.findings import RemoveFiles, Reported, Severity
+from distop.coordinator.doctor.fixes import MOVED, Fixing, apply
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
@@ -38,14 +41,23 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.own_record import change_own_record
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import HeldUp, LeaderRecord, MemberRecord
-from distop.metastore.records.operation import ClaimRecord, CompletionRecord, HistoryRecord, RunnerRecord
+from distop.metastore.records.operation import (
+    ABORTING,
+    ClaimRecord,
+    CompletionRecord,
+    HistoryRecord,
+    RunnerRecord,
+)
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
-from distop.metastore.records.table import Head
+from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.audit import read_audit
+from distop.metastore.tables.listing import table_puts
+from distop.metastore.tables.locations import Claim
 from distop.operations.registry import Registry
 from support.etcd.jobs import mark
+from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
@@ -138,6 +150,12 @@ async def _unindexed(practice: Practice, operation: OperationId) -> None:
 async def _index_of_nothing(practice: Practice, operation: OperationId) -> None:
     key = practice.client.keyspace.active_operation(replace(operation, instance=77))
     await practice.client.put(key, b'{"version":1,"type":"noop"}')
+
+
+async def _keys_of_nothing(practice: Practice, operation: OperationId) -> None:
+    space = practice.client.keyspace
+    for key in (space.table("t").history_prefix + b"x", space.active + b"t.\xff"):
+        await practice.client.put(key, b"{}")
 
 
 async def _stateless(practice: Practice, operation: OperationId) -> None:
@@ -269,6 +287,13 @@ async def _schedules_unindexed(practice: Practice, operation: OperationId) -> No
     await practice.client.put(practice.client.keyspace.table("t").schedule("s"), encode(record))
 
 
+async def _unknown_times(practice: Practice, operation: OperationId) -> None:
+    keys = practice.client.keyspace.table("t")
+    record = ScheduleRecord(type="noop", cron="as another release writes it")
+    await practice.client.put(keys.agenda, encode(AgendaRecord()))
+    await practice.client.put(keys.schedule("s"), encode(record))
+
+
 async def _unreadable_schedule(practice: Practice, operation: OperationId) -> None:
     keys = practice.client.keyspace.table("t")
     await practice.client.put(keys.schedule("s"), b'{"version": 99}')
@@ -326,6 +351,7 @@ BROKEN: list[tuple[Break, set[str], set[str]]] = [
     (_runner_without_lease, {"KEY_WITHOUT_LEASE"}, set()),
     (_unknown_state, {"UNKNOWN_STATE"}, {"UNKNOWN_STATE"}),
     (_ended_with_state, {"ENDED_OPERATION_WITH_STATE"}, {"ENDED_OPERATION_WITH_STATE"}),
+    (_keys_of_nothing, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
     (_unreadable_head, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
     (_newer_argument, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
     (_tableless, {"KEYS_WITHOUT_TABLE", "ENTRY_WITHOUT_TABLE"}, {"KEYS_WITHOUT_TABLE"}),
@@ -340,6 +366,7 @@ BROKEN: list[tuple[Break, set[str], set[str]]] = [
     (_backlog_unindexed, {"BACKLOG_NOT_INDEXED"}, set()),
     (_schedules_unindexed, {"SCHEDULES_NOT_INDEXED"}, set()),
     (_unreadable_schedule, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
+    (_unknown_times, {"UNREADABLE_RECORD"}, {"UNREADABLE_RECORD"}),
     (_flight_of_nothing, {"FLIGHT_WITHOUT_OPERATION"}, set()),
     (_batch_of_no_flight, {"BATCH_WITHOUT_FLIGHT"}, set()),
     (_blocked, {"BACKLOG_BLOCKED"}, {"BACKLOG_BLOCKED"}),
@@ -372,6 +399,13 @@ async def test_what_was_broken_is_found_and_what_is_safe_is_put_right(
     assert fixed == found - left
     assert {("ann", code) for code in fixed} <= set(await practice.recorded())
     assert await practice.codes() == left
+
+
+async def test_nothing_holds_up_an_operation_that_runs_no_more(practice: Practice, led: OperationId) -> None:
+    """Its executor's record still says so for a moment."""
+    await _held_up(practice, led)
+    await practice.client.put(practice.keys(led).state, ABORTING)
+    assert not await practice.codes()
 
 
 @pytest.mark.parametrize(("skippable", "offered"), [(False, "retry|abort"), (True, "retry|skip|abort")])
@@ -419,8 +453,6 @@ async def test_keys_without_an_operation_are_collected(practice: Practice, led: 
 
 async def test_a_fix_does_nothing_when_things_have_moved(practice: Practice, led: OperationId) -> None:
     """The transaction compares what was seen. U2: nothing is added to the audit trail."""
-    from distop.coordinator.doctor.fixes import MOVED, Fixing, apply
-
     await _not_in_run_ops(practice, led)
     [told] = await practice.examine()
     other = b'{"friend":["3"]}'
@@ -430,6 +462,51 @@ async def test_a_fix_does_nothing_when_things_have_moved(practice: Practice, led
     assert (tried.fixed, tried.outcome) == (False, MOVED)
     assert not await practice.recorded()
     assert (await practice.client.get(practice.client.keyspace.table("t").run_ops)).value == other
+
+
+async def test_a_fix_compares_what_was_seen_last(
+    practice: Practice, led: OperationId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U2: of a busy table nothing would be put right while another finding is looked at again."""
+    client, key = practice.client, practice.client.keyspace.table("t").run_ops
+    await _leaderless(practice, led)  # told only if it lasts
+    await client.put(key, b'{"friend":["3"]}')
+    look, looks = practice.doctor._look_at_tables, 0
+
+    async def busy(*args: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        if looks == 2:
+            await client.put(key, b'{"friend":["4"]}')
+        return await look(*args)
+
+    monkeypatch.setattr(practice.doctor, "_look_at_tables", busy)
+    told = {one.finding.code: one for one in await practice.examine(fix=True)}
+    assert looks > 1
+    assert told["OPERATION_NOT_IN_RUNOPS"].fixed
+
+
+async def test_a_fix_whose_reply_was_lost_is_told_as_done(practice: Practice, led: OperationId) -> None:
+    """U2"""
+    await _not_in_run_ops(practice, led)
+    [told] = await practice.examine()
+    lossy = LossyClient(practice.client.config)
+    lossy.fail(Fault.LOST_REPLY)
+    tried = await apply(Fixing(lossy, asyncio.to_thread, lambda fix: 0, by="ann", at=0.0), told.finding)
+    await lossy.close()
+    assert tried.fixed
+    assert lossy.spent
+    assert await practice.recorded() == [("ann", "OPERATION_NOT_IN_RUNOPS")]
+
+
+async def test_folders_that_cannot_be_listed_are_told_of_a_table_without_a_head(
+    practice: Practice, client: EtcdClient
+) -> None:
+    """U1: plain files and Delta tables have no head whose check would tell it."""
+    record = TableRecord(name="f", location="unheard-of://bucket/f", format="files", uuid="f")
+    claim = Claim.of(client.keyspace, record)
+    await client.txn(Txn(then=(*table_puts(client.keyspace.table("f"), record), claim.put)))
+    assert await practice.codes("f") == {"FOLDER_UNREADABLE"}
 
 
 async def test_what_passes_by_itself_is_not_told(practice: Practice, led: OperationId) -> None:
@@ -523,6 +600,28 @@ async def test_watermarks_that_lag_behind_the_rows_are_told(files: Practice, ing
     assert "source1 at nothing" in told.finding.sentence
 
 
+@pytest.mark.parametrize(("times", "code"), [(1, "WATERMARKS_BEHIND_HEAD"), (1000, "FOLDER_UNREADABLE")])
+async def test_a_compaction_meanwhile_ends_no_look(
+    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch, times: int, code: str
+) -> None:
+    """U1: the table is looked at again; if that fails, too, it is told, and other tables are looked at."""
+    client, view, left = files.client, files.doctor._view, times
+
+    async def compacting(*args: Any, **options: Any) -> Any:
+        nonlocal left
+        found, left = await view(*args, **options), left - 1
+        if left >= 0:
+            await client.put(client.keyspace.table("t").entry, b"{}")
+            await client.compact(await client.revision())
+        return found
+
+    monkeypatch.setattr(files.doctor, "_view", compacting)
+    await client.delete(client.keyspace.table("t").watermarks)
+    await client.put(client.keyspace.paused_table("gone"), b"{}")
+    told = {(one.finding.code, one.finding.table) for one in await files.examine("")}
+    assert {(code, "t"), ("PAUSE_INDEX_WITHOUT_PAUSE", "gone")} <= told
+
+
 async def test_a_head_that_was_set_back_is_told(files: Practice, ingested: Whole) -> None:
     """Watermarks ahead of the rows: a published operation that the table does not know."""
     first = min((ingested.location / "metadata").glob("*.metadata.json"))
@@ -568,6 +667,50 @@ async def test_files_of_an_operation_that_published_nothing_are_removed_when_the
     assert all(file.exists() for file in published)
     [told] = await files.examine(fix=True)
     assert not told.fixed
+
+
+async def _left_by_a_failed_one(files: Practice, ingested: Whole) -> tuple[Path, bytes, HistoryRecord]:
+    """An old file of an operation that has failed, the key of its history, and what that says."""
+    left = ingested.location / "data" / "ingest-0123456789ab" / "0-x-1-0.parquet"
+    left.parent.mkdir()
+    left.write_bytes(b"x")
+    os.utime(left, (1.0, 1.0))
+    key = files.client.keyspace.table("t").history(OperationId("t", "ingest", 2, "x"))
+    failed = HistoryRecord(outcome="failed", uuid="0123456789ab", finished_at=1.0)
+    await files.client.put(key, encode(failed))
+    return left, key, failed
+
+
+async def test_files_that_cannot_be_removed_end_no_look(
+    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U1: it is told, and the rest is put right."""
+    monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
+
+    def refuses(fix: RemoveFiles) -> int:
+        raise PermissionError(f"{fix.folder} belongs to somebody else")
+
+    monkeypatch.setattr(doctor_rounds, "_remove", refuses)
+    await _left_by_a_failed_one(files, ingested)
+    await files.client.delete(files.client.keyspace.table("t").entry)
+    told = {one.finding.code: one for one in await files.examine(fix=True)}
+    assert told["TABLE_NOT_LISTED"].fixed
+    assert told["STAGED_FILES_WITHOUT_OWNER"].outcome.startswith("failed: CRASHED: PermissionError: ")
+
+
+async def test_files_that_commit_steps_in_effect_may_name_are_kept(
+    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C18: what a failed operation could not take back may need its files; its sweep keeps them, too."""
+    monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
+    kept, key, failed = await _left_by_a_failed_one(files, ingested)
+    [told] = await files.examine()
+    assert told.finding.code == "STAGED_FILES_WITHOUT_OWNER"
+    await files.client.put(key, encode(msgspec.structs.replace(failed, facts={NOT_UNDONE: 1})))
+    fixing = Fixing(files.client, files.doctor._blocking, doctor_rounds._remove, by="ann", at=0.0)
+    assert (await apply(fixing, told.finding)).outcome == MOVED
+    assert await files.examine(fix=True) == []
+    assert kept.exists()
 
 
 async def test_files_of_nobody_are_told_by_a_deep_look_only(

@@ -8,11 +8,14 @@ from contextlib import aclosing
 
 import pytest_asyncio
 
+from distop.coordinator.access.callers import Caller, Identity, answering
+from distop.coordinator.access.policy import held_by
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
+from distop.metastore.records.policy import GrantRecord, PolicyRecord
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.listing import table_puts
@@ -61,6 +64,18 @@ async def test_tables_that_share_or_nest_are_told(doctor: Doctor, client: LossyC
     assert "'inner'" in found["LOCATION_SHARED", "outer"].finding.sentence
     assert "'outer'" in found["LOCATION_SHARED", "inner"].finding.sentence
     assert not any(one.fixed for one in found.values())
+
+
+async def test_the_other_table_is_not_told_to_who_may_not_see_it(doctor: Doctor, client: LossyClient) -> None:
+    """S3: neither its name nor its folder."""
+    await put(client, record_of("outer", "file:///data/f"), record_of("inner", "file:///data/f/secret"))
+    policy = PolicyRecord(grants=[GrantRecord(who="jane", role="reader", tables=["outer"])])
+    with answering(Caller(Identity("jane"), held=held_by(policy, "jane"))):
+        found = await told(doctor)
+    sentence = found["LOCATION_SHARED", "outer"].finding.sentence
+    assert "belongs to another table" in sentence
+    assert "inner" not in sentence
+    assert "secret" not in sentence
 
 
 async def test_claims_that_lack_are_added_once(doctor: Doctor, client: LossyClient) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from distop.coordinator.doctor.reading import PAGE, names_with_keys, read_tables
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put, Txn
@@ -21,6 +23,16 @@ async def test_tables_with_keys_are_found_whether_they_are_listed_or_not(client:
     found = await names_with_keys(client, await client.revision())
     assert sorted(found) == sorted(names)
     assert set(found[:4]) == {"A", "a-b", "z.z", "ä"}
+
+
+@pytest.mark.parametrize("key", ["ä".encode(), b"\xff", b"%FF", b"b\x7f"])
+async def test_keys_that_no_table_can_have_end_no_search(client: EtcdClient, key: bytes) -> None:
+    """U1: written by hand, or by another program, below the same prefix."""
+    await make_table(client, "a")
+    await make_table(client, "z")
+    await client.delete(client.keyspace.table("z").entry)
+    await client.put(client.keyspace.prefix + key + b".note", b"x")
+    assert sorted(await names_with_keys(client, await client.revision())) == ["a", "z"]
 
 
 async def test_many_tables_are_read_in_few_requests(client: EtcdClient) -> None:

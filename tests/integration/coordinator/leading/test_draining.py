@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from contextlib import AsyncExitStack, aclosing
 
 import pytest
 
-from distop.errors import NotFound, PreconditionFailed
+from distop.errors import CorruptRecord, NotFound, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.draining import set_draining
-from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
@@ -108,6 +109,50 @@ async def test_a_lost_reply_of_a_drain_drains_once(client: LossyClient, etcd_con
         assert record.draining
         assert client.spent
         assert len((await client.scan(space.audit_prefix)).kvs) == 1
+
+
+async def test_of_two_coordinators_that_are_drained_at_once_one_goes_on(
+    client: LossyClient, etcd_config: EtcdConfig
+) -> None:
+    """O21: each would have been the one that takes the other's tables."""
+    space = client.keyspace
+
+    async def elsewhere() -> None:
+        other = LossyClient(etcd_config)
+        try:
+            await _drain_in_etcd(other, "b")
+        finally:
+            await other.close()
+
+    for member in "ab":
+        record = MemberRecord(id=member, role="coordinator", address=f"{member}:1")
+        await client.put(space.coordinator(member), encode(record))
+    # The drain of the first one is sent twice; meanwhile somebody drains the other.
+    client.fail(Fault.LOST_REQUEST, when=puts(space.coordinator("a")))
+    client.meanwhile.append(lambda: asyncio.run(elsewhere()))
+    with pytest.raises(PreconditionFailed, match="last coordinator"):
+        await _drain_in_etcd(client, "a")
+    kvs = (await client.scan(space.coordinators)).kvs
+    assert [decode(kv.value, MemberRecord).draining for kv in kvs] == [False, True]
+
+
+async def test_a_member_that_cannot_be_read_prevents_no_drain_of_others(client: LossyClient) -> None:
+    """O21: nor does it count as one that could take their tables."""
+    space = client.keyspace
+    await client.put(space.coordinator("damaged"), b"damaged")
+    for member in "ab":
+        record = MemberRecord(id=member, role="coordinator", address=f"{member}:1")
+        await client.put(space.coordinator(member), encode(record))
+    assert (await _drain_in_etcd(client, "a")).draining
+    with pytest.raises(PreconditionFailed, match="last coordinator"):
+        await _drain_in_etcd(client, "b")
+    with pytest.raises(CorruptRecord, match="damaged"):
+        await _drain_in_etcd(client, "damaged")
+
+
+async def _drain_in_etcd(client: LossyClient, member: str) -> MemberRecord:
+    audit = audit_put(client.keyspace, "drain", by="jane", target=member, at=1.0)
+    return await set_draining(client, member, lambda _: audit, draining=True)
 
 
 async def _end(client: LossyClient, service: Service, operations: list[OperationId]) -> None:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 import pytest_asyncio
 
 from distop.coordinator.completion.completion import Completion
+from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.pausing import pause_operation, pause_table
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
+from distop.metastore.tables.audit import audit_put
 from distop.operations.registry import Registry
 from support.etcd.counting import Counting
 from support.etcd.jobs import mark, mark_all
@@ -88,6 +93,51 @@ async def test_a_new_leader_of_many_tables_makes_few_requests(client: EtcdClient
                 for operation in (operations[0], operations[5], many[-1]):
                     assert await eventually(lambda operation=operation: _gone(client, operation))
                 assert await leader_of(client, names[-1]) == member.id
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_a_pause_concerns_the_leader_of_its_table_alone(
+    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G1, O21: a leader that looks reads its backlog, so pauses of many tables would cost the square."""
+    names = ("t", "t.2", "u")
+    for name in names:
+        await make_table(client, name)
+    operations = [await begin(client, table=name, partition_count=1) for name in names]
+    looked: list[TableDriver] = []
+
+    def look_again(
+        driver: TableDriver, really: Callable[[TableDriver], None] = TableDriver.look_again
+    ) -> None:
+        looked.append(driver)
+        really(driver)
+
+    monkeypatch.setattr(TableDriver, "look_again", look_again)
+
+    def tables() -> list[str]:
+        return [tracked.arg.table for driver in looked for tracked in driver.tracked()]
+
+    with ThreadPoolExecutor(1) as threads:
+        work = Work(Registry(PROBES), threads)
+        async with LeaseSession(client, 10) as session:
+            member = MemberRecord(id=f"m-{session.lease_id:x}")
+            leading = Leadership(client, session, member, Completion(client, work), planner=Planner(work))
+            task = asyncio.create_task(leading.run())
+            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
+            try:
+                await eventually(
+                    lambda: sum(len(list(found)) for found in leading.led().values()) == len(names)
+                )
+                looked.clear()
+                table, operation = client.keyspace.table("t.2"), client.keyspace.operation(operations[0])
+                entry = audit_put(table, "pause", by="me", target="t.2", at=1.0)
+                await pause_table(client, table, PauseRecord(), entry)
+                await eventually(lambda: tables() == ["t.2"])
+                entry = audit_put(client.keyspace.table("t"), "pause", by="me", target="t/noop/1", at=1.0)
+                await pause_operation(client, operation, PauseRecord(), entry)
+                await eventually(lambda: tables() == ["t.2", "t"])
             finally:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)

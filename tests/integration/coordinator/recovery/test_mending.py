@@ -21,7 +21,12 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.members.installation import enter
 from distop.metastore.records.components import prefix_end
+from distop.metastore.records.member import InstallationRecord
+from distop.metastore.records.record import decode
+from distop.metastore.tables.audit import read_audit
+from support.etcd.lossy import Fault, LossyClient, puts
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.services.whole import Whole, write_csv
@@ -203,6 +208,39 @@ async def test_an_installation_that_was_not_restored_is_left_alone(
             _ = [one async for one in mend(client, Mending(fix=True), now=time.time())]
 
 
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_services_may_begin_whichever_reply_is_lost(client: LossyClient, fault: Fault) -> None:
+    """O27: the last transaction says so; the audit trail has it once."""
+    await enter(client)
+    client.fail(fault, when=puts(client.keyspace.installation))
+    assert await mended(client) == []
+    assert client.spent
+    record = decode((await client.get(client.keyspace.installation)).value, InstallationRecord)
+    assert record.restored
+    (entry,), _ = await read_audit(client, client.keyspace.audit_prefix, limit=10)
+    assert entry.record.action == "after-restore"
+
+
+async def test_who_cannot_let_services_begin_says_so(client: LossyClient) -> None:
+    """O27: the installation was changed meanwhile; the run is repeated."""
+    await enter(client)
+    key = client.keyspace.installation
+    client.fail(Fault.LOST_REQUEST, when=puts(key))
+
+    async def changed() -> None:
+        other = EtcdClient(client.config)
+        await other.put(key, (await other.get(key)).value)
+        await other.close()
+
+    client.meanwhile.append(lambda: asyncio.run(changed()))
+    with pytest.raises(PreconditionFailed, match="by another process"):
+        await mended(client)
+    assert client.spent
+    assert not decode((await client.get(key)).value, InstallationRecord).restored
+    await mended(client)
+    assert decode((await client.get(key)).value, InstallationRecord).restored
+
+
 async def test_views_come_back_as_the_backup_has_them(
     etcd: EtcdProcess, etcd_config: EtcdConfig, client: EtcdClient, prefix: str, tmp_path: Path
 ) -> None:
@@ -219,3 +257,24 @@ async def test_views_come_back_as_the_backup_has_them(
     async with serving(etcd_config, tmp_path, client) as service:
         assert await service.findings() == []
     await asyncio.to_thread(catalog.close)
+
+
+async def test_a_table_whose_record_cannot_be_read_is_paused(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """U8: another version may be able to read it, and would go on from where the backup was."""
+    async with serving(etcd_config, tmp_path, client) as service:
+        await service.client.create_table("t", str(tmp_path / "table"))
+    keys = client.keyspace.table("t")
+    before = await client.get(keys.table)
+    await client.put(keys.table, b"of a newer version")
+    (found,) = await mended(client)
+    assert (found.finding.code, found.finding.table, found.outcome) == (
+        "RESTORE_UNCLEAR",
+        "t",
+        "paused the table",
+    )
+    await client.put(keys.table, before.value)
+    async with serving(etcd_config, tmp_path, client) as service:
+        with pytest.raises(TablePaused, match="after a restore"):
+            await service.client.start("t", "noop")

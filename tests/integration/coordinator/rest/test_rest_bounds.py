@@ -80,6 +80,47 @@ def test_what_names_a_part_that_is_not_there_is_refused(
     assert answer.status in (400, 404, 409, 200), answer.text
 
 
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"action": "remove-snapshots", "snapshot-ids": [7, 7]},
+        {"action": "remove-snapshot-ref", "ref-name": "x"},
+        {"action": "remove-statistics", "snapshot-id": 7},
+        {"action": "remove-partition-statistics", "snapshot-id": 7},
+        {"action": "remove-schemas", "schema-ids": [7]},
+        {"action": "remove-partition-specs", "spec-ids": [7]},
+    ],
+    ids=lambda update: update["action"],
+)
+def test_to_remove_what_is_not_there_changes_nothing(door: RestDoor, update: dict[str, Any]) -> None:
+    """As in Iceberg's own catalogs: somebody else may have removed it a moment ago."""
+    one = f'{{"name": "t", "schema": {schema(FIELD)}}}'
+    made = door.raw("POST", f"/v1/{door.prefix}/{TABLES}", one, JSON)
+    again = door.ask("POST", f"{TABLES}/t", {"requirements": [], "updates": [update]})
+    assert (again.status, again.json["metadata"]) == (200, made.json["metadata"]), again.text
+
+
+def test_what_is_removed_with_what_is_not_there_is_gone(door: RestDoor) -> None:
+    """The schema that the table has now stays, whatever is removed besides."""
+    one = f'{{"name": "t", "schema": {schema(FIELD)}}}'
+    made = door.raw("POST", f"/v1/{door.prefix}/{TABLES}", one, JSON)
+    statistics = {"snapshot-id": 7, "statistics-path": "x", "file-size-in-bytes": 1, "blob-metadata": []}
+    statistics["file-footer-size-in-bytes"] = 1
+    added = [{"action": "set-statistics", "snapshot-id": 7, "statistics": statistics}]
+    removed = [{"action": "remove-statistics", "snapshot-id": number} for number in (7, 8, 7)]
+    present = made.json["metadata"]["current-schema-id"]
+    for updates_of, status, left in (
+        (added, 200, 1),
+        ([{"action": "remove-schemas", "schema-ids": [present, 7]}], 400, 1),
+        ([*removed, *added], 200, 1),
+        (removed, 200, 0),
+    ):
+        answer = door.ask("POST", f"{TABLES}/t", {"requirements": [], "updates": updates_of})
+        assert answer.status == status, answer.text
+        found = door.ask("GET", f"{TABLES}/t").json["metadata"]
+        assert (len(found["statistics"]), found["current-schema-id"]) == (left, present)
+
+
 @pytest.mark.parametrize("count", [50_000, 1_000_000])
 @pytest.mark.parametrize(
     ("before", "mistake", "behind"),

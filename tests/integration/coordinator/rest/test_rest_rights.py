@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from pyiceberg.exceptions import OAuthError, UnauthorizedError
@@ -61,6 +62,33 @@ def test_the_roles_of_the_policy_hold(etcd_config: EtcdConfig, store: SyncEtcd, 
     trail = store.scan(store.keyspace.audit_prefix).kvs
     by = {decode(kv.value, AuditRecord).action: decode(kv.value, AuditRecord).by for kv in trail}
     assert (by["create-table"], by["drop-table"]) == (WRITER, ROOT)
+
+
+def test_who_may_not_repeat_what_it_did_is_not_told_that_nothing_happened(
+    etcd_config: EtcdConfig, store: SyncEtcd, python: EtcdCatalog, tmp_path: Path
+) -> None:
+    """P8: engines remove the files of a commit that was refused."""
+    identity = IdentityConfig(admins=(ROOT,), token_file=token_file(tmp_path, [READER, WRITER, ROOT, NOBODY]))
+    python.create_table("default.t", SCHEMA)
+    allow(store, ROOT, "admin", "*")
+    allow(store, READER, "reader", "t")
+    allow(store, WRITER, "writer", "t")
+    with rest_door(etcd_config, tmp_path, identity) as door:
+
+        def commit(key: str, **headers: str) -> tuple[int, str]:
+            answer = door.ask("POST", f"{TABLES}/t", SETTING, idempotency_key=key, **headers)
+            return (200, "") if answer.status == 200 else answer.problem
+
+        done, new = str(uuid4()), str(uuid4())
+        assert commit(done, authorization=f"Bearer {token_of(WRITER)}") == (200, "")
+        refused = {
+            "Bearer of what has run out": (401, "NotAuthorizedException"),
+            f"Bearer {token_of(READER)}": (403, "ForbiddenException"),
+            f"Bearer {token_of(NOBODY)}": (404, "NotFoundException"),
+        }
+        for proof, problem in refused.items():
+            assert commit(new, authorization=proof) == commit("none", authorization=proof) == problem
+            assert commit(done, authorization=proof) == (503, "CommitStateUnknownException")
 
 
 def test_an_engine_gets_its_token_from_the_issuer(

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import pytest_asyncio
 
@@ -17,10 +18,10 @@ from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNo
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
 from distop.proto.secret import MASK
-from support.etcd.jobs import mark
+from support.etcd.jobs import mark, mark_all
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import config_of, leader_of, running
 from support.services.schedules import YEARLY, at_rest, backdate, operations, schedule
@@ -84,6 +85,28 @@ async def test_a_schedule_that_cannot_be_read_is_listed_as_such(
     assert (newer.name, newer.type, known.name, known.cron) == ("a", "", "b", YEARLY)
     assert newer.skip is not None
     assert (newer.skip.code, known.skip) == ("CORRUPT_RECORD", None)
+
+
+async def of_another_release(client: LossyClient, name: str) -> None:
+    """Its cron expression has a form that this version does not know."""
+    record = msgspec.structs.replace(await schedule(client, name), cron="@daily 1 2 3 4")
+    await client.put(client.keyspace.table("t").schedule(name), encode(record))
+
+
+async def test_a_schedule_whose_times_are_unknown_is_listed_paused_and_removed(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
+    """U1: what is known of it is shown, and why there is no next time."""
+    for name in ("a", "b"):
+        await sdk.add_schedule("t", name, "noop", NOTHING, cron=YEARLY)
+    await of_another_release(client, "a")
+    unknown, known = await sdk.schedules("t")
+    assert (unknown.cron, unknown.next_at, unknown.skipped_at) == ("@daily 1 2 3 4", None, None)
+    assert unknown.skip is not None
+    assert (unknown.skip.code, known.skip) == ("CORRUPT_RECORD", None)
+    assert (await sdk.pause_schedule("t", "a")).pause is not None
+    await sdk.remove_schedule("t", "a")
+    assert [one.name for one in await sdk.schedules("t")] == ["b"]
 
 
 async def test_what_makes_no_sense_is_refused_and_leaves_nothing(
@@ -352,3 +375,17 @@ async def conditions_are_looked_at(sdk: AsyncClient, client: LossyClient, catalo
 
     assert await eventually(again)
     assert await operations(client, "c") == ["c/noop/1", "c/noop/2"]
+
+
+async def test_a_schedule_whose_times_are_unknown_holds_up_nothing_else(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
+    """U1: such as one of another release. The other schedules of the table start, and its operations end."""
+    await sdk.add_schedule("t", "known", "noop", NOTHING, cron=YEARLY)
+    await sdk.add_schedule("t", "unknown", "noop", NOTHING, cron=YEARLY)
+    await of_another_release(client, "unknown")
+    await backdate(client, "known")
+    assert await eventually(lambda: operations(client))
+    operation = await sdk.start("t", "noop", {"partitions": 1})
+    await mark_all(client, OperationId.parse(operation.name), ["0"])
+    assert (await sdk.wait(operation.name, timeout_s=60)).state is OperationState.SUCCEEDED

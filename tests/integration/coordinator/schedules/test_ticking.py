@@ -169,6 +169,21 @@ async def test_a_leader_that_was_replaced_starts_nothing(leader: Leader) -> None
     assert (await schedule(leader.client, "s")).started == record.started + 1
 
 
+async def test_a_look_that_meets_a_defect_is_repeated(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O24: it does not end the leadership, which would begin again and again."""
+
+    def broken(*_: object) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ticking, "due_tick", broken)
+    await leader.add()
+    await leader.look()
+    assert await operations(leader.client) == ["t/noop/1"]
+
+
 async def test_two_who_look_at_one_time_start_one(leader: Leader) -> None:
     """The same epoch twice cannot be; that it changes nothing shows that it is the compare that counts."""
     await leader.add()

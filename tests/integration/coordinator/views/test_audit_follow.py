@@ -13,7 +13,7 @@ from distop.client import AsyncClient, AuditEntry
 from distop.client.calls.cluster import AUDIT_SILENCE_S
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.tables.audit import audit_put
+from distop.metastore.tables.audit import audit_put, denial_put
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import Service, config_of, running
 from support.waiting import eventually
@@ -86,14 +86,16 @@ async def test_what_etcd_has_compacted_is_read_from_the_trails(
         for number in range(3):
             put = audit_put(keys, f"act{number}", by="", target="t", at=time.time())
             await client.put(put.key, put.value)
+        refused = denial_put(client.keyspace, "drain", by="", target="m", at=time.time(), reason="no right")
+        await client.put(refused.key, refused.value)
         await client.compact(await client.revision())
         sdk = AsyncClient(coordinator.address, timeout_s=60)
         async with sdk, following(sdk, after=start) as heard:
-            await eventually(lambda: len(heard) == 3)
+            await eventually(lambda: len(heard) == 4)
             put = audit_put(keys, "act3", by="", target="t", at=time.time())
             await client.put(put.key, put.value)
-            await eventually(lambda: len(heard) == 4)
-    assert [entry.action for entry in heard] == ["act0", "act1", "act2", "act3"]
+            await eventually(lambda: len(heard) == 5)
+    assert [entry.action for entry in heard] == ["drain", "act0", "act1", "act2", "act3"]
 
 
 async def test_who_goes_on_in_the_middle_of_what_etcd_has_compacted_misses_nothing(

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
+from distop.coordinator.views import listing
 from distop.coordinator.views.listing import PEEKED, list_operations
+from distop.coordinator.views.operations import timestamp
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.operations.retention import prune
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_puts
 from distop.proto import distop_pb2 as pb
 from support.etcd.counting import Counting
-from support.etcd.starts import begin
+from support.etcd.starts import begin, make_table
 
 TABLES, ENDED = 400, PEEKED + 5
 
@@ -42,6 +47,67 @@ async def test_operations_of_few_tables_among_many(client: EtcdClient, page_size
     if page_size == 100:
         assert requests < 40
         assert live_requests < 16
+
+
+async def test_a_page_by_time_is_not_sorted_for_every_table(
+    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G3: the newest of all tables, for little work."""
+    space, newest, sorted_by = client.keyspace, listing._newest, Counter[str]()
+
+    def counting(message: pb.Operation) -> tuple[int, str]:
+        sorted_by[message.name] += 1
+        return newest(message)
+
+    monkeypatch.setattr(listing, "_newest", counting)
+    monkeypatch.setattr(listing, "ROOM", 50)
+    tables = [space.table(f"t{number:03d}") for number in range(100)]
+    for keys in tables:
+        record = TableRecord(name=keys.name, location=f"file:///x/{keys.name}")
+        ended = Put(keys.history_prefix + b"noop.1", _line(int(keys.name[1:])))
+        await client.txn(Txn(then=(*table_puts(keys, record), ended)))
+    request, names = pb.ListOperationsRequest(page_size=3, since=timestamp(1.0)), list[str]()
+    for _ in range(2):
+        page = await list_operations(client, request)
+        names += [one.table for one in page.operations]
+        request.page_token = page.next_page_token
+    assert names == [f"t{number:03d}" for number in range(99, 93, -1)]
+    assert sorted_by.total() < 2 * 2 * len(tables)
+
+
+async def test_what_cannot_be_read_is_listed_by_name_and_hides_nothing(client: EtcdClient) -> None:
+    """C11, U3: in every list, since nobody knows what has become of it."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    lines = [Put(keys.history_prefix + b"noop.%d" % n, line) for n, line in ((7, _line(7)), (8, b"{"))]
+    await client.txn(Txn(then=tuple(lines)))
+    fine, broken = [await begin(client, object=name, partition_count=1) for name in ("fine", "broken")]
+    await client.put(client.keyspace.operation(broken).arg, b"{")
+    for request, wanted in (
+        (pb.ListOperationsRequest(), {str(fine), str(broken), "t/noop/7", "t/noop/8"}),
+        (pb.ListOperationsRequest(states=[pb.SUCCEEDED]), {str(broken), "t/noop/7", "t/noop/8"}),
+        (pb.ListOperationsRequest(since=timestamp(8.0)), {str(fine), str(broken), "t/noop/8"}),
+    ):
+        listed = {one.name: one.error.code for one in (await list_operations(client, request)).operations}
+        assert listed.keys() == wanted
+        assert {name for name, code in listed.items() if code == "CORRUPT_RECORD"} == {
+            str(broken),
+            "t/noop/8",
+        }
+
+
+@pytest.mark.parametrize("odd", [b"odd", b"noop.%ff.1"])
+async def test_keys_that_name_no_operation_hide_nothing(client: EtcdClient, odd: bytes) -> None:
+    """C11, U3"""
+    await make_table(client)
+    space, keys = client.keyspace, client.keyspace.table("t")
+    fine = await begin(client, object="fine", partition_count=1)
+    await client.put(keys.history_prefix + b"noop.7", _line(7))
+    for key in (space.active + b"t." + odd, keys.history_prefix + odd):
+        await client.put(key, b"{}")
+    listed = (await list_operations(client, pb.ListOperationsRequest())).operations
+    assert {one.name for one in listed} == {str(fine), "t/noop/7"}
+    assert await prune(client, keys, now=10.0, keep=0) == 1
 
 
 def _line(number: int) -> bytes:

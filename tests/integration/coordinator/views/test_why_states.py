@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import re
+import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -112,6 +113,12 @@ async def no_executor(world: World, table: str) -> None:
 
 async def run(world: World, table: str) -> None:
     operation = await world.start(table)
+    await world.take(operation)
+    await mark(world.store, operation, "0")
+
+
+async def silent(world: World, table: str) -> None:
+    operation = await begin(world.store, table=table, partition_count=2, started_at=time.time() - 1000)
     await world.take(operation)
     await mark(world.store, operation, "0")
 
@@ -222,6 +229,15 @@ async def blocked_while_another_runs(world: World, table: str) -> None:
     await world.take(await world.start(table))
 
 
+async def unreadable_operation(world: World, table: str) -> None:
+    await world.store.put(world.store.keyspace.operation(await world.start(table)).arg, b"{")
+
+
+async def unreadable_end(world: World, table: str) -> None:
+    end = world.store.keyspace.table(table).history(OperationId(table, "noop", 7))
+    await world.store.put(end, b"{")
+
+
 async def rejected(world: World, table: str) -> None:
     await world.sdk.set_ordering(table, late="reject")
     await world.queue(table, "b")
@@ -315,6 +331,7 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
             "1 executor for other types; start one that does: distop executor"
         ),
     ),
+    (silent, "waiting", "noop/1 running: 1 of 2 jobs done, run by e1; no job has finished for 16 min: .*"),
     (run, "moving", "noop/1 running: 1 of 2 jobs done, run by e1"),
     (run_and_failing, "moving", "noop/1 running: 0 of 3 jobs done, 1 failed, run by e1"),
     (side_by_side, "stuck", "per_object/a/1 is waiting for a runner .*; 2 other operations"),
@@ -415,6 +432,8 @@ STATES: list[tuple[Callable[[World, str], Awaitable[None]], str, str]] = [
         "waiting",
         r"batch a is retried after [1-9]\d* failed attempts? of 100: CRASHED: ZeroDivisionError: a .*",
     ),
+    (unreadable_operation, "stuck", "(noop/1 )?cannot be read: CORRUPT_RECORD: .*"),
+    (unreadable_end, "failed", "idle: how noop/7 ended cannot be read: CORRUPT_RECORD: .*"),
     (unreadable_batch, "stuck", "batch a cannot be read: CORRUPT_RECORD: .*"),
     (in_the_way, "moving", "noop/1 running: 0 of 2 jobs done, run by e1; batch a waits"),
     (schedule_started, "idle", f"idle for {SHORTLY}: noop/1 succeeded"),

@@ -6,13 +6,17 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import httpx
+import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.web import reads
 from distop.coordinator.web.doors import ASKS, COOKIE
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.proto.rights import RIGHTS, Role, Scope
+from support.etcd.starts import begin
 from support.services.coordinators import config_of, running
 from support.services.tokens import token_file, token_of
 from support.tables.nowhere import nowhere
@@ -82,6 +86,22 @@ async def test_lists_hold_what_the_caller_sees_whoever_asked_before(page: str) -
             assert "hidden" in whole
             assert "seen" in part
             assert "hidden" not in part.replace('class="hidden"', "")
+
+
+async def test_what_runs_is_seen_behind_much_that_is_not(
+    page: str, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """S3, G3: what a caller may not see takes none of the room of what it may."""
+    monkeypatch.setattr(reads, "MAX_ACTIVE", 3)
+    for table in ("hidden", "seen"):  # in this order they are in the index
+        for number in range(4):
+            o = f"o{number}"
+            await begin(client, table=table, object=o, compatible=lambda other: True, partition_count=1)
+    async with httpx.AsyncClient(base_url=page) as browser:
+        for subject in ("jane", "root"):
+            shown = (await browser.get("/", headers=headers(subject))).text
+            assert "Nothing is running" not in shown
+            assert "<b>3" in shown
 
 
 async def test_signing_in_and_out(page: str) -> None:

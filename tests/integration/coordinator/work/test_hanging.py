@@ -19,6 +19,7 @@ from distop.coordinator.work import work
 from distop.errors import DistopError, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
+from distop.operations import registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import from_json, to_json
@@ -184,6 +185,7 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: hangs\nVersion: 1.0\n")
     (package / "entry_points.txt").write_text("[distop.operations]\nhangs = hangs_when_loaded:Hangs\n")
     monkeypatch.syspath_prepend(tmp_path)
+    registry._installed.cache_clear()
     try:
         async with serving_stuck(etcd_config) as service:
             with pytest.raises(UnknownOperationType, match="loading it takes longer than 1 s"):
@@ -191,6 +193,7 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
             await service.ended(await service.start("t", "noop", {"partitions": 0}))
     finally:
         until.touch()
+        registry._installed.cache_clear()
 
 
 async def test_a_preview_that_hangs_ends_with_its_call(etcd_config: EtcdConfig, tmp_path: Path) -> None:
@@ -246,6 +249,23 @@ async def test_completions_that_hang_keep_no_other_table_from_publishing(
         assert (await service.ended(operation, FEW_S)).state == pb.SUCCEEDED
         assert len(log.read_text().splitlines()) == 1
     await eventually(lambda: not any(map(lives, hanging(tmp_path))))
+
+
+async def test_what_does_not_get_its_turn_has_not_failed(
+    etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G5: others of its table take long, and are not parked for it either."""
+    monkeypatch.setattr(work, "ASKED_S", 0.2)
+    async with serving_stuck(etcd_config) as service:
+        hang = {"where": "hook", "folder": str(tmp_path)}
+        longs = [await service.start("t", "stuck_object", hang, object=f"o{n}") for n in range(4)]
+        await eventually(lambda: len(hanging(tmp_path)) == 4, FEW_S)
+        late = await service.start("t", "stuck_object", {"where": "", "folder": str(tmp_path)}, object="late")
+        await eventually(lambda: caplog.text.count("operation_action_failed") > 3, FEW_S)
+        assert not (await service.get(late)).completion.attempts
+        for operation in longs:
+            await service.cancel(operation)
+        assert (await service.ended(late, FEW_S)).state == pb.SUCCEEDED
 
 
 @pytest.mark.parametrize("where", ["hook", "step"])

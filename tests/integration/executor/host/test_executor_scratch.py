@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from distop.executor.runner.types import ServedTypes
 from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.txn import Get, TxnResult
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken
 from distop.metastore.records.operation import ABORTING, ClaimRecord
@@ -142,6 +145,25 @@ async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(
     async with sidecar_process(etcd_config, place, tmp_path):
         await eventually(lambda: not any(folder.exists() for folder in removed))
     assert all(folder.exists() for folder in [*kept, stranger])
+
+
+async def test_a_job_that_ends_during_a_sweep_does_not_end_it(
+    client: LossyClient, session: LeaseSession, place: SidecarFolder
+) -> None:
+    """It removes its own folder, while etcd is asked about another one."""
+    arg = await start_operation(client, jobs=3, exclusive=True)
+    run = (await take(client, arg, session)).run
+    dead = [Scratch(place).private(arg.id, name, f"{run.token - 1}-a-1") for name in ("0", "1", "2")]
+    first, second, third = sorted(dead)
+
+    class Meanwhile(LossyClient):
+        async def read_at_once(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
+            shutil.rmtree(second.parent, ignore_errors=True)
+            return await super().read_at_once(gets, revision=revision)
+
+    other = Meanwhile(client.config)
+    assert await sweep_scratch(other, place.scratch) == [first, third]
+    await other.close()
 
 
 async def test_a_runner_asks_etcd_about_scratch_when_its_spark_is_there(

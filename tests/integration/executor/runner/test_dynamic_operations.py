@@ -23,7 +23,7 @@ from distop.spark_jobs.ingest import operation as ingest_operation
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.services.executing import job_records, runner, take
 from support.services.whole import Whole, coordinated, write_csv
-from support.types.dealing import DEALING, attempts, computations
+from support.types.dealing import DEALING, Dealing, attempts, computations
 from support.waiting import eventually
 
 ROWS = 600
@@ -123,6 +123,25 @@ async def test_a_permanent_failure_ends_it_at_once(
         assert "'more' is required and has no value" in ended.error.message
         await service.at_rest()
         assert service.data_files() == set()
+
+
+async def test_a_query_that_exits_has_failed(
+    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exits(*_: object) -> None:
+        raise SystemExit(2)
+
+    monkeypatch.setattr(Dealing, "frame", exits)
+    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 40)
+    async with (
+        coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service,
+        runner(client, more=[DEALING]),
+    ):
+        operation = await start(service, source)
+        ended = await service.client.wait(operation.name, timeout_s=90)
+        assert ended.state is OperationState.FAILED
+        assert ended.error is not None
+        assert "a task failed: 2" in ended.error.message
 
 
 async def test_what_ends_all_executors_is_given_up(

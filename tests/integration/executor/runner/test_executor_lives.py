@@ -11,6 +11,7 @@ import pytest
 
 from distop.errors import UnknownOperationType
 from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher, LocalTasks
+from distop.executor.ledger import oversight
 from distop.executor.ledger.claims import ClaimDesk
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.ledger.oversight import Oversight
@@ -43,12 +44,12 @@ from support.services.executing import (
     start_operation,
     take,
 )
-from support.services.leases import TTL_S
+from support.services.leases import LEASE_S
 from support.types.work_types import WORK_TYPES, files, traces
 from support.waiting import eventually
 
 REGISTRY = Registry(WORK_TYPES.split(","))
-OPTIONS = RunnerOptions(lease_ttl_s=TTL_S, resync_s=1.0)
+OPTIONS = RunnerOptions(lease_ttl_s=LEASE_S, resync_s=1.0)
 
 
 async def members(client: EtcdClient) -> dict[str, int]:
@@ -111,7 +112,7 @@ async def test_an_executor_waits_out_an_absence_of_etcd(
         config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=1.0)
         client, own = EtcdClient(config), EtcdClient(config)
         argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
-        async with runner(own):
+        async with runner(own, lease_ttl_s=60):  # an etcd starts slowly on a busy machine
             arg = await start_operation(client, "traced", argument, jobs=20)
             await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
             again(etcd)
@@ -187,6 +188,26 @@ async def test_jobs_that_cannot_be_launched_are_marked_failed_with_the_reason(cl
         assert {record.state for record in records.values()} == {FAILED}
         assert {record.error for record in records.values()} == {"LAUNCH_FAILED: no executors"}
         assert len(launcher.launches) == MAX_LAUNCHES
+
+
+async def test_a_run_whose_tasks_see_its_end_first_is_over_and_not_held_up(
+    client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Their marks are refused before the watch of the run says so: no failed launch, and no other one."""
+    monkeypatch.setattr(oversight, "LOOK_AFTER_S", 600.0)
+    caplog.set_level("INFO", "distop")
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
+
+    def ends() -> list[tuple[str, str]]:
+        return [(one.end, one.reason) for one in caplog.records if one.message == "run_ended"]  # type: ignore[attr-defined]
+
+    async with flaky_runner(client, 0, LaunchFailed("")) as (launcher, _):
+        await eventually(lambda: traces(tmp_path, "holds"))
+        await set_state(client, arg, ABORTING)
+        (tmp_path / "release").touch()
+        await eventually(ends)
+        assert ends() == [("over", "the operation is aborting")]
+        assert launcher.launches == [["0"]]
 
 
 async def test_jobs_of_a_type_that_cannot_fail_are_launched_for_ever(
@@ -295,7 +316,7 @@ async def ghost_claim(client: LossyClient) -> AsyncIterator[tuple[ClaimDesk, Run
 
 
 async def test_a_claim_that_is_nobodys_does_not_keep_others_waiting(client: LossyClient) -> None:
-    async with ghost_claim(client) as (desk, run), asyncio.timeout(5):
+    async with ghost_claim(client) as (desk, run), asyncio.timeout(20):
         assert isinstance(await desk.claim(run, Claimant(), "0", "mine"), Claimed)
 
 
@@ -366,7 +387,7 @@ async def test_whoever_comes_too_late_is_told_at_once(client: LossyClient) -> No
     async with LeaseSession(client, 5) as session:
         taken = await take(client, arg, session)
         oversight, first, second = Oversight(client), Told(), Told()
-        oversight.attach(taken.run, first, known_at=taken.revision)
+        oversight.attach(taken.run, first, known_at=taken.run.token)
         await set_state(client, arg, ABORTING)
         await eventually(lambda: first.reasons)
         oversight.attach(taken.run, second)

@@ -10,23 +10,30 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
+from distop.executor.ledger.oversight import Oversight
 from distop.executor.sidecar import dial, wire
 from distop.executor.sidecar.client import SidecarClient
 from distop.executor.sidecar.connection import HIGH_WATER
 from distop.executor.sidecar.dial import SidecarUnavailable
 from distop.executor.sidecar.server import Sidecar, SidecarConfig
 from distop.executor.task.task import TaskSummary
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import Mark, success_record
+from distop.metastore.operations.runs import Run
+from distop.metastore.operations.tries import read_tries
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import ABORTING
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
+from support.etcd.counting import Counting
 from support.etcd.etcds import enable_users
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy
@@ -42,7 +49,7 @@ from support.services.executing import (
     start_operation,
     take,
 )
-from support.services.leases import TTL_S
+from support.services.leases import LEASE_S
 from support.services.sidecars import connected, program, task, worker_process
 from support.services.sidecars import place as place
 from support.services.sidecars import session as session
@@ -77,6 +84,29 @@ async def test_the_first_mark_wins_and_the_other_attempt_cleans_up(
     assert sorted(summary.won for summary in summaries) == [0, 1]
     assert sum(summary.lost for summary in summaries) == 1
     assert files(tmp_path) == [f"{records['0'].attempt}.out"]
+
+
+@pytest.mark.parametrize("characters", [1, 3 << 20])
+async def test_an_error_that_is_no_text_or_longer_than_a_frame_counts(
+    client: LossyClient,
+    session: LeaseSession,
+    etcd_config: EtcdConfig,
+    place: SidecarFolder,
+    tmp_path: Path,
+    characters: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("CRITICAL", "distop")  # pytest's processes cannot send each other such a name
+    argument = {"folder": str(tmp_path), "fail": {"0": 2}, "said": characters}
+    arg = await start_operation(client, "traced", argument, max_job_attempts=2, job_backoff_s=0.01)
+    taken = await take(client, arg, session)
+    with connected(place, etcd_config) as worker:
+        assert await task(worker, taken) == TaskSummary(won=1, failed=1)
+    keys = taken.run.keys
+    tried = (await read_tries(client, keys, (await client.scan(keys.prefix)).kvs))["0"]
+    assert tried.tries == 1
+    for said, number in ((tried.error, 1), ((await job_records(client, arg))["0"].error, 2)):
+        assert said.startswith(rf"JOB_CRASHED: OSError: try {number}\udcff")
 
 
 async def test_one_sidecar_starts_however_many_tasks_come_first(
@@ -171,7 +201,7 @@ async def test_tasks_go_on_when_their_sidecar_is_killed(
 
 def service(etcd: EtcdConfig, place: SidecarFolder, folder: Path) -> Child:
     """``distop sidecar``, as a service manager starts it."""
-    given = ["--folder", str(place.folder), "--lease-ttl", str(TTL_S)]
+    given = ["--folder", str(place.folder), "--lease-ttl", str(LEASE_S)]
     return Child(etcd, folder, "-m", "distop.cli.main", "sidecar", *given)
 
 
@@ -221,7 +251,7 @@ async def test_a_sealed_operation_reaches_its_tasks_at_once(
         running = task(worker, taken)
         await eventually(lambda: traces(tmp_path, "holds"))
         await set_state(client, arg, ABORTING)
-        summary = await asyncio.wait_for(running, 1)
+        summary = await asyncio.wait_for(running, 20)
     assert summary == TaskSummary(gone=3)
     assert files(tmp_path) == []
 
@@ -237,7 +267,7 @@ async def test_a_runner_that_is_gone_cancels_its_tasks(
             running = task(worker, taken)
             await eventually(lambda: traces(tmp_path, "holds"))
             await runner.close()
-            assert await asyncio.wait_for(running, 1) == TaskSummary(gone=1)
+            assert await asyncio.wait_for(running, 20) == TaskSummary(gone=1)
 
 
 async def test_a_flood_is_not_read_faster_than_etcd_takes_it(
@@ -261,7 +291,7 @@ async def test_a_flood_is_not_read_faster_than_etcd_takes_it(
             writer.write(wire.frame(wire.Marks(1, marks)))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(writer.drain(), 0.5)
-        assert 0 < sidecar.ledger.batcher.waiting < 3 * HIGH_WATER
+        assert await eventually(lambda: sidecar.ledger.batcher.waiting) < 3 * HIGH_WATER
         proxy.flow()
         frames, answered = wire.Frames(wire.FromSidecar), 0
         while answered < count:
@@ -317,6 +347,24 @@ async def test_a_sidecar_that_cannot_start_is_reported(etcd_config: EtcdConfig, 
         SidecarClient(place, broken)
 
 
+async def test_a_sidecar_that_accepts_no_connection_is_reported(
+    etcd_config: EtcdConfig, place: SidecarFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was halted, and its queue is full of those that have given up."""
+    monkeypatch.setattr(dial, "SEND_TIMEOUT_S", 1)
+    monkeypatch.setattr(dial, "START_TIMEOUT_S", 0.5)
+    lock = take_lock(place.serving_lock)
+    assert lock is not None
+    with os.fdopen(lock), socket.socket(socket.AF_UNIX) as halted:
+        halted.bind(str(place.socket))
+        halted.listen(0)
+        with socket.socket(socket.AF_UNIX) as waiting:
+            waiting.connect(str(place.socket))
+            dialled = asyncio.to_thread(SidecarClient, place, etcd_config.to_env())
+            with pytest.raises(SidecarUnavailable, match="no sidecar answers"):
+                await asyncio.wait_for(dialled, 20)
+
+
 async def test_a_sidecar_does_not_need_the_folder_that_its_task_has_python_in(
     etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -350,4 +398,23 @@ async def test_a_sidecar_that_a_task_starts_reads_its_password_itself(prefix: st
         await eventually(lambda: sidecars(client))
         worker.close()
         os.kill(sidecar_pid(place), signal.SIGKILL)
+        await client.close()
+
+
+async def test_a_sidecar_whose_user_has_lost_its_rights_does_not_storm_etcd(
+    prefix: str, tmp_path: Path
+) -> None:
+    with EtcdProcess(tmp_path / "etcd") as etcd:
+        enable_users(etcd, user="worker", password="secret", prefix=f"{prefix}.")
+        known = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, user="worker", password="secret")
+        client, refused = EtcdClient(known), Counting(replace(known, prefix="another"))
+        operation = OperationId("flights", "noop", 1)
+        oversight = Oversight(refused)
+        oversight.attach(Run(refused.keyspace.operation(operation), 1), Mock())
+        await eventually(lambda: refused.requests)
+        for _ in range(100):
+            await client.revision()
+        assert refused.requests < 20
+        await oversight.close()
+        await refused.close()
         await client.close()

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from distop.metastore.etcd.embedded import LOSSY_WARNING, EtcdProcess, find_etcdctl
+from support.processes import sockets_of
 
 pytestmark = pytest.mark.process
 
@@ -81,12 +82,6 @@ def test_it_listens_on_loopback_only(etcd: EtcdProcess) -> None:
         line.split()[3] == "0A" and line.split()[9] in sockets_of(etcd.pid)
         for line in Path(f"/proc/{etcd.pid}/net/tcp6").read_text().splitlines()[1:]
     )
-
-
-def sockets_of(pid: int) -> set[str]:
-    """The inodes of the sockets a process holds, as /proc/net/tcp names them."""
-    links = (os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir())
-    return {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
 
 
 def test_data_and_port_survive_a_restart(own_etcd: EtcdProcess) -> None:

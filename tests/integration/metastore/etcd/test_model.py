@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Compare, Delete, Get, Op, Put, Txn
 from distop.metastore.records.components import prefix_end
@@ -62,10 +64,12 @@ nested = st.builds(
 
 
 @pytest.fixture
-def etcd(etcd_config: EtcdConfig) -> Iterator[SyncEtcd]:
-    connected = SyncEtcd(etcd_config)
-    yield connected
-    connected.close()
+def etcd(tmp_path: Path, prefix: str) -> Iterator[SyncEtcd]:
+    """Of an etcd of its own: in a shared one leases of earlier tests end, and each counts a revision."""
+    with EtcdProcess(tmp_path) as process:
+        connected = SyncEtcd(EtcdConfig(endpoints=(process.endpoint,), prefix=prefix))
+        yield connected
+        connected.close()
 
 
 class _Both:

@@ -72,7 +72,7 @@ async def test_what_is_read_is_the_same(
         wanted = (Get(keys[0]), Get(prefix + b"none"), Get(keys[1], prefix + b"9", limit=1))
         for read in (await client.txn(Txn(then=wanted)), await client.read_at_once(wanted)):
             assert read.succeeded
-            assert read.revision == put.revision
+            assert read.revision >= put.revision  # leases of earlier tests may end meanwhile
             assert [[kv.value for kv in read.got(at)] for at in range(3)] == [[keys[0]], [], [keys[1]]]
             assert read.counts == (1, 0, 2)
         assert names == (["Txn"] * 2 if whether else ["Range"] * 3 + ["Txn"])

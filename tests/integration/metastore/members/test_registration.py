@@ -14,9 +14,8 @@ from distop.metastore.members.registration import registered
 from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.metastore.records.record import decode
 from support.etcd.proxy import Proxy
+from support.services.leases import LEASE_S
 from support.waiting import eventually
-
-TTL_S = 2
 
 
 async def keys(client: EtcdClient) -> list[str]:
@@ -27,7 +26,7 @@ async def keys(client: EtcdClient) -> list[str]:
 
 async def test_who_leaves_leaves_nothing(client: EtcdClient) -> None:
     record = own_record("a", "sidecar")
-    async with LeaseSession(client, TTL_S) as session, registered(client, session, record):
+    async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
         place = await client.get(client.keyspace.place("sidecar", record.host))
         assert decode(place.value, MemberRecord, place.key) == record
         assert len(await keys(client)) == 2
@@ -37,13 +36,13 @@ async def test_who_leaves_leaves_nothing(client: EtcdClient) -> None:
 async def test_the_place_of_one_whose_lease_ended_stays_until_another_takes_it(client: EtcdClient) -> None:
     record, following = own_record("a", "coordinator"), own_record("b", "coordinator")
     place = client.keyspace.place("coordinator", record.host)
-    async with LeaseSession(client, TTL_S) as session, registered(client, session, record):
+    async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
         await client.lease_revoke(session.lease_id)
-        await asyncio.wait_for(session.lost.wait(), 10)
+        await asyncio.wait_for(session.lost.wait(), 30)
     assert [one.partition(".")[0] for one in await keys(client)] == ["_places"]
     left = await client.get(place)
     assert left.lease
-    async with LeaseSession(client, TTL_S) as session, registered(client, session, following):
+    async with LeaseSession(client, LEASE_S) as session, registered(client, session, following):
         taken = await client.get(place)
         assert decode(taken.value, MemberRecord, place).id == "b"
         await client.lease_revoke(left.lease)  # the end of the first one's place is nothing to the second
@@ -53,13 +52,13 @@ async def test_the_place_of_one_whose_lease_ended_stays_until_another_takes_it(c
 
 async def test_one_that_nobody_misses_has_no_place(client: EtcdClient) -> None:
     record = own_record("a", "executor")
-    async with LeaseSession(client, TTL_S) as session, registered(client, session, record, missed=False):
+    async with LeaseSession(client, LEASE_S) as session, registered(client, session, record, missed=False):
         assert await keys(client) == ["_executors.a"]
 
 
 async def test_one_that_cannot_register_leaves_no_place(client: EtcdClient) -> None:
     await client.put(client.keyspace.installation, b"{}")
-    async with LeaseSession(client, TTL_S) as session:
+    async with LeaseSession(client, LEASE_S) as session:
         with pytest.raises(CorruptRecord):
             async with registered(client, session, own_record("a", "executor")):
                 pass

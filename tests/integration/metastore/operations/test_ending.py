@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from distop.errors import DistopError, LeadershipLost, OperationNotFound, OutcomeUnknown
+from distop.errors import CorruptRecord, DistopError, LeadershipLost, OperationNotFound, OutcomeUnknown
+from distop.metastore.backlog.batches import DONE, OrderingRecord
+from distop.metastore.etcd.client import Snapshot
 from distop.metastore.etcd.txn import MAX_OPS, Delete, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import Epoch, campaign, resign
@@ -24,6 +27,7 @@ from distop.metastore.operations.ending import (
     request_cancel,
     seal,
 )
+from distop.metastore.operations.retention import EVERY, prune, prune_after
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
@@ -33,6 +37,8 @@ from distop.metastore.records.operation import (
     CancelRecord,
     ErrorRecord,
     HistoryRecord,
+    SeriesEntry,
+    SeriesNote,
 )
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
@@ -496,3 +502,62 @@ async def test_collecting_survives_lost_replies(led: Led, fault: Fault) -> None:
     await collect(led.client, led.keys, op)
     assert led.client.spent
     assert await led.below(op) == []
+
+
+async def test_a_line_that_cannot_be_read_does_not_keep_the_whole_history(led: Led) -> None:
+    lines = [led.keys.history(OperationId("flights", "noop", number)) for number in range(1, 6)]
+    for at, key in enumerate(lines[1:], start=1):
+        await led.client.put(key, encode(HistoryRecord(outcome="success", finished_at=float(at))))
+    await led.client.put(lines[0], b"damaged")
+    assert await prune(led.client, led.keys, now=10.0, keep=1) == 3
+    left = await led.client.scan(led.keys.history_prefix, keys_only=True)
+    assert [kv.key for kv in left.kvs] == [lines[0], lines[4]]
+
+
+async def test_pruning_that_fails_does_not_make_an_end_seem_to_have_failed(led: Led) -> None:
+    """It goes on when the next operation ends."""
+    await led.client.put(led.keys.ordering, b"damaged")
+    with pytest.raises(CorruptRecord):
+        await prune(led.client, led.keys, now=10.0)
+    await prune_after(led.client, led.keys, OperationId("flights", "noop", EVERY), now=10.0)
+
+
+async def test_pruning_that_comes_late_takes_nothing_of_the_next_table_of_that_name(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8, B13: a batch of that one would be applied twice, or be late."""
+    keys, done = led.keys, b'{"outcome":"applied"}'
+    values = {
+        keys.history(OperationId("flights", "noop", 1)): encode(HISTORY),
+        keys.ordering: encode(OrderingRecord(remember=1)),
+        **{key: done for name in "ab" for key in (keys.applied(name), keys.unordered(DONE, name))},
+    }
+
+    async def remade() -> None:
+        for key, value in values.items():
+            await led.client.put(key, value)
+
+    await remade()
+    listed = led.client.scan
+
+    async def then_remade(prefix: bytes, **how: Any) -> Snapshot:
+        listing = await listed(prefix, **how)
+        await remade()
+        return listing
+
+    monkeypatch.setattr(led.client, "scan", then_remade)
+    await prune(led.client, keys, now=10.0, keep=0)
+    left = {key for key in values if (await led.client.get(key)).exists}
+    assert left == values.keys()
+    assert decode((await led.client.get(keys.ordering)).value, OrderingRecord).forgotten == ""
+
+
+async def test_a_series_that_a_newer_version_wrote_is_forgotten_with_its_last_line(led: Led) -> None:
+    entry = SeriesEntry(operation="flights/noop/1", started_at=1.0, finished_at=2.0)
+    note = SeriesNote(name="s", since=1.0, count=1, last=[entry])
+    line = HistoryRecord(outcome="success", finished_at=2.0, series=note)
+    await led.client.put(led.keys.history(OperationId("flights", "noop", 1)), encode(line))
+    pointer = b'{"version":1,"operation":"flights/noop/1","later":1}'
+    await led.client.put(led.keys.series("s"), pointer)
+    assert await prune(led.client, led.keys, now=10.0, keep=0) == 1
+    assert not (await led.client.get(led.keys.series("s"))).exists

@@ -5,26 +5,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from queue import Queue
+from threading import Event, current_thread
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient
+from distop.commit.cleanup import purge
 from distop.commit.layout.owner import take_folder
+from distop.coordinator import service
+from distop.coordinator.leading import drops
 from distop.errors import IncompatibleOperation, LocationInUse, LocationNotOwned, TableNotFound
-from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, LocationRecord, TableRecord
 from distop.metastore.tables.audit import audit_put
-from distop.metastore.tables.dropping import drop_table
+from distop.metastore.tables.dropping import drop_table, finish_drop
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
 from support.tables.nowhere import nowhere
+from support.waiting import eventually
 
 
 @pytest_asyncio.fixture
@@ -179,10 +186,11 @@ async def test_a_drop_that_was_interrupted_is_gone_on_with(
         assert not (await client.get(client.keyspace.dropped("t"))).exists
 
 
+@pytest.mark.parametrize("made_again", [True, False])
 async def test_a_drop_whose_reply_is_lost_takes_no_table_that_was_made_after_it(
-    client: LossyClient, etcd_config: EtcdConfig
+    client: LossyClient, etcd_config: EtcdConfig, made_again: bool
 ) -> None:
-    """P8: somebody else has finished the drop meanwhile, and made another table."""
+    """P8: somebody else has finished the drop meanwhile, and perhaps made another table."""
     await make_table(client)
     keys = client.keyspace.table("t")
     before = decode((await client.get(keys.table)).value, TableRecord)
@@ -192,7 +200,8 @@ async def test_a_drop_whose_reply_is_lost_takes_no_table_that_was_made_after_it(
         other = EtcdClient(etcd_config)
         try:
             await drop_table(other, keys, tombstone, audit, nothing)  # goes on with it
-            await make_table(other)
+            if made_again:
+                await make_table(other)
         finally:
             await other.close()
 
@@ -206,7 +215,85 @@ async def test_a_drop_whose_reply_is_lost_takes_no_table_that_was_made_after_it(
     client.meanwhile.append(lambda: asyncio.run(goes_on()))
     assert (await drop_table(client, keys, tombstone, audit, nothing)).uuid == before.uuid
     assert client.spent
-    assert (await client.get(keys.table)).exists
+    assert (await client.get(keys.table)).exists == made_again
+
+
+async def test_a_late_drop_takes_nothing_of_the_next_table_of_that_name(client: LossyClient) -> None:
+    """P8: while it removed files, somebody else finished it, made another table, and renamed that, whose
+    history is still to be moved."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    renamed = DropRecord(name="t", location="", uuid="another", renamed_to="u")
+    history = keys.history(OperationId("t", "noop", 1))
+
+    def tombstone(record: TableRecord) -> DropRecord:
+        return DropRecord(name="t", location=record.location, uuid=record.uuid)
+
+    async def nothing(record: DropRecord) -> None:
+        pass
+
+    async def is_slow(record: DropRecord) -> None:
+        await drop_table(client, keys, tombstone, audit, nothing)
+        await client.put(client.keyspace.dropped("t"), encode(renamed))
+        await client.put(history, b"{}")
+
+    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
+    await drop_table(client, keys, tombstone, audit, is_slow)
+    assert (await client.get(history)).exists
+    assert (await client.get(client.keyspace.dropped("t"))).value == encode(renamed)
+
+
+class Late(LossyClient):
+    """Somebody else finishes the rename of ``t`` before its history is read, and makes another table."""
+
+    record: DropRecord | None = None
+
+    async def get_range(self, start: bytes, end: bytes, **how: Any) -> RangePage:
+        keys, record = self.keyspace.table("t"), self.record
+        if start == keys.history_prefix and record is not None:
+            self.record = None
+            await finish_drop(self, keys, record, leave_nothing)
+            await make_table(self)
+            await self.put(keys.history(OperationId("t", "noop", 1)), b"another")
+        return await super().get_range(start, end, **how)
+
+
+async def leave_nothing(record: DropRecord) -> None:
+    pass
+
+
+async def test_a_rename_that_comes_late_moves_nothing_of_the_next_table_of_that_name(
+    etcd_config: EtcdConfig,
+) -> None:
+    """P8: the history of the renamed table gets no lines of that one, which would lose them."""
+    client = Late(etcd_config)
+    await make_table(client, "u")
+    old, new = client.keyspace.table("t"), client.keyspace.table("u")
+    table = decode((await client.get(new.table)).value, TableRecord)
+    record = DropRecord(name="t", location="", uuid=table.uuid, renamed_to="u")
+    await client.put(client.keyspace.dropped("t"), encode(record))
+    await client.put(old.history(OperationId("t", "noop", 1)), b"its own")
+    client.record = record
+    await finish_drop(client, old, record, leave_nothing)
+    assert (await client.get(old.history(OperationId("t", "noop", 1)))).value == b"another"
+    assert (await client.get(new.history(OperationId("u", "noop", 1)))).value == b"its own"
+    await client.close()
+
+
+@pytest.mark.parametrize("purge", [False, True])
+async def test_only_the_table_that_is_meant_is_dropped(sdk: AsyncClient, tmp_path: Path, purge: bool) -> None:
+    """P8: a repeated call takes no table that was made after the first one, whatever runs on that."""
+    before = await sdk.create_table("t", str(tmp_path / "before"))
+    await sdk.drop_table("t")
+    after = await sdk.create_table("t", str(tmp_path / "after"))
+    running = await sdk.start("t", "noop", {"partitions": 1})
+    with pytest.raises(TableNotFound, match="another one by now"):
+        await sdk._call("DropTable", name="t", uuid=before.uuid, purge=purge)
+    await sdk.cancel(running.name)
+    await sdk.wait(running.name)
+    await sdk._call("DropTable", name="t", uuid=after.uuid, purge=purge)
+    with pytest.raises(TableNotFound):
+        await sdk.get_table("t")
 
 
 class Overtaken(LossyClient):
@@ -253,3 +340,51 @@ async def test_a_lost_reply_drops_once(client: LossyClient, fault: Fault) -> Non
     assert client.spent
     assert await keys_below(client) == []
     assert len((await client.scan(client.keyspace.audit_prefix)).kvs) == 1
+
+
+async def test_a_purge_that_hangs_hangs_where_the_coordinator_expects_it(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G5: in a thread for storage, which neither delays its end nor other calls."""
+    found, released = Queue[str](), Event()
+
+    def hangs(*_: object) -> bool:
+        found.put(current_thread().name)
+        return released.wait(60)
+
+    monkeypatch.setattr(purge, "purge", hangs)
+    monkeypatch.setattr(drops, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(drops, "PURGING_S", 0.2)
+    record = DropRecord(name="gone", location=str(tmp_path / "gone"), uuid="u", purge=True)
+    try:
+        async with running(config_of(etcd_config)):
+            await client.put(client.keyspace.dropped("gone"), encode(record))
+            await eventually(found.qsize)
+            assert found.get().startswith(service.WORKING)
+    finally:
+        released.set()
+
+
+async def test_purges_that_hang_keep_no_drop_from_being_finished(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G5: however many hang, those after them have their turns."""
+    released = Event()
+    monkeypatch.setattr(purge, "purge", lambda *_: released.wait(60))
+    monkeypatch.setattr(drops, "LOOK_EVERY_S", 0.05)
+    monkeypatch.setattr(drops, "PURGING_S", 0.1)
+    monkeypatch.setattr(drops, "AT_ONCE", 1)
+    hangs, last = client.keyspace.dropped("a"), client.keyspace.dropped("z")
+    try:
+        async with running(config_of(etcd_config)):
+            for name, key in (("a", hangs), ("z", last)):
+                place = str(tmp_path / name)
+                await client.put(key, encode(DropRecord(name=name, location=place, purge=key is hangs)))
+
+            async def finished() -> bool:
+                return not (await client.get(last)).exists
+
+            await eventually(finished)
+            assert (await client.get(hangs)).exists
+    finally:
+        released.set()

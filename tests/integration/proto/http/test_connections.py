@@ -23,7 +23,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     for _ in range(20 if large else 0):
         await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
-    await send({"type": "http.response.body", "body": b"xxxxx"})
+    whole = bytes(20 << 20) if scope["path"] == "/whole" else b""
+    await send({"type": "http.response.body", "body": whole + b"xxxxx"})
 
 
 @asynccontextmanager
@@ -116,6 +117,23 @@ async def test_who_does_not_take_the_answer_is_closed(monkeypatch: pytest.Monkey
         assert await reader.read(1)  # the answer has begun, and comes no further
         await eventually(lambda: not server.server_state.connections)
         await eventually(lambda: not server.server_state.tasks)
+
+
+async def test_who_takes_the_answer_slowly_gets_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time to ask again begins when the answer has been taken, and not when it has been written."""
+    monkeypatch.setattr(connections, "HEADER_S", 0.2)
+    async with page() as (server, port), opened(port, limit=1) as (reader, writer):
+        writer.write(HELLO.replace(b"GET /", b"GET /whole"))
+        assert await reader.read(1)  # the answer has begun
+        async with opened(port) as (later, _):
+            await ended(later)
+        assert len(server.server_state.connections) == 1
+        taken = 0
+        async with asyncio.timeout(15.0):
+            while not (piece := await reader.read(1 << 20)).endswith(b"xxxxx\r\n0\r\n\r\n"):
+                assert piece
+                taken += len(piece)
+        assert taken > 19 << 20
 
 
 async def test_large_headers_are_refused() -> None:

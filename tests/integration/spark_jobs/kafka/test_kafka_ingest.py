@@ -423,6 +423,10 @@ def test_options_of_files_are_refused(ingesting: Ingesting, topic: KafkaTopic) -
         with pytest.raises(InvalidArgument) as refused:
             ingesting.start(kafka=topic.argument(), **more)
         assert refused.value.details["field"] in more
+    for more in ({"decimal_point": ","}, {"quote": ","}):
+        with pytest.raises(InvalidArgument, match="are the same character") as refused:
+            ingesting.start(kafka=topic.argument(format="csv"), header=["id"], **more)
+        assert refused.value.details["field"] in more
     wrong: dict[str, dict[str, Any]] = {
         "kafka.servers": {"servers": "localhost"},
         "kafka.topic": {"topic": "a/b"},

@@ -23,6 +23,7 @@ from distop.spark_jobs.landing.tables import Landings
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.services.whole import coordinated, write_csv
+from support.sources.s3 import S3
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
@@ -179,6 +180,19 @@ async def test_backfill_approves_the_batch_it_names_and_no_other(dock: Dock) -> 
     (dock.folder / "_BACKFILL").touch()
     assert (await dock.look()).controls == ["_BACKFILL"]
     assert await eventually(lambda: awaiting(dock, "c"))
+
+
+async def test_an_empty_backfill_on_s3_approves_the_batch_that_waits(
+    dock: Dock, s3_in_environment: S3
+) -> None:
+    """B12, B7: S3 refuses to read a range of an empty object."""
+    s3 = s3_in_environment
+    await validated(dock)
+    s3.fs.pipe(f"{s3.bucket}/t/_BACKFILL", b"")
+    report = await dock.look(Landing(dock.client, "t", f"{s3.url}/t", type="noop"))
+    assert (report.controls, report.problems) == (["_BACKFILL"], {})
+    assert s3.names() == []
+    assert await eventually(lambda: awaiting(dock, "b"))
 
 
 async def test_a_backfill_with_nothing_to_approve_is_taken_away(dock: Dock) -> None:
@@ -475,3 +489,20 @@ async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Pat
     reports = await blocking(landings.poll)
     assert (reports["u"].published, reports["missing"].published) == (["1"], ["1"])
     assert await blocking(Landings(dock.client, str(tmp_path / "nowhere")).poll) == {}
+
+
+async def test_names_and_files_that_nobody_can_read_keep_no_other_table_waiting(
+    dock: Dock,
+) -> None:
+    """U3: they are reported, in letters that can be printed."""
+    await dock.sdk.create_table("other", nowhere())
+    dock.drop("t/caf\udce9")  # the byte E9, which is no UTF-8
+    dock.drop("t/fine")
+    dock.drop("other/1")
+    dock.control("t/_config/deep.json", "[" * 90_000)
+    landings = Landings(dock.client, str(dock.folder), type="noop")
+    reports = await blocking(landings.poll)
+    assert reports["other"].published == ["1"]
+    assert set(reports["t"].problems) == {"caf\\udce9", "_config/deep.json"}
+    (dock.folder / "t/_config/deep.json").unlink()
+    assert (await blocking(landings.poll))["t"].published == ["fine"]

@@ -226,6 +226,7 @@ def test_ls(service: FakeService, address: str) -> None:
     assert "flights/noop/3" not in shown.stdout
     assert "more items exist" in shown.stderr
     assert "no operations" in run("ls", "other", address=address).stderr
+    assert {call.page_size for call in service.calls["list"]} == {3, 101}
 
 
 def test_show(service: FakeService, address: str) -> None:
@@ -333,6 +334,29 @@ def test_show_has_a_line_for_each_broken_rule(service: FakeService, address: str
     assert "violations" not in shown
     told = document(run("show", HELD, "-o", "json", address=address))
     assert [rule["rows"] for rule in told["facts"]["violations"]] == [1200, 1]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "text",
+        [1.5],
+        {"name": "s"},
+        [{"rule": "r", "rows": "many", "partitions": 1, "most": {}}],
+        [{"rule": "r", "rows": 1, "partitions": 1, "most": {"m": [2]}}],
+    ],
+)
+def test_facts_of_any_shape_are_shown(service: FakeService, address: str, odd: Any) -> None:
+    """A type may give its facts the names of distop's own."""
+    names = "failedPartitions", "rows", "series", "violatedRules", "violations"
+    done = pb.Operation(name=HELD, table="flights", type="mine", state=pb.SUCCEEDED)
+    done.facts_json = json.dumps(dict.fromkeys(names, odd))
+    service.world.add(done)
+    shown = run("show", HELD, address=address)
+    assert shown.exit_code == 0
+    for name in names:
+        assert name in shown.stdout or (name == "failedPartitions" and isinstance(odd, dict))
+    assert run("ls", address=address).exit_code == 0
 
 
 def test_drop(service: FakeService, address: str) -> None:

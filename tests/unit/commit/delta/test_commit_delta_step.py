@@ -222,6 +222,28 @@ def test_a_table_that_has_moved_is_refused_where_that_was_asked_for(disk: World)
     assert ids(disk) == [1, 2]
 
 
+def test_columns_are_added_to_a_table_that_must_be_without_files(disk: World) -> None:
+    """C3, C4, P6: the version that adds them is not held against the step, also not after a crash."""
+    write_deltalake(f"{disk.url}/table", ROWS.empty_table(), partition_by=["kind"])
+    wider: str = Schema.from_arrow(ROWS.append(pa.field("fare", pa.float64()))).to_json()
+    options: dict[str, Any] = {"schema": wider, "adds": ["fare"], "expected_version": 0}
+    step = commit_of(disk, staged(disk, "1", [1]), **options)
+    checks = iter([None])
+
+    def second_fails() -> None:
+        if next(checks, LeadershipLost) is LeadershipLost:
+            raise LeadershipLost
+
+    with pytest.raises(LeadershipLost):
+        step.execute(replace(operation(disk), check=second_fails))
+    assert (table_of(disk).version(), ids(disk)) == (1, [])
+    for _ in range(2):
+        step.execute(operation(disk))
+    assert (table_of(disk).version(), ids(disk)) == (2, [1])
+    with pytest.raises(StepConflict, match="is at version 2, the operation began on 0"):
+        commit_of(disk, staged(disk, "2", [2]), **options).execute(operation(disk, 2))
+
+
 def test_files_that_do_not_fit_are_refused(disk: World) -> None:
     """U3: for good."""
     commit_of(disk, staged(disk, "1", [1])).execute(operation(disk, 1))

@@ -17,6 +17,7 @@ import pytest
 
 from distop.cli.options.services import AllowOptions
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.commit.files import credentials
 from distop.commit.files.allowed import (
     ENDPOINTS,
     LOCATIONS,
@@ -33,7 +34,7 @@ from distop.commit.files.storage import delta_options, file_system, io_propertie
 from distop.commit.files.web import may_connect
 from distop.commit.layout.model import Layout, file_io
 from distop.coordinator.api.new_table import check_options
-from distop.errors import InvalidArgument, NotAllowed
+from distop.errors import InvalidArgument, NotAllowed, Unavailable
 from distop.executor.launch.spark_task import SparkTask
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.operation import OperationArg
@@ -260,6 +261,16 @@ def test_the_endpoint_of_a_catalog_is_its_own(monkeypatch: pytest.MonkeyPatch) -
         EtcdCatalog("mine", **properties).close()
     assert opened_with(storage_from(properties))
     assert lists()[ENDPOINTS] == "http://minio:9000"
+
+
+def test_a_name_server_that_gave_no_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SOURCES, "")
+    answers = iter([set[str](), {"8.8.8.8"}])
+    monkeypatch.setattr(credentials, "addresses", lambda _: next(answers))
+    storage = {"endpoint_url": "https://asked-again.example.com", "key": "k", "secret": "s"}
+    with pytest.raises(Unavailable, match=r"asked-again\.example\.com"):
+        opened_with(storage)
+    assert opened_with(storage) == opened_with(storage)
 
 
 def test_a_listed_endpoint_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,14 @@ def test_what_user_code_raised_is_read_back(tmp_path: Path) -> None:
     assert (first.partition, first.attempt, first.error) == ("p/1", "7-1", "KeyError: 'boom'")
     assert "in_user_code" in first.trace
     assert (second.partition, second.error) == ("", "KeyError: 'hook'")
+
+
+def test_a_file_name_that_is_no_text_is_shown_as_text(tmp_path: Path) -> None:
+    operation = arg(tmp_path)
+    keep_trace(operation, FileNotFoundError(os.fsdecode(b"\xff.csv")))
+    (found,) = kept(operation)
+    assert found.error == r"FileNotFoundError: \udcff.csv"
+    assert found.trace.rstrip().endswith(found.error)
 
 
 def test_they_are_bounded_however_many_jobs_fail(tmp_path: Path) -> None:

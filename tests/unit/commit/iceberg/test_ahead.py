@@ -52,6 +52,24 @@ def written(table: Table, *updates: Any) -> None:
     table.head = KeyValue(table.head.key, encode(moved), table.head.mod_revision + 1, 1)
 
 
+def test_a_head_that_is_named_otherwise_is_followed(tmp_path: Path) -> None:
+    """Such as one of Hadoop's catalog that was registered: its successors are counted from zero."""
+    table = new_table(tmp_path)
+    table.publish(operation(table, 0, None, "1"))
+    named = Path(head_of(table.head).metadata_location.removeprefix("file://"))
+    backup = Head(
+        metadata_location=f"file://{named.rename(named.with_name('v12.metadata.json'))}",
+        snapshot_id=head_of(table.head).snapshot_id,
+    )
+    table.head = backed_up = KeyValue(table.head.key, encode(backup), table.head.mod_revision + 1, 1)
+    for start in (10, 20):
+        table.publish(operation(table, start, str(start // 10), str(start // 10 + 1)))
+    found = ahead_of(table, backed_up, str(table.iceberg().metadata.table_uuid))
+    assert found is not None
+    assert found.location == head_of(table.head).metadata_location
+    assert [one.rows for one in found.publications] == [10, 10]
+
+
 def test_what_was_published_since_is_told_in_order(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.publish(operation(table, 0, None, "1"))

@@ -14,9 +14,10 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import load_metadata
+from distop.commit.layout.model import Layout, load_metadata
 from distop.errors import CorruptRecord
-from support.tables.publishing import Table, new_table, rows
+from distop.spark_jobs.tables.snapshot import open_snapshot
+from support.tables.publishing import Table, drop_partitioning, new_table, rows
 
 
 def manifests(table: Table) -> list[ManifestFile]:
@@ -97,6 +98,18 @@ def test_what_an_overwrite_removed_does_not_come_back_by_merging(tmp_path: Path)
     assert table.ids() == [100, *range(200, 206)]
 
 
+def test_manifests_of_a_partition_column_that_was_dropped_are_merged(tmp_path: Path) -> None:
+    """P4: and their files stay in their partitions."""
+    table = new_table(tmp_path, ["kind"], **{"commit.manifest.min-count-to-merge": "3"})
+    append(table, 3)
+    drop_partitioning(table)
+    table.publish(table.staged([rows(3, 1).select(["id"])]))
+    assert sorted(m.existing_files_count or 0 for m in manifests(table)) == [0, 3]
+    kinds = [e.data_file.partition[0] for e in entries(table) if e.data_file.spec_id == 0]
+    assert sorted(kinds) == ["k0", "k1", "k2"]
+    assert table.ids() == [0, 1, 2, 3]
+
+
 # -- metadata files ----------------------------------------------------------------------------------
 
 
@@ -163,3 +176,16 @@ def test_a_foreign_program_writes_on_after_a_merge(tmp_path: Path) -> None:
     assert table.iceberg().scan().to_arrow().schema.field("id").type == pa.int64()
     assert table.iceberg().inspect.files().num_rows == 5
     assert table.iceberg().inspect.entries().num_rows == 5
+
+
+def test_partitions_of_numbers_are_these_very_numbers(tmp_path: Path) -> None:
+    """P14: readers take the values of rows from manifests, which are written again as they were."""
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    layout = Layout.create(schema, ["x"], {"commit.manifest.min-count-to-merge": "2"})
+    table = Table("flights", f"file://{tmp_path}/flights", layout)
+    values = [0.1, 1e300, -1 / 3, 0.5]
+    for number, value in enumerate(values):
+        table.publish(table.staged([pa.record_batch({"id": [number], "x": [value]}, schema=schema)]))
+    snapshot = open_snapshot(table.record().metadata_location)
+    assert {file.partition[0] for file in snapshot.plan_files()} == set(values)
+    assert [len(snapshot.plan_files(f"x = {value:f}")) for value in (0.1, 0.5, 0.25)] == [1, 1, 0]

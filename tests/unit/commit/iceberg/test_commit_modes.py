@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestEntryStatus
+from pyiceberg.table.update import RemoveSchemasUpdate, SetSnapshotRefUpdate
 
 from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.branch_steps import IcebergPublishBranch
+from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.modes import (
     IcebergAppendIfEmpty,
     IcebergAppendOrIgnore,
     IcebergOverwritePartitions,
 )
+from distop.commit.iceberg.rollback import IcebergRollback
+from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.watermarks import WatermarkStep
-from distop.commit.layout.model import Layout
+from distop.commit.layout.model import Layout, file_io
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
-from distop.metastore.etcd.txn import unchanged
+from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
 from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.record import encode
+from distop.metastore.records.table import Head
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots
 from support.tables.maintaining import Run
-from support.tables.publishing import ROWS, Staged, Table, new_table, rows
+from support.tables.publishing import ROWS, Staged, Table, drop_partitioning, new_table, rows
 
 
 def of_kinds(start: int, *kinds: str | None) -> pa.RecordBatch:
@@ -166,13 +174,6 @@ def test_files_of_another_partitioning_are_refused(tmp_path: Path) -> None:
     evolved = catalogless.model_copy(
         update={"partition_specs": [*catalogless.partition_specs, other], "default_spec_id": 1}
     )
-    from distop.commit.iceberg.metadata_files import TableFile
-    from distop.commit.iceberg.snapshots import Draft
-    from distop.commit.layout.model import file_io
-    from distop.metastore.etcd.txn import KeyValue
-    from distop.metastore.records.record import encode
-    from distop.metastore.records.table import Head
-
     location = Draft(file_io(table.location), TableFile.of(evolved, table.record().metadata_location)).write()
     table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)
     table.layout = Layout.of(evolved)
@@ -180,6 +181,100 @@ def test_files_of_another_partitioning_are_refused(tmp_path: Path) -> None:
         table.publish(table.staged([rows(0, 1)]), IcebergOverwritePartitions())
     table.publish(table.staged([rows(50, 1)]), IcebergOverwrite())
     assert table.ids() == [50]
+
+
+def ids_alone(start: int, count: int = 1) -> pa.RecordBatch:
+    """Rows without a kind."""
+    return rows(start, count).select(["id"])
+
+
+def test_files_partitioned_by_a_column_that_was_dropped_are_overwritten(tmp_path: Path) -> None:
+    """P5: its type is known from an earlier schema; the snapshot tells which files went."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([rows(0, 6)]))
+    drop_partitioning(table)
+    table.publish(table.staged([ids_alone(10)]))
+    with pytest.raises(PreconditionFailed, match="partition spec 0"):
+        table.publish(table.staged([ids_alone(20)]), IcebergOverwritePartitions())
+    facts = table.publish(table.staged([ids_alone(20)]), IcebergOverwrite()).facts
+    assert (facts["removedFiles"], facts["removedRows"]) == (4, 7)
+    assert table.ids() == [20]
+    snapshot = table.iceberg().current_snapshot()
+    assert snapshot is not None
+    io = table.iceberg().io
+    gone = [
+        entry.data_file.partition[0]
+        for manifest in snapshot.manifests(io)
+        if manifest.partition_spec_id == 0
+        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
+    ]
+    assert sorted(gone) == ["k0", "k1", "k2"]
+
+
+def test_a_branch_partitioned_by_a_column_that_was_dropped_is_rebased(tmp_path: Path) -> None:
+    """P7: its files become files of the table, in the partitions that they were written to."""
+    table = new_table(tmp_path, ["kind"])
+    table.publish(table.staged([rows(0, 6)]))
+    ahead = table.staged([rows(100, 3)])
+    ahead.arg.argument["branch"] = "b"
+    table.publish(ahead)
+    drop_partitioning(table)
+    table.publish(table.staged([ids_alone(10)]))
+    table.publish(table.start(0), IcebergPublishBranch({"branch": "b", "onConflict": "rebase"}))
+    assert table.ids() == [*range(6), 10, *range(100, 103)]
+    partitions = {
+        task.file.partition[0] for task in table.iceberg().scan(row_filter="id >= 100").plan_files()
+    }
+    assert partitions == {"k0", "k1", "k2"}
+
+
+def test_branches_keep_the_settings_that_another_program_gave_them(tmp_path: Path) -> None:
+    """P14: how long their snapshots are kept, whatever moves them."""
+    table = new_table(tmp_path)
+    for start in range(2):
+        table.publish(table.staged([rows(start, 1)]))
+    first = table.iceberg().metadata.snapshots[0].snapshot_id
+    given: dict[str, Any] = {"min-snapshots-to-keep": 5, "max-snapshot-age-ms": 6, "max-ref-age-ms": 7}
+    named: dict[str, Any] = {"type": "branch", "snapshot-id": table.record().snapshot_id, **given}
+    draft = Draft(file_io(table.location), TableFile.read(table.record().metadata_location))
+    location = draft.write(*(SetSnapshotRefUpdate(**named, **{"ref-name": name}) for name in ("main", "b")))
+    head = Head(metadata_location=location, snapshot_id=table.record().snapshot_id)
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+
+    def settings(name: str) -> dict[str, Any]:
+        ref = table.iceberg().metadata.refs[name]
+        return ref.model_dump(by_alias=True, exclude={"snapshot_id", "snapshot_ref_type"})
+
+    ahead = table.staged([rows(100, 1)])
+    ahead.arg.argument["branch"] = "b"
+    table.publish(ahead)
+    assert (settings("main"), settings("b")) == (given, given)
+    table.publish(table.start(0), IcebergPublishBranch({"branch": "b"}))
+    assert settings("main") == given
+    back = {"snapshotId": str(first), "expectedSnapshotId": str(table.record().snapshot_id)}
+    table.publish(table.start(0), IcebergRollback({**back, "watermarks": "keep"}))
+    assert settings("main") == given
+    table.publish(table.staged([rows(200, 1)]))
+    assert (table.ids(), settings("main")) == ([0, 200], given)
+
+
+def test_a_spec_whose_schema_was_removed_is_neither_written_nor_in_the_way(tmp_path: Path) -> None:
+    """U3: another program has removed the only schema with its column; appends go on."""
+    table = new_table(tmp_path, ["kind"], **{"commit.manifest.min-count-to-merge": "2"})
+    for start in range(4):
+        table.publish(table.staged([rows(start, 1)]))
+    drop_partitioning(table)
+    draft = Draft(file_io(table.location), TableFile.read(table.record().metadata_location))
+    gone = [one.schema_id for one in draft.base.schemas if one.schema_id != draft.base.current_schema_id]
+    removed: dict[str, Any] = {"schema-ids": gone}
+    location = draft.write(RemoveSchemasUpdate(**removed))
+    head = Head(metadata_location=location, snapshot_id=table.record().snapshot_id)
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+    for start in range(10, 14):
+        table.publish(table.staged([ids_alone(start)]))
+    assert table.ids() == [*range(4), *range(10, 14)]
+    with pytest.raises(PreconditionFailed, match="partition spec 0, which uses a column that none"):
+        table.publish(table.staged([ids_alone(20)]), IcebergOverwrite())
 
 
 def test_what_others_did_to_other_partitions_is_built_upon(tmp_path: Path) -> None:

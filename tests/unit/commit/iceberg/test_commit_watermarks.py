@@ -37,6 +37,8 @@ def test_the_order_is_a_strict_total_one(a: str, b: str, c: str) -> None:
         ("b", "a10"),
         ("a", "99"),
         ("99999999999999999999999", "99999999999999999999998"),
+        (f"1{5000 * '0'}", 5000 * "9"),
+        (f"part-1{5000 * '0'}", f"part-{5000 * '9'}"),
     ],
 )
 def test_numbers_in_watermarks_count_as_numbers(new: str, old: str) -> None:

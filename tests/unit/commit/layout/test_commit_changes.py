@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyiceberg.types import LongType, NestedField
 
+from distop.commit.altering import altered
+from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.layout.changes import changed_columns, parse_changes
+from distop.commit.layout.evolution import evolved
 from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
+from distop.commit.layout.sizes import MAX_ID
 from distop.errors import InvalidArgument
+from distop.metastore.records.table import TableRecord
+from support.tables.publishing import Table
 
-SCHEMA = Layout.create(
-    parse_schema(["id: int not null", "fare: decimal(4,2)", "note: string", "f: float"])
-).schema
+LAYOUT = Layout.create(parse_schema(["id: int not null", "fare: decimal(4,2)", "note: string", "f: float"]))
+SCHEMA = LAYOUT.schema
 
 
 def changed(*changes: dict[str, Any]) -> list[str]:
@@ -64,9 +74,77 @@ def test_what_cannot_be_is_refused_by_its_number(change: dict[str, Any], says: s
     assert caught.value.details["field"] == "changes[1]"
 
 
+def test_a_table_may_have_no_ids_left_for_columns() -> None:
+    """U3: another program has given the last one."""
+    add = parse_changes([{"change": "add", "column": "x", "type": "long"}])
+    assert changed_columns(SCHEMA, add, MAX_ID - 1).highest_field_id == MAX_ID
+    with pytest.raises(InvalidArgument, match="no more of them"):
+        changed_columns(SCHEMA, add, MAX_ID)
+    with pytest.raises(InvalidArgument, match="no more of them"):
+        evolved(replace(LAYOUT, last_column_id=MAX_ID), [NestedField(1, "x", LongType())])
+
+
 def test_the_last_column_stays() -> None:
     names = ["id", "fare", "note", "f"]
     with pytest.raises(InvalidArgument, match="the only one"):
         changed(*({"change": "drop", "column": name} for name in names))
     with pytest.raises(InvalidArgument, match="0 changes"):
         changed()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        [{"change": "add", "column": "t_day", "type": "int"}],
+        [{"change": "rename", "column": "id", "to": "t_day"}],
+        [
+            {"change": "rename", "column": "kind", "to": "old"},
+            {"change": "add", "column": "kind", "type": "string"},
+        ],
+        [
+            {"change": "partition_by", "terms": ["kind"]},
+            {"change": "add", "column": "t_day", "type": "int"},
+        ],
+    ],
+)
+def test_no_column_gets_the_name_of_a_partition_field(tmp_path: Path, changes: list[dict[str, Any]]) -> None:
+    """P14: Iceberg's Java library reads no table where another column has it, in any of its partitionings."""
+    columns = parse_schema(["id: long", "t: timestamp", "kind: string"])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, ["day(t)", "kind"]))
+    table.publish(table.start(0), IcebergOverwrite())
+    record = TableRecord(name="flights", location=table.location)
+    with pytest.raises(InvalidArgument, match="the name of a partition field"):
+        altered(record, table.record(), parse_changes(changes))
+    new = NestedField(9, "t_day", LongType())
+    with pytest.raises(InvalidArgument, match="'t_day' would have the name of a partition field"):
+        evolved(table.layout, [new])
+    head = table.record()
+    for free in (
+        {"change": "partition_by", "terms": ["day(t)"]},
+        {"change": "drop", "column": "kind"},
+        {"change": "add", "column": "kind", "type": "int"},
+    ):
+        made = altered(record, head, parse_changes([free]))
+        assert made.head is not None
+        head = made.head
+
+
+def test_columns_that_a_delta_table_got_in_an_earlier_attempt_are_no_error(tmp_path: Path) -> None:
+    """U3: however their types are spelled; what is wrong is named by its position in the call."""
+    write_deltalake(tmp_path, pa.table({"id": [1]}))
+    record = TableRecord(name="t", location=f"file://{tmp_path}", format="delta")
+    again = [
+        {"change": "add", "column": "fare", "type": "decimal(9, 2)"},
+        {"change": "add", "column": "n", "type": "Long"},
+    ]
+    properties = {"change": "properties", "set": {"owner": "ada"}}
+    for _ in range(2):
+        made = altered(record, None, parse_changes([*again, properties]))
+        assert made.schema is not None
+        assert [str(one.field_type) for one in made.schema.columns] == ["long", "decimal(9, 2)", "long"]
+        assert made.record.options["properties"] == {"owner": "ada"}
+    assert DeltaTable(tmp_path).version() == 1
+    for wrong in ("int", "long not null", "lnog"):
+        with pytest.raises(InvalidArgument) as caught:
+            altered(record, None, parse_changes([*again, {"change": "add", "column": "n", "type": wrong}]))
+        assert caught.value.details["field"] == "changes[2]"

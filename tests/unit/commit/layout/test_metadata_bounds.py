@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from distop.commit.iceberg import metadata_files
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.layout import metadata
 from distop.commit.layout.model import Layout, load_metadata
 from distop.errors import CorruptRecord
-from support.tables.publishing import ROWS
+from support.tables.publishing import ROWS, new_table, rows
 
 CANARY = "canary5b1e"
 MISTAKES = 1_000_000
@@ -89,3 +90,24 @@ def test_packed_metadata_is_read(tmp_path: Path) -> None:
     made = Layout.create(ROWS, []).new_metadata("/t", now=1.0)
     (path := tmp_path / "t.gz.metadata.json").write_bytes(gzip.compress(made.model_dump_json().encode()))
     assert load_metadata(str(path)) == TableFile.read(str(path)).metadata == made
+
+
+def test_of_what_was_written_a_few_files_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounded in number and in bytes: the last ones that fit."""
+    monkeypatch.setattr(metadata_files, "_written", {})
+    table = new_table(tmp_path)
+    for start in range(4):
+        table.publish(table.staged([rows(start, 1)]))
+    written = metadata_files._written
+    assert len(written) > 2
+    for file in written.values():
+        assert file._size == Path(str(file.location).removeprefix("file://")).stat().st_size
+    last = written[table.record().metadata_location]
+    monkeypatch.setattr(metadata_files, "MAX_REMEMBERED_BYTES", 2 * last._size)
+    last.remember(f"{tmp_path}/again.metadata.json")
+    assert list(written) == [last.location, f"{tmp_path}/again.metadata.json"]
+    monkeypatch.setattr(metadata_files, "MAX_REMEMBERED_BYTES", last._size - 1)
+    last.remember(f"{tmp_path}/too-large.metadata.json")
+    assert list(written) == [last.location, f"{tmp_path}/again.metadata.json"]

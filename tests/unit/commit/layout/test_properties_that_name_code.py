@@ -111,8 +111,9 @@ def test_names_of_kinds_that_nobody_knows_are_refused(name: str) -> None:
 def test_others_are_kept() -> None:
     notes = ["owner", "comment", "user.cost-centre", "write.format.default", "commit.retry.num-retries"]
     notes += ["write.parquet.compression-codec", "history.expire.max-snapshot-age-ms", "distop.note"]
-    notes += ["write.object-storage.enabled", "schema.name-mapping.default", "format-version", "gc.enabled"]
-    check_properties(dict.fromkeys(notes, "x"))
+    notes += ["write.object-storage.enabled", "format-version", "gc.enabled"]
+    mapping = {"schema.name-mapping.default": '[{"field-id": 1, "names": ["id"]}]'}
+    check_properties(dict.fromkeys(notes, "x") | mapping)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,28 @@ def test_no_marker_stands_beside_a_part_of_an_operation(tree: PlainTable, mode: 
     assert fs.cat_file(f"{root}/_SUCCESS") == b"t/ingest/2"
 
 
+def test_an_abort_leaves_nothing_in_use(tree: PlainTable) -> None:
+    """C7, C10: what is not counted as undone keeps the operation from being swept."""
+    arg, steps = tree.planned(rows(0, 30))
+    tree.execute(arg, steps)
+    assert tree.undo(arg, steps) == []
+    assert tree.names() == []
+    tree.publish(rows(0, 30))
+    arg, steps = tree.planned(rows(30, 30))
+    tree.execute(arg, steps)
+    assert tree.undo(arg, steps) == [], "the marker of the first operation is lost, and not in use"
+    assert tree.ids() == list(range(30))
+
+
+def test_a_tree_without_partitions_is_as_before_after_an_abort(tmp_path: Path) -> None:
+    """C7, C10: its folder holds the folders of all operations."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {}, ())
+    arg, steps = tree.planned(rows(0, 30))
+    tree.execute(arg, steps)
+    assert tree.undo(arg, steps) == []
+    assert tree.names() == []
+
+
 def test_marker_then_folders_then_renames_then_deletions_then_the_marker(tmp_path: Path) -> None:
     """C7, C16: what replaces is there before what is replaced goes; all are steps of the log."""
     tree = PlainTable(f"file://{tmp_path}/tree", {})

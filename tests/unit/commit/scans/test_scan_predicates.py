@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from datetime import date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.expressions import (
+    AlwaysTrue,
     And,
     BooleanExpression,
     EqualTo,
@@ -48,8 +51,12 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from distop.commit.layout.model import Layout, file_io, load_metadata
+from distop.commit.scans.pages import planned, whole
 from distop.commit.scans.predicates import read_filter
+from distop.commit.scans.scan import Scan, Wanted
 from distop.errors import InvalidArgument
+from support.tables.publishing import Table
 
 SCHEMA = Schema(
     NestedField(1, "i", LongType()), NestedField(2, "s", StringType()), NestedField(3, "d", DoubleType())
@@ -100,6 +107,21 @@ def test_a_filter_is_true_of_the_same_rows_as_the_one_that_was_sent(
         assert before(Record(*row)) == after(Record(*row))
 
 
+def test_files_of_a_partition_of_null_are_planned_by_what_sql_says_of_it(tmp_path: Path) -> None:
+    columns = pa.schema([("id", pa.int64()), ("x", pa.int64())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, ["x"]))
+    batch = pa.record_batch({"id": range(3), "x": [1, None, 7]}, schema=columns)
+    table.publish(table.staged([batch]))
+    metadata = load_metadata(table.record().metadata_location)
+    small = {"type": "lt", "term": "x", "value": 5}
+    asked = {"type": "or", "left": {"type": "is-null", "term": "x"}, "right": small}
+    scan = Scan(metadata, file_io(metadata.location), Wanted(filter=asked))
+    found = {
+        task.file.partition[0]: task.all_rows for task in planned(scan, whole(scan), lambda *_: None).tasks
+    }
+    assert found == {1: True, None: False}
+
+
 def literal(column: str, value: Any) -> Any:
     """What a literal becomes when it is compared with its column."""
     read = read_filter({"type": "eq", "term": column, "value": value}, TYPED).expression
@@ -136,6 +158,13 @@ def compared(expression: BooleanExpression) -> Any:
 def test_a_literal_is_what_its_column_holds(column: str, given: Any, meant: Any) -> None:
     """E1: as Iceberg writes single values as JSON, and as numbers of days and microseconds."""
     assert literal(column, given) == compared(EqualTo(term=column, value=meant))
+
+
+def test_a_list_of_values_that_a_column_cannot_hold_leaves_out_none_that_it_can() -> None:
+    given = {"type": "not-in", "term": "n", "values": [2**31, 2**31 + 1]}
+    assert read_filter(given, TYPED).expression == AlwaysTrue()
+    among = read_filter({"type": "in", "term": "n", "values": [5, 6, 2**31]}, TYPED).expression
+    assert among == In(term="n", literals=[5, 6])
 
 
 @pytest.mark.parametrize(

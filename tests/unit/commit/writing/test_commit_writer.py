@@ -214,6 +214,17 @@ def test_rows_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert writer.rows == 0
 
 
+def test_numbers_too_large_for_a_float_are_refused_and_infinite_ones_are_taken(tmp_path: Path) -> None:
+    layout = Layout.create(pa.schema([("f", pa.float32())]), [])
+    with StagedWriter(layout, in_folder(tmp_path)) as writer:
+        for values in ([1.0, None, 1e300], ["-1e300"], [Decimal(10) ** 60]):
+            with pytest.raises(BadRow, match="too large for float"):
+                writer.write(pa.table({"f": values}))
+        writer.write(pa.table({"f": [1e38, float("inf"), float("nan"), None]}))
+        writer.write(pa.table({"f": ["-inf", None]}))
+        assert writer.rows == 6
+
+
 def test_every_primitive_type_can_be_written_and_partitioned_by(tmp_path: Path) -> None:
     """P14"""
     values: dict[str, tuple[str, Any]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.coordinator.access.authentication import bearer
+from distop.coordinator.access.authentication import IdentityConfig, bearer
 from distop.coordinator.access.callers import Identity
 from distop.coordinator.access.static import StaticTokens
 from distop.errors import InvalidArgument, Unauthenticated
@@ -49,3 +49,10 @@ def test_a_call_has_at_most_one_authorization() -> None:
     for headers in (["Basic abc"], ["Bearer a", "Bearer b"]):
         with pytest.raises(Unauthenticated):
             bearer(headers)
+
+
+def test_an_admin_whom_nobody_could_identify_is_refused(tmp_path: Path) -> None:
+    """S4: its policy would lock everybody out."""
+    with pytest.raises(InvalidArgument, match="nobody could show to be the admin 'root'"):
+        IdentityConfig(admins=("root",))
+    assert IdentityConfig(admins=("root",), token_file=str(tmp_path / "tokens")).is_set

@@ -106,6 +106,10 @@ async def test_an_issuer_with_a_name_speaks_for_its_own_callers_only(tmp_path: P
     subject = "system:serviceaccount:ns:job"
     identity = await tokens.identity(signed(iss=other, sub=subject, groups=["all"]))
     assert (identity.subject, identity.groups) == (f"k8s:{subject}", frozenset({"k8s:all"}))
+    with pytest.raises(Unauthenticated, match="another issuer"):
+        await tokens.identity(signed(sub=f"k8s:{subject}"))
+    identity = await tokens.identity(signed(groups=["ops", "k8s:all"]))
+    assert (identity.subject, identity.groups) == ("jane", frozenset({"ops"}))
     with pytest.raises(InvalidArgument, match="name each"):
         IssuedTokens((issuers[0], IssuerConfig(url=other, audience=AUDIENCE, jwks=str(path))))
 

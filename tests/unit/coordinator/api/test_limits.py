@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.api.limits import Callers, Limits, address_of, caller_of
+from distop.coordinator.api.limits import Callers, Limits, address_of
 from distop.errors import Busy
+from distop.proto.addresses import caller_of
 
 
 @pytest.mark.parametrize("kind", ["call", "stream"])

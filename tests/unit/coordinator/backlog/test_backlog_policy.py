@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from distop.coordinator.backlog.policy import Apply, Backlog, Stop, Waiting, decide
@@ -11,8 +13,8 @@ from distop.metastore.etcd.txn import KeyValue
 MISSING = KeyValue.missing(b"k")
 
 
-def waiting(name: str, *, anyway: bool = False, alone: bool = False) -> Waiting:
-    return Waiting(name=name, record=BatchRecord(type="noop", anyway=anyway, alone=alone), kv=MISSING)
+def waiting(name: str, **fields: Any) -> Waiting:
+    return Waiting(name=name, record=BatchRecord(type="noop", **fields), kv=MISSING)
 
 
 def backlog(ordering: OrderingRecord, *heads: Waiting) -> Backlog:
@@ -40,3 +42,11 @@ def test_batches_that_failed_together_go_by_themselves(alone: int) -> None:
     heads = [waiting(name, alone=place == alone) for place, name in enumerate("abc")]
     expected = {0: ["a"], 1: ["a"], 2: ["a", "b"]}
     assert applied(OrderingRecord(together=5), *heads) == expected[alone]
+
+
+def test_a_batch_that_may_be_in_the_table_is_decided_about_first() -> None:
+    """B8, C10: whatever was decided about others, and about its place."""
+    doubtful = waiting("b", in_doubt=True, anyway=True)
+    step = decide(backlog(OrderingRecord(last="a", late="apply", together=5), doubtful, waiting("c")))
+    assert isinstance(step, Stop)
+    assert step.first.name == "b"

@@ -7,6 +7,7 @@ import re
 
 import pytest
 
+from distop.coordinator.metrics import prometheus
 from distop.coordinator.metrics.counts import Metrics, code_of
 from distop.coordinator.metrics.prometheus import MAX_TYPES, PrometheusMetrics
 from distop.coordinator.state.tracker import Tracked
@@ -94,6 +95,22 @@ def test_jobs_are_counted_once_by_scrapes_and_by_the_end():
     assert value(metrics, "distop_jobs_finished_total", **done) == 4
     assert value(metrics, "distop_jobs_finished_total", type="noop", state="failed") == 1
     assert value(metrics, "distop_operations_active", type="noop", state="running") is None
+
+
+def test_jobs_are_counted_once_however_many_operations_are_led(monkeypatch: pytest.MonkeyPatch):
+    """G3"""
+    monkeypatch.setattr(prometheus, "MAX_REMEMBERED", 2)
+    metrics, led = PrometheusMetrics(), [tracked(number) for number in range(1, 6)]
+    metrics.incarnation(lambda: {"flights": led})
+    for one in led:
+        mark(one, 0)
+    done = {"type": "noop", "state": "success"}
+    for _ in range(3):
+        assert value(metrics, "distop_jobs_finished_total", **done) == 5
+    for one in led:
+        one.set_state(b"", 5)
+        metrics.operation_finished(one, history(succeeded=1))
+    assert value(metrics, "distop_jobs_finished_total", **done) == 5
 
 
 def test_what_is_led_is_read_when_it_is_asked_for():

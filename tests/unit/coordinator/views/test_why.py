@@ -74,10 +74,10 @@ def test_what_holds_its_executor_up_is_named() -> None:
 
 
 def test_silence_is_named():
-    silent = told(operation(runner="e1"), last_job_at={"flights/ingest/17": NOW - 360})
+    silent = told(operation(runner="e1", last_job_at=moment(NOW - 360)))
     assert silent.mood is Mood.MOVING, "it was started ten seconds ago"
-    old = operation(runner="e1", started_at=moment(NOW - 1000))
-    silent = told(old, last_job_at={"flights/ingest/17": NOW - 360})
+    old = operation(runner="e1", started_at=moment(NOW - 1000), last_job_at=moment(NOW - 360))
+    silent = told(old)
     assert silent.mood is Mood.WAITING
     assert "run by e1; no job has finished for 6 min" in silent.sentence
 

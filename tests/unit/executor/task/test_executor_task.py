@@ -368,6 +368,20 @@ def test_a_type_without_checkpoints_is_told_so() -> None:
     assert "keeps no checkpoints" in decode(port.marks[0].value, JobRecord).error
 
 
+def test_an_attempt_has_its_time_from_when_it_owns_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may wait long for the attempt that owns it."""
+    hours = Hours(monkeypatch)
+
+    class Busy(ScriptedPort):
+        def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
+            hours.now += 100.0
+            return super().claim(session, partition, attempt)
+
+    operation, port = Resumable(work, work), Busy()
+    assert run(operation, port, attempt_timeout_s=60.0) == TaskSummary(won=1)
+    assert len(operation.attempts) == 1
+
+
 def test_a_mark_that_cannot_be_answered_fails_the_task_and_deletes_nothing() -> None:
     class Dead(ScriptedPort):
         def submit(self, session: Session[Any], number: int, mark: Mark) -> None:

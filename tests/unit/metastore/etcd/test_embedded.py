@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -168,10 +169,15 @@ def test_other_versions_do_not(version: str) -> None:
 
 def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
     first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert free_port() < first_outgoing
+
+
+def test_a_free_port_is_for_a_server_and_for_no_other_process_that_looks_for_one() -> None:
     port = free_port()
-    assert port < first_outgoing
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", port))
+    looks = f"from distop.metastore.etcd import embedded; embedded._PORTS = [{port}]; embedded.free_port()"
+    other = subprocess.run([sys.executable, "-c", looks], capture_output=True, text=True, timeout=60)
+    assert "StopIteration" in other.stderr
+    socket.create_server(("127.0.0.1", port)).close()
 
 
 def test_a_taken_port_is_refused_before_anything_is_started(program: MakeProgram, tmp_path: Path) -> None:

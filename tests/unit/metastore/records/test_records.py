@@ -259,3 +259,12 @@ def test_partition_names() -> None:
     assert len(encode(many)) < 200
     some = OperationArg(table="t", type="noop", instance=1, partition_count=2, partitions=["a", "b.c"])
     assert some.partition_names() == ["a", "b.c"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "count"), [(3, 3), (0, 0), (3.0, None), (True, None), ("3", None), (-1, None), (1 << 63, None)]
+)
+def test_only_a_whole_number_counts(rows: object, count: int | None) -> None:
+    """Facts are whatever JSON a type reports."""
+    assert HistoryRecord(outcome="success", facts={"rows": rows}).count("rows") == count
+    assert HistoryRecord(outcome="success").count("rows") is None

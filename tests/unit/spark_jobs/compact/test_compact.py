@@ -224,6 +224,32 @@ def test_only_the_partitions_that_are_named_and_the_files_that_fit_the_filter(tm
         compacting(table, partitions=["kind=k7"])
 
 
+def test_partitions_may_have_the_same_path(tmp_path: Path) -> None:
+    """NULL is written as the text ``null`` is."""
+    table = new_table(tmp_path, ["kind"])
+    for start in (0, 10):
+        columns = {"id": [start, start + 1, start + 2], "kind": [None, "null", "a"]}
+        table.publish(table.staged([pa.record_batch(columns, schema=rows(0, 1).schema)]))
+    run = compacting(table)
+    assert run.staged.arg.partition_names() == ["kind=a", "kind=null", "kind=null#2"]
+    facts = run.finish()
+    assert (facts["filesBefore"], facts["filesAfter"], facts["partitions"]) == (6, 3, 3)
+    read = table.iceberg().scan().to_arrow()
+    assert dict(zip(read["id"].to_pylist(), read["kind"].to_pylist(), strict=True)) == {
+        start + number: kind for start in (0, 10) for number, kind in enumerate([None, "null", "a"])
+    }
+
+
+def test_a_filter_may_give_a_decimal_with_fewer_digits(tmp_path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("fare", pa.decimal128(9, 2))])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(schema))
+    for number in range(4):
+        batch = pa.record_batch({"id": [number], "fare": [Decimal(f"{number}.50")]}, schema=schema)
+        table.publish(table.staged([batch]))
+    assert compacting(table, filter="fare > 1.5").finish()["filesBefore"] == 2
+    assert table.ids() == list(range(4))
+
+
 def test_a_partition_of_many_files_is_done_by_several_jobs(tmp_path: Path) -> None:
     """O8: and each may be left out on its own."""
     table = filled(tmp_path, 8, partition_by=())
@@ -370,14 +396,14 @@ class DeleteManifest(ManifestWriterV2):
         return {**super()._meta, "content": "deletes"}
 
 
-def delete_a_row(table: Table, kind: str | None) -> None:
+def delete_a_row(table: Table, kind: str | int | None) -> None:
     """Say of one row of a partition (``None``: of whatever partition) that it is deleted."""
     draft = Draft(table.iceberg().io, TableFile.read(table.record().metadata_location))
     spec = table.layout.spec if kind is not None else PartitionSpec(spec_id=7)
     if kind is None:
         draft = Draft(draft.io, TableFile.read(draft.write(AddPartitionSpecUpdate(spec=spec))))
     output = draft.io.new_output(draft.new_manifest_path())
-    with DeleteManifest(spec, table.layout.schema, output, 5, "deflate") as writer:
+    with DeleteManifest(spec, draft.base.schema(), output, 5, "deflate") as writer:
         about = DataFile.from_args(
             content=DataFileContent.POSITION_DELETES,
             file_path=f"{table.location}/data/deletes.parquet",
@@ -418,6 +444,26 @@ def test_rows_deleted_meanwhile_do_not_come_back(tmp_path: Path, kind: str | Non
     assert facts["conflicts"] == [{"snapshot": "5", "by": "another program"}]
 
 
+@pytest.mark.parametrize("part", [1, 1 << 40])
+def test_they_do_not_either_if_the_partition_column_was_widened_meanwhile(tmp_path: Path, part: int) -> None:
+    """P6: a partition's value is the same in the wider type, which has others, too."""
+    columns = pa.schema([("id", pa.int64()), ("part", pa.int32())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, ["part"]))
+    for start in (0, 10):
+        parts = pa.array([1, 2], pa.int32())
+        batch = pa.record_batch({"id": [start, start + 1], "part": parts}, schema=columns)
+        table.publish(table.staged([batch]))
+    run = compacting(table)
+    update = table.iceberg().update_schema()
+    update.update_column("part", LongType())
+    draft = Draft(table.iceberg().io, TableFile.read(table.record().metadata_location))
+    head = Head(metadata_location=draft.write(*update._commit()[0]), snapshot_id=table.record().snapshot_id)
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+    delete_a_row(table, part)
+    facts = run.finish()
+    assert facts.get("droppedPartitions") == (["part=1"] if part == 1 else None)
+
+
 def test_other_formats_are_refused_and_it_is_provisioned(tmp_path: Path) -> None:
     """U3, U1: with the reason and what to do."""
     kind = Registry().get("compact")
@@ -433,6 +479,7 @@ def test_other_formats_are_refused_and_it_is_provisioned(tmp_path: Path) -> None
         ({"min_files": 0}, "min_files"),
         ({"target_file_size": "big"}, "target_file_size"),
         ({"target_file_size": 1}, "target_file_size"),
+        ({"target_file_size": "9" * 400}, "target_file_size"),
         ({"sort_by": ["nothing"]}, "sort_by"),
         ({"sort_by": ["id", "id desc"]}, "sort_by"),
         ({"filter": "nothing = 1"}, "filter"),

@@ -59,7 +59,9 @@ def test_a_write_that_makes_no_sense_is_refused_by_name(
     [
         ({"mode": "append"}, "mode"),
         ({"snapshotId": "first"}, "snapshotId"),
+        ({"snapshotId": "9" * 5000}, "snapshotId"),
         ({"startingSnapshot": "earliest"}, "startingSnapshot"),
+        ({"startingSnapshot": "9" * 5000}, "startingSnapshot"),
         ({"maxFilesPerTrigger": "0"}, "maxFilesPerTrigger"),
         ({"splitBytes": "nan"}, "splitBytes"),
     ],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.io.pyarrow import data_file_statistics_from_parquet_metadata
 from pyiceberg.manifest import (
     DataFile,
     DataFileContent,
@@ -30,22 +32,84 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.modes import IcebergOverwritePartitions
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import Layout
+from distop.commit.writing import file_lists
+from distop.commit.writing.writer import StagedWriter
 from distop.errors import DistopError, HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_watermarks
 from distop.operations.api import PlanRequest
+from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import Rollback
+from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.tables.deletes import DeletesWriter
 from support.tables.maintaining import Run
-from support.tables.publishing import ROWS, Table, filled, left_over, local, new_table, rows
+from support.tables.publishing import (
+    ROWS,
+    Table,
+    drop_partitioning,
+    filled,
+    left_over,
+    local,
+    new_table,
+    rows,
+)
 
 
 def deleting(table: Table, where: str, *, jobs: bool = True, **argument: Any) -> Run:
     return Run.of(table, Delete(), jobs=jobs, where=where, **argument)
+
+
+@pytest.mark.parametrize("where", ["fare > 1.5", "fare in (2.5, 3.500)"])
+def test_a_decimal_may_have_fewer_digits_than_its_column(tmp_path: Path, where: str) -> None:
+    """A read with the predicate shows what will go."""
+    schema = pa.schema([("id", pa.int64()), ("fare", pa.decimal128(9, 2))])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(schema))
+    fares = [Decimal("0.50"), Decimal("1.50"), Decimal("2.50"), Decimal("3.50")]
+    table.publish(table.staged([pa.record_batch({"id": range(4), "fare": fares}, schema=schema)]))
+    snapshot = open_snapshot(table.record().metadata_location)
+    [batch] = snapshot.batches(snapshot.plan_files(where), where=where)
+    assert batch["id"].to_pylist() == [2, 3]
+    assert deleting(table, where).finish()["removedRows"] == 2
+    assert table.ids() == [0, 1]
+
+
+@pytest.mark.parametrize("partition_by", [[], ["n"]])
+@pytest.mark.parametrize(
+    ("where", "gone"),
+    [
+        ("n in (5, 3000000000)", [0]),
+        ("n in (3000000000, -3000000000)", []),
+        ("n not in (3000000000, -3000000000)", [0, 1, 2, 3]),
+        ("n not in (5, 3000000000)", [1, 2, 3]),
+        ("n in (5.5, 6.0)", [1]),
+        ("n not in (5.5, 6.0)", [0, 2, 3]),
+        ("n = 5.5", []),
+        ("n != 5.5", [0, 1, 2, 3]),
+        ("n <= 5.5", [0, 3]),
+        ("n < 5.5", [0, 3]),
+        ("n > 5.5", [1, 2]),
+        ("n >= 5.5", [1, 2]),
+        ("n < '5.5'", [0, 3]),
+        ("not n < 5.5", [1, 2]),
+    ],
+)
+def test_whole_numbers_are_not_compared_with_other_numbers_than_the_predicate_names(
+    tmp_path: Path, partition_by: list[str], where: str, gone: list[int]
+) -> None:
+    """Fractions are not rounded, and what a column cannot hold is not the greatest that it can."""
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int32())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(schema, partition_by))
+    values = [5, 6, 2**31 - 1, -(2**31), None]
+    table.publish(table.staged([pa.record_batch({"id": range(5), "n": values}, schema=schema)]))
+    snapshot = open_snapshot(table.record().metadata_location)
+    read = snapshot.batches(snapshot.plan_files(where), where=where)
+    assert sorted(number for batch in read for number in batch["id"].to_pylist()) == gone
+    assert deleting(table, where).finish()["removedRows"] == len(gone)
+    assert table.ids() == [number for number in range(5) if number not in gone]
 
 
 def test_the_rows_go_and_all_others_stay(tmp_path: Path) -> None:
@@ -401,8 +465,22 @@ def test_files_of_an_earlier_partitioning(tmp_path: Path) -> None:
     assert table.ids() == [0, *range(3, 10)]
 
 
-def delete_positions(table: Table, path: str, positions: list[int], *, content: DataFileContent) -> None:
-    """What Spark's merge-on-read does to rows of one file of an unpartitioned table."""
+def test_files_partitioned_by_a_column_that_was_dropped(tmp_path: Path) -> None:
+    """P14: they are found by the types that an earlier schema tells."""
+    table = filled(tmp_path, 2)
+    drop_partitioning(table)
+    table.publish(table.staged([rows(20, 10).select(["id"])]))
+    facts = deleting(table, "id in (1, 2, 25)").finish()
+    assert (facts["removedRows"], facts["removedFiles"]) == (3, 3)
+    assert table.ids() == [n for n in range(30) if n not in (1, 2, 25)]
+    assert deleting(table, "id >= 10 and id < 20").finish()["droppedFiles"] == 3
+    assert table.ids() == [n for n in (*range(10), *range(20, 30)) if n not in (1, 2, 25)]
+
+
+def delete_positions(
+    table: Table, path: str, positions: list[int], *, content: DataFileContent, within: tuple[float, ...] = ()
+) -> None:
+    """What Spark's merge-on-read does to rows of one file."""
     iceberg = table.iceberg()
     folder = local(table.location) / "data"
     name = folder / f"deletes-{len(list(folder.iterdir()))}.parquet"
@@ -426,7 +504,7 @@ def delete_positions(table: Table, path: str, positions: list[int], *, content: 
         content=content,
         file_path=f"file://{name}",
         file_format=FileFormat.PARQUET,
-        partition=Record(),
+        partition=Record(*within),
         record_count=len(positions),
         file_size_in_bytes=name.stat().st_size,
         equality_ids=[1] if content is DataFileContent.EQUALITY_DELETES else None,
@@ -468,6 +546,21 @@ def test_rows_that_position_deletes_have_removed_do_not_come_back(tmp_path: Path
     assert table.ids() == list(range(10, 20))
 
 
+def test_rows_that_were_deleted_from_a_partition_of_nan_do_not_come_back(tmp_path: Path) -> None:
+    """NaN equals nothing, but there is one partition of it."""
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(schema, ["x"]))
+    table.publish(table.staged([pa.record_batch({"id": range(3), "x": [math.nan] * 3}, schema=schema)]))
+    [path] = table.data_files()
+    delete_positions(table, path, [0], content=DataFileContent.POSITION_DELETES, within=(math.nan,))
+    snapshot = open_snapshot(table.record().metadata_location)
+    read = snapshot.batches(snapshot.plan_files())
+    assert [number for batch in read for number in batch["id"].to_pylist()] == [1, 2]
+    assert deleting(table, "id = 1").finish()["removedRows"] == 1
+    [path] = table.data_files()
+    assert pq.read_table(local(path))["id"].to_pylist() == [2]
+
+
 def test_rows_that_somebody_deletes_meanwhile_are_a_conflict(tmp_path: Path) -> None:
     """P6: the files are there, and what was written anew holds a row that is not."""
     table = filled(tmp_path, 2, partition_by=())
@@ -478,6 +571,26 @@ def test_rows_that_somebody_deletes_meanwhile_are_a_conflict(tmp_path: Path) -> 
         run.commit()
     assert whole.finish()["droppedFiles"] == 1
     assert table.ids() == [n for n in range(10) if n != 7]
+
+
+def test_a_partition_stays_the_same_when_its_column_is_widened(tmp_path: Path) -> None:
+    """P6: whether rows of its files were deleted meanwhile is seen as before."""
+    columns = pa.schema([("id", pa.int64()), ("part", pa.int32())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, ["part"]))
+    for part in (1, 2):
+        parts = pa.array([part] * 3, pa.int32())
+        ids = [10 * part, 10 * part + 1, 10 * part + 2]
+        table.publish(table.staged([pa.record_batch({"id": ids, "part": parts}, schema=columns)]))
+    late, other = deleting(table, "id = 11"), deleting(table, "id = 21")
+    change_schema(table, lambda update: update.update_column("part", LongType()))
+    [path] = [task.file.file_path for task in table.iceberg().scan("part = 1").plan_files()]
+    deleted = {"content": DataFileContent.POSITION_DELETES}
+    delete_positions(table, path, [0], **deleted, within=(1,))
+    delete_positions(table, "elsewhere", [0], **deleted, within=(1 << 40,))
+    with pytest.raises(HeadConflict, match="another program"):
+        late.commit()
+    assert other.finish()["removedRows"] == 1
+    assert table.ids() == [11, 12, 20, 22]
 
 
 def test_equality_deletes_are_refused_where_they_may_count(tmp_path: Path) -> None:
@@ -510,3 +623,44 @@ def test_the_plan_is_what_etcd_gives_back(tmp_path: Path) -> None:
     sizes = [len(encode(run.staged.arg)) for run in (few, many)]
     assert abs(sizes[0] - sizes[1]) < 50
     assert decode(encode(many.staged.arg), OperationArg) == many.staged.arg
+
+
+LONG = "x" * 5000
+"""Parquet keeps no minimum and maximum of a row group with such a text."""
+TEXTS = pa.schema([("id", pa.int64()), ("text", pa.string())])
+
+
+def with_long_texts(folder: Path) -> Table:
+    """One file of two row groups: 100 long texts, and 19,900 that are ``a``."""
+    table = Table("texts", f"file://{folder}/texts", Layout.create(TEXTS, ()))
+    operation = table.start()
+    stem = staging_stem("0", "7-0")
+
+    def path_for(suffix: str, within: str) -> str:
+        return f"{staging_folder(operation.arg, within)}/{stem}{suffix}"
+
+    with StagedWriter(table.layout, path_for, inline=True, row_group_bytes=100_000) as writer:
+        for ids, text in ((range(100), LONG), (range(100, 20_000), "a")):
+            rows = {"id": list(ids), "text": [text] * len(ids)}
+            writer.write(pa.record_batch(rows, schema=TEXTS))
+        operation.jobs["0"] = JobRecord(state="success", attempt="7-0", result=writer.finish())
+    table.publish(operation)
+    return table
+
+
+def test_rows_whose_texts_have_no_statistics_stay_and_are_found(tmp_path: Path) -> None:
+    """P3: pyiceberg takes the bounds of the other row groups for those of the file."""
+    table = with_long_texts(tmp_path)
+    assert table.iceberg().scan(row_filter="text > 'b'").to_arrow().num_rows == 100
+    assert deleting(table, "text < 'b'").finish()["removedRows"] == 19_900
+    assert table.ids() == list(range(100))
+
+
+def test_bounds_of_texts_that_another_program_wrote_remove_no_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P3: wrong ones, as pyiceberg writes them."""
+    monkeypatch.setattr(file_lists, "_statistics", data_file_statistics_from_parquet_metadata)
+    table = with_long_texts(tmp_path)
+    deleting(table, "text < 'b'").finish()
+    assert table.ids() == list(range(100))

@@ -32,6 +32,38 @@ def test_rows_get_the_columns_of_the_table() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (pa.date32(), [-719_162, 2_932_896, None], [-719_163, 2_932_897]),
+        (
+            pa.timestamp("us"),
+            [-62_135_596_800_000_000, 253_402_300_799_999_999],
+            [-62_135_596_800_000_001, 253_402_300_800_000_000],
+        ),
+        (pa.time64("us"), [0, 86_399_999_999], [-1, 86_400_000_000]),
+        (pa.timestamp("ns"), [1_700_000_000_000_000_000], []),
+    ],
+)
+def test_times_that_readers_do_not_have_are_bad(kind: pa.DataType, good: list[int], bad: list[int]) -> None:
+    """C2: their statistics could not be written, and the job failed with an error of Python's."""
+    for wrap in (lambda array: array, lambda array: pa.StructArray.from_arrays([array], ["x"])):
+        rows = pa.table({"c": wrap(pa.array(good, kind))})
+        assert fitting(rows, rows.schema)["c"].to_pylist() == rows["c"].to_pylist()
+        for value in bad:
+            rows = pa.table({"c": wrap(pa.array([value], kind))})
+            with pytest.raises(BadRow, match=r"column 'c': .* is outside of the years 1 to 9999"):
+                fitting(rows, rows.schema)
+
+
+def test_a_text_of_a_dataframe_that_is_not_utf_8_is_refused() -> None:
+    """C2: Spark's casts from binary make such."""
+    rows = pa.table({"a": [1, 2], "b": pa.array([b"a", b"\xff"]).view(pa.string())})
+    with pytest.raises(BadRow, match="column 'b': a text is not UTF-8"):
+        fitting(rows, TABLE)
+    assert fitting(rows.slice(0, 1), TABLE).num_rows == 1
+
+
+@pytest.mark.parametrize(
     ("given", "wanted", "fits"),
     [
         (pa.int32(), pa.int64(), True),

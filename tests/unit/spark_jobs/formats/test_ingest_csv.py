@@ -183,6 +183,13 @@ def test_a_sample_of_all_files_decides_about_types(ingesting: Ingesting) -> None
     }
 
 
+def test_long_integers_of_one_file_lose_no_digits_to_the_fractions_of_another(ingesting: Ingesting) -> None:
+    paths = [write(ingesting, f"a,b\n{a},{a}\n", f"{a}.csv") for a in ("1.5", "12345678901234567")]
+    write(ingesting, "a,b\n1.5,2\n", "1.5.csv")
+    ingesting.ingest(paths=paths)
+    assert ingesting.rows("a", "b") == [("1.5", 2), ("12345678901234567", 12345678901234567)]
+
+
 def test_null_values_count_unquoted_in_every_type(ingesting: Ingesting) -> None:
     text = 'i,s\n,\nNULL,NULL\n1,""\n2,"NULL"\nnull,x\n3,NA\n'
     ingesting.ingest(paths=write(ingesting, text))
@@ -382,6 +389,18 @@ def test_a_required_column_without_a_value_is_a_bad_row(ingesting: Ingesting) ->
         ingesting.ingest(paths=path, schema={"a": "long not null", "b": "string"})
     ingesting.ingest(paths=path, schema={"a": "long not null", "b": "string"}, filter="b != 'y'")
     assert ingesting.rows("a", "b") == [(1, "x")]
+
+
+def test_numbers_that_are_too_large_are_bad_rows_and_infinite_ones_are_not(ingesting: Ingesting) -> None:
+    """C2: Arrow's parser makes both infinite."""
+    path = write(ingesting, "a,b\n1.5,1\n1e300,2\ninf,3\n-inf,1e400\n")
+    jobs = ingesting.ingest(paths=path, schema={"a": "float", "b": "double"}, on_bad_rows="quarantine")
+    assert ingesting.rows("a", "b") == [(1.5, 1.0), (float("inf"), 3.0)]
+    entries = {entry["line"]: entry["reason"] for entry in quarantined(ingesting, jobs)}
+    assert entries == {
+        3: "column 'a': 1e300 is too large for float",
+        5: "column 'b': 1e400 is too large for double",
+    }
 
 
 def test_lines_of_compressed_files_are_counted_too(ingesting: Ingesting) -> None:

@@ -144,6 +144,8 @@ BAD: dict[int, str | bytes] = {
     25: '{"b": 5}',
     26: '{"c": 1}',
     28: '{"b": "\x01"}',
+    31: '{"d": "0000-01-01"}',
+    29: '{"b": ' + "[" * 10_000 + "]" * 10_000 + "}",
 }
 SCHEMA = {"a": "int", "b": "string", "d": "date"}
 
@@ -177,6 +179,14 @@ def test_a_bad_line_fails_the_job_with_its_file_and_line(ingesting: Ingesting, l
     arg = ingesting.start(paths=write(ingesting, *lines), schema=SCHEMA, split_bytes=1024)
     with pytest.raises(BadRow, match=r"a\.jsonl, line 151: "):
         ingesting.run(arg)
+
+
+@pytest.mark.parametrize("number", ["1e300", "-3.5e38"])
+def test_a_number_that_is_too_large_is_a_bad_line(ingesting: Ingesting, number: str) -> None:
+    """C2: Arrow's parser makes it infinite."""
+    path = write(ingesting, {"a": 1.5}, f'{{"a": {number}}}')
+    with pytest.raises(BadRow, match=r"a\.jsonl, line 2: column 'a': .* is too large for float"):
+        ingesting.ingest(paths=path, schema={"a": "float"})
 
 
 def test_keys_that_the_sample_did_not_show_are_bad_rows_or_ignored(ingesting: Ingesting) -> None:

@@ -111,6 +111,51 @@ def test_values_that_do_not_fit_the_table_are_bad_rows(tmp_path: Path) -> None:
     assert '"a": 1099511627776' in entries[0]["raw"]
 
 
+def _nested(kind: str, texts: pa.Array) -> pa.Array:
+    each = range(len(texts) + 1)
+    match kind:
+        case "list":
+            return pa.ListArray.from_arrays(each, texts)
+        case "struct":
+            return pa.StructArray.from_arrays([texts], ["x"])
+        case "map":
+            return pa.MapArray.from_arrays(each, texts, texts)
+    return texts
+
+
+@pytest.mark.parametrize("kind", ["text", "list", "struct", "map"])
+def test_a_text_that_is_not_utf_8_is_a_bad_row(ingesting: Ingesting, kind: str) -> None:
+    """C2: nobody could read the table. The rows beside it are good."""
+    texts = pa.array([b"a", b"m\xff", b"z"]).view(pa.string())
+    path = write(ingesting, pa.table({"a": [1, 2, 3], "b": _nested(kind, texts)}))
+    with pytest.raises(BadRow, match=r"a\.parquet, row 2: column 'b': a text is not UTF-8"):
+        ingesting.ingest(paths=path)
+    jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine")
+    assert [entry["row"] for entry in quarantined(ingesting, jobs)] == [2]
+    assert ingesting.read()["b"].to_pylist() == _nested(kind, texts.take([0, 2])).to_pylist()
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "shown"),
+    [
+        (pa.array([10**14], pa.timestamp("s")), "timestamp", "value out of range: 100000000000000"),
+        (pa.array([10**8], pa.date32()), "date", "value out of range: 100000000"),
+        (pa.array([b"\xff"]).view(pa.string()), "string", "\ufffd"),
+    ],
+)
+def test_a_bad_row_is_shown_whatever_values_it_has(
+    ingesting: Ingesting, values: pa.Array, kind: str, shown: str
+) -> None:
+    """Arrow has dates, times and texts that Python does not have."""
+    good = pa.table({"a": [1], "b": pa.nulls(1, values.type)})
+    path = write(ingesting, pa.concat_tables([good, pa.table({"a": [2**40], "b": values})]))
+    jobs = ingesting.ingest(paths=path, schema={"a": "int", "b": kind}, on_bad_rows="quarantine")
+    [entry] = quarantined(ingesting, jobs)
+    assert entry["row"] == 2
+    assert shown in entry["raw"]
+    assert ingesting.rows("a") == [1]
+
+
 @pytest.mark.parametrize("columns", [None, ["a"]])
 def test_filter_and_projection(ingesting: Ingesting, columns: list[str] | None) -> None:
     path = write(ingesting, pa.table({"a": range(10), "b": [None, *range(1, 10)]}))

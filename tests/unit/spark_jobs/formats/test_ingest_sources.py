@@ -167,6 +167,15 @@ def test_listing_is_bounded_in_number_and_time(tmp_path: Path, monkeypatch: pyte
         find_files([str(tmp_path / "m")])
     with pytest.raises(ArgumentTooLarge, match="more than 3 paths"):
         find_files([f"{tmp_path}/m/*"], most=3)
+    ticks = iter([0.0, 1.0, 2.0, 21.0])
+    with pytest.raises(ArgumentTooLarge, match="longer than 20 s, after 1 files"):
+        find_files([str(tmp_path / "m")], clock=lambda: next(ticks))
+
+
+def test_listing_folders_without_files_is_bounded_in_time(tmp_path: Path) -> None:
+    """A few links to the folder above make very many folders."""
+    for name in ("a", "b"):
+        (tmp_path / "m" / name).mkdir(parents=True)
     ticks = iter([0.0, 1.0, 21.0])
     with pytest.raises(ArgumentTooLarge, match="longer than 20 s"):
         find_files([str(tmp_path / "m")], clock=lambda: next(ticks))

@@ -93,6 +93,14 @@ def test_a_decimal_comma_needs_another_delimiter(ingesting: Ingesting) -> None:
     assert caught.value.details["field"] == "decimal_point"
 
 
+def test_a_quote_is_not_the_delimiter(ingesting: Ingesting) -> None:
+    """Neither the one that is given nor the usual one."""
+    for argument in ({"quote": ","}, {"quote": ";", "delimiter": ";"}):
+        with pytest.raises(InvalidArgument, match="quote and delimiter are the same") as caught:
+            ingesting.start(paths=write(ingesting, "a,b\n1,2\n"), **argument)
+        assert caught.value.details["field"] == "quote"
+
+
 def test_latin_1_is_called_so(ingesting: Ingesting) -> None:
     path = write(ingesting, "id,name\n1,Müller\n2,Weiß\n".encode("latin-1"))
     with pytest.raises(

@@ -163,3 +163,20 @@ def test_text_formats_cannot_carry_everything() -> None:
     for dtype in (pa.large_binary(), pa.map_(TEXT, TEXT), pa.struct([("x", pa.large_binary())])):
         with pytest.raises(UnsupportedType):
             json_type(dtype)
+
+
+@pytest.mark.parametrize(
+    ("values", "target"),
+    [
+        ([1e300], pa.float32()),
+        (["1e300"], pa.float32()),
+        (["1e400"], pa.float64()),
+        ([None, {"x": [1.0, 1e300]}], pa.struct([("x", pa.list_(pa.float32()))])),
+        (pa.array([[("k", 1e300)]], pa.map_(TEXT, pa.float64())), pa.map_(TEXT, pa.float32())),
+    ],
+)
+def test_numbers_too_large_for_a_float_do_not_become_infinite(
+    values: list[object], target: pa.DataType
+) -> None:
+    with pytest.raises(Unconvertible, match=r"'f': .* is too large for"):
+        convert(pa.chunked_array([values]), target, "f")

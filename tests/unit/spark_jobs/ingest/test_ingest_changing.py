@@ -15,6 +15,7 @@ from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument, JobFailed, SchemaConflict
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest
+from distop.spark_jobs.formats.inference import CsvSample
 from distop.spark_jobs.ingest.operation import DataFrameIngest, Ingest
 from support.sources.ingesting import Ingesting, quarantined
 
@@ -136,6 +137,27 @@ def test_wider_values_are_refused_or_widen_the_column(
     assert sorted(ingesting.rows("id")) == [1, 2, 2**40]
     column = ingesting.table.iceberg().schema().find_field("id")
     assert (column.field_type, column.required, column.field_id) == (LongType(), True, 1)
+
+
+def test_a_wide_file_is_not_parsed_once_for_each_column(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"c{number}" for number in range(200)]
+    ingesting = Ingesting(tmp_path, {"schema": [f"{name}: int" for name in names]})
+    values = dict.fromkeys(names, "1") | {"c7": str(2**40), "c130": str(2**40)}
+    parses, parse = 0, CsvSample._parse
+
+    def counting(*given: Any) -> pa.Table:
+        nonlocal parses
+        parses += 1
+        return parse(*given)
+
+    monkeypatch.setattr(CsvSample, "_parse", counting)
+    path = csv(tmp_path, "1.csv", f"{','.join(names)}\n{','.join(values.values())}\n")
+    ingesting.ingest(paths=path, on_wider_types="widen")
+    columns = ingesting.table.iceberg().schema().columns
+    assert {column.name for column in columns if column.field_type == LongType()} == {"c7", "c130"}
+    assert parses < 60
 
 
 def test_values_that_fit_widen_nothing(ingesting: Ingesting, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.update import SetPropertiesUpdate
 
 from distop.commit.cleanup.orphans import find_orphans
 from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
@@ -117,6 +118,25 @@ def test_a_rollback_by_time_finds_what_was_present_then(tmp_path: Path) -> None:
         Run.of(table, Rollback(), as_of="1999-01-01")
 
 
+def test_times_in_the_metadata_do_not_go_back_where_clocks_do(tmp_path: Path) -> None:
+    """P14: Iceberg's Java library would not read the table."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    first = table.record().snapshot_id
+    context = table.context(table.staged([rows(1, 1)]))
+    ahead = type(context)(**{**vars(context), "now": lambda: 4e9})
+    assert table.apply(IcebergAppend().prepare(ahead).txn)
+    file = TableFile.read(table.record().metadata_location)
+    changed = file.successor([SetPropertiesUpdate(updates={"user.note": "x"})])
+    assert json.loads(changed.content)["last-updated-ms"] == 4_000_000_000_000
+    Run.of(table, Rollback(), snapshot=str(first)).finish()
+    metadata = table.iceberg().metadata
+    log = [entry.timestamp_ms for entry in metadata.snapshot_log]
+    assert (log, metadata.current_snapshot_id) == (sorted(log), first)
+    assert len(log) == 3
+    assert metadata.last_updated_ms >= log[-1]
+
+
 def test_what_was_written_meanwhile_is_not_rolled_back_unseen(tmp_path: Path) -> None:
     """P6"""
     table = new_table(tmp_path)
@@ -214,6 +234,31 @@ def test_expiry_removes_what_only_expired_snapshots_refer_to(tmp_path: Path) -> 
     assert table.ids() == [100, 200, 300, 400]
 
 
+def test_statistics_of_expired_snapshots_go_with_them(tmp_path: Path) -> None:
+    """P13: as other programs make them, of columns and of partitions: their entries and their files."""
+    table = new_table(tmp_path)
+    for i in range(2):
+        table.publish(table.staged([rows(i, 1)]))
+    location = local(table.record().metadata_location)
+    told = json.loads(location.read_text())
+    named: dict[str, list[str]] = {"statistics": [], "partition-statistics": []}
+    for kind, paths in named.items():
+        for number, snapshot in enumerate(told["snapshots"]):
+            path = local(table.location) / "metadata" / f"{kind}-{number}.stats"
+            path.write_bytes(b"x")
+            paths.append(f"file://{path}")
+            entry = {"snapshot-id": snapshot["snapshot-id"], "statistics-path": paths[-1]}
+            more = {"file-footer-size-in-bytes": 1, "blob-metadata": []} if kind == "statistics" else {}
+            told[kind].append({**entry, "file-size-in-bytes": 1, **more})
+    location.write_text(json.dumps(told))
+    assert Run.of(table, ExpireSnapshots(), older_than="0s").finish()["expiredSnapshots"] == 1
+    left = table.iceberg().metadata
+    assert [each.statistics_path for each in left.statistics] == named["statistics"][1:]
+    assert [each.statistics_path for each in left.partition_statistics] == named["partition-statistics"][1:]
+    gone = [path for paths in named.values() for path in paths if not local(path).exists()]
+    assert gone == [paths[0] for paths in named.values()]
+
+
 def test_nothing_goes_before_the_commit_is_certain(tmp_path: Path) -> None:
     """P13, P8: prepared and lost, prepared again and done; removing twice, and half-way."""
     table = new_table(tmp_path)
@@ -252,6 +297,31 @@ def test_tags_and_the_newest_snapshots_stay(tmp_path: Path) -> None:
     assert left == [snapshots[1], snapshots[4], snapshots[5]]
     for snapshot_id, row in zip(left, (1, 4, 5), strict=True):
         assert table.iceberg().scan(snapshot_id=snapshot_id).to_arrow()["id"].to_pylist() == [row]
+
+
+@pytest.mark.parametrize(
+    ("settings", "left"),
+    [
+        ({"min-snapshots-to-keep": 3}, [3, 4, 5]),
+        ({"max-snapshot-age-ms": 86_400_000}, [0, 1, 2, 3, 4, 5]),
+        ({"max-snapshot-age-ms": 1, "min-snapshots-to-keep": 1}, [4, 5]),
+    ],
+)
+def test_a_branch_keeps_as_many_as_its_settings_say(
+    tmp_path: Path, settings: dict[str, int], left: list[int]
+) -> None:
+    """P13, P14: those of Iceberg's specification, as another program writes them."""
+    table = new_table(tmp_path)
+    for i in range(6):
+        table.publish(table.staged([rows(i, 1)]), IcebergOverwrite())
+    snapshots = [snapshot.snapshot_id for snapshot in table.iceberg().metadata.snapshots]
+    location = local(table.record().metadata_location)
+    told = json.loads(location.read_text())
+    told["refs"]["main"] |= settings
+    location.write_text(json.dumps(told))
+    Run.of(table, ExpireSnapshots(), older_than="0s", keep_last=2).finish()
+    kept = [snapshot.snapshot_id for snapshot in table.iceberg().metadata.snapshots]
+    assert kept == [snapshots[number] for number in left]
 
 
 def test_young_snapshots_stay_and_there_is_no_commit(tmp_path: Path) -> None:
@@ -315,6 +385,25 @@ def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
         table.iceberg().scan(snapshot_id=snapshot.snapshot_id).to_arrow()
     assert table.ids() == [500, 501, 502]
     assert Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()["orphans"] == 0
+
+
+@pytest.mark.parametrize("older_than", ["²d", "1²d", "٣d", ".d", "-3d", "1e5d", "d", "3", ""])
+def test_what_is_no_age_is_refused(tmp_path: Path, older_than: str) -> None:
+    table = new_table(tmp_path)
+    for operation in (ExpireSnapshots(), RemoveOrphans()):
+        with pytest.raises(InvalidArgument, match="nor an age") as caught:
+            Run.of(table, operation, older_than=older_than)
+        assert caught.value.details["field"] == "older_than"
+
+
+def test_an_age_may_be_longer_than_there_are_times(tmp_path: Path) -> None:
+    """Nothing is as old."""
+    table = new_table(tmp_path)
+    for start in (0, 1):
+        table.publish(table.staged([rows(start, 1)]))
+    for older_than in ("1.5d", "9" * 30 + "d", "9" * 400 + "d"):
+        assert Run.of(table, ExpireSnapshots(), older_than=older_than).finish()["expiredSnapshots"] == 0
+        assert Run.of(table, RemoveOrphans(), older_than=older_than).finish()["orphans"] == 0
 
 
 @pytest.mark.parametrize("older_than", ["0s", "23h", "2999-01-01T00:00:00Z"])

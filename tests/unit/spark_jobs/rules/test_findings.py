@@ -107,6 +107,19 @@ def test_rows_are_shown_of_so_many_jobs_and_counted_of_all(tmp_path: Path) -> No
         gather(arg, rules_of(arg), jobs)
 
 
+def test_wide_rows_are_shown_of_fewer_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded in bytes, too; every rule has a row all the same."""
+    monkeypatch.setattr("distop.spark_jobs.rules.findings.MAX_SAMPLES_BYTES", 10_000)
+    names = [f"p={at:02}" for at in range(30)]
+    arg = operation(tmp_path, names, rules=2)
+    wide = [{"text": "x" * 999}]
+    jobs = {name: done(arg, name, [Violation(0, 1, wide)]) for name in names[:-1]}
+    jobs[names[-1]] = done(arg, names[-1], [Violation(0, 1, wide), Violation(1, 1, wide)])
+    first, last = gather(arg, rules_of(arg), jobs)
+    assert (first.rows, len(first.samples)) == (30, 10)
+    assert (last.rows, len(last.samples)) == (1, 1)
+
+
 def test_a_verdict_is_the_same_however_often_it_is_worked_out(tmp_path: Path) -> None:
     """O17: a leader that goes on writes the same report again; what the history keeps is bounded."""
     table = new_table(tmp_path)

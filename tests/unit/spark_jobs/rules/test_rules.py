@@ -8,6 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
@@ -23,7 +24,7 @@ from distop.spark_jobs.dataframes.operation import Write
 from distop.spark_jobs.rules import confined
 from distop.spark_jobs.rules.checks import RowChecks
 from distop.spark_jobs.rules.model import RawRules, RuleArgument, RuleSet
-from distop.spark_jobs.rules.parsing import parse_rules, shown_columns
+from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
 
 SCHEMA = parse_schema(
     {
@@ -108,6 +109,9 @@ def test_a_check_is_sql(tmp_path: Path) -> None:
     assert broken(
         tmp_path, ["date_part('hour', t) = 12", "t < '2024-01-01 12:00:00'"], table({"t": noon})
     ) == {"check(t < '2024-01-01 12:00:00')": 1}
+    assert broken(tmp_path, [RuleArgument(check="s = 'x') AND (s = 'y'", name="both")], values("s", "x")) == {
+        "both": 1
+    }
     assert not broken(tmp_path, "S LIKE 'x%' -- upper case, and a comment", values("s", "xy"))
     with pytest.raises(JobFailed, match="rule 'whole' cannot be evaluated"):
         broken(tmp_path, [RuleArgument(check="CAST(s AS INT) > 0", name="whole"), "id > 0"], values("s", "a"))
@@ -119,6 +123,15 @@ def test_rows_are_unique_over_all_blocks(tmp_path: Path) -> None:
     second = table({"id": 1, "s": "a"}, {"id": 1, "s": "a"}, {"id": 2})
     rules: RawRules = [RuleArgument(unique=["id", "s"]), RuleArgument(unique="id", name="ids")]
     assert broken(tmp_path, rules, first, second) == {"unique(id, s)": 2, "ids": 4}
+
+
+def test_the_name_of_a_column_is_not_that_of_a_count(tmp_path: Path) -> None:
+    schema = parse_schema({"times0": "long", "k0": "long"})
+    rules = RuleSet(rules=parse_rules(RuleArgument(unique=["k0", "times0"]), schema))
+    with RowChecks(rules, lambda: tmp_path) as checks:
+        checks.check(pa.table({"times0": [100, 100, 7], "k0": [1, 1, 2]}))
+        (found,) = checks.finish()
+    assert (found.count, found.samples) == (1, [{"k0": 1, "times0": 100, "times": 2}])
 
 
 def test_keys_are_sorted_out_on_disk(tmp_path: Path) -> None:
@@ -150,6 +163,19 @@ def test_samples_are_bounded(tmp_path: Path) -> None:
     assert all(len(found.samples[0][name]) == 200 for name in ("s", "b"))
 
 
+def test_wide_samples_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded in bytes, too; whatever there is, a rule has a row."""
+    monkeypatch.setattr("distop.spark_jobs.rules.checks.MAX_SAMPLES_BYTES", 5_000)
+    rules = RuleSet(rules=parse_rules(["id < 0", "n < 0"], SCHEMA), shown=["s"], samples=100)
+    with RowChecks(rules, lambda: tmp_path) as checks:
+        for _ in range(100):
+            checks.check(table({"id": 1, "n": 1, "s": "é" * 200}))
+        found = checks.finish()
+    assert [one.count for one in found] == [100, 100]
+    assert 5_000 < len(msgspec.json.encode(found)) < 7_000
+    assert all(one.samples for one in found)
+
+
 @pytest.mark.parametrize(
     ("rule", "said"),
     [
@@ -178,6 +204,7 @@ def test_samples_are_bounded(tmp_path: Path) -> None:
         (RuleArgument(column="nope", type="int"), "no column 'nope'"),
         (RuleArgument(column="u", type="int"), "is not known"),
         (RuleArgument(column="id", type="decimal(5,9)"), "precision"),
+        (RuleArgument(column="s", type="decimal(99,2)"), "precision"),
         (RuleArgument(not_null=["id", ""]), "no column"),
         (RuleArgument(unique=["id", "id"]), "twice"),
     ],
@@ -198,6 +225,16 @@ def test_columns_that_sql_does_not_tell_apart() -> None:
         ["n"],
         ["ID"],
     ]
+    both = parse_rules([RuleArgument(not_null=["id", "ID"])], schema)
+    for rules in (RuleSet(rules=both), RuleSet(rules=both[:1], shown=["ID"])):
+        with pytest.raises(InvalidArgument, match="differ only in case"):
+            told_apart(rules)
+    assert told_apart(RuleSet(rules=both[:1], shown=["id", "n"])).columns == ["id", "n"]
+
+
+def test_very_many_rules_are_refused_before_the_first_is_parsed() -> None:
+    with pytest.raises(InvalidArgument, match="200,000 rules"):
+        parse_rules(["id >"] * 200_000, SCHEMA)
 
 
 def test_nothing_is_written_past_the_rules_of_a_table() -> None:

@@ -75,6 +75,14 @@ def test_nothing_to_sort(tmp_path: Path) -> None:
     assert list(sort_rows([], [Key("n")], tmp_path)) == []
 
 
+@pytest.mark.parametrize("run_bytes", [0, 1, 1 << 20])
+def test_a_batch_may_be_empty(tmp_path: Path, run_bytes: int) -> None:
+    """Before, between and after others."""
+    given = [pa.record_batch({"n": pa.array(numbers, pa.int64())}) for numbers in ([], [3, 1], [], [2], [])]
+    found = sort_rows(given, [Key("n")], tmp_path, run_bytes=run_bytes)
+    assert [n for batch in found for n in batch["n"].to_pylist()] == [1, 2, 3]
+
+
 def test_whoever_stops_early_leaves_no_open_file(tmp_path: Path) -> None:
     """A job that is cancelled; the runs of a merge go with it."""
     rows = sort_rows(batches(10, 20), [Key("b")], tmp_path, run_bytes=1, batch_bytes=64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
@@ -11,7 +13,7 @@ from distop.errors import InvalidArgument
 from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 
 SCHEMA: Schema = parse_schema(
-    {"n": "long", "s": "string", "f": "double", "t": "timestamptz", "odd name": "int"}
+    {"n": "long", "s": "string", "f": "double", "t": "timestamptz", "odd name": "int", "d": "decimal(9,2)"}
 )
 ROWS = pa.table(
     {
@@ -20,6 +22,7 @@ ROWS = pa.table(
         "f": [1.5, float("nan"), None, 0.0],
         "t": pa.array([0, 1_000_000, None, 3_000_000], pa.timestamp("us", tz="UTC")),
         "odd name": pa.array([1, 2, 3, 4], pa.int32()),
+        "d": pa.array([Decimal("1.50"), Decimal("10.50"), None, Decimal("-0.07")], pa.decimal128(9, 2)),
     }
 )
 
@@ -45,6 +48,11 @@ ROWS = pa.table(
         ("true", [0, 1, 2, 3]),
         ("false", []),
         ("n > 99999999999999999999", []),
+        ("d > 1.5", [1]),
+        ("d >= 1.500 and d < 9999999.5", [0, 1]),
+        ("d in (1.5, 10.50)", [0, 1]),
+        ("d not in (1.5, 3.0)", [1, 3]),
+        ("not d > 10", [0, 3]),
     ],
 )
 def test_a_filter_keeps_the_rows_that_sql_would(text: str, kept: list[int]) -> None:
@@ -72,7 +80,7 @@ def test_text_that_is_no_filter_is_refused(text: str) -> None:
     assert caught.value.details["field"] == "filter"
 
 
-@pytest.mark.parametrize("text", ["nope = 1", "n = 'x'", "t > 'yesterday'", "s > 1"])
+@pytest.mark.parametrize("text", ["nope = 1", "n = 'x'", "t > 'yesterday'", "s > 1", "d > 1.505"])
 def test_a_filter_that_does_not_fit_the_columns_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="does not fit") as caught:
         arrow_filter(parse_filter(text), SCHEMA)

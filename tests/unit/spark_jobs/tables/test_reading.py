@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from pyiceberg.table import update
 from pyiceberg.types import NestedField, StringType
 
 from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 from support.tables.publishing import Table, new_table, rows
@@ -50,6 +51,63 @@ def test_a_filter_leaves_out_files_by_partition_and_by_statistics(tmp_path: Path
     assert len(snapshot.plan_files("kind = 'k1' and id >= 30")) == 1
     assert snapshot.plan_files("id > 1000") == []
     assert ids(snapshot, "kind = 'k1' and id >= 30") == [i for i in range(30, 60) if i % 3 == 1]
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("x is nan", [1, 3]),
+        ("x is not nan", [0, 4]),
+        ("x != 1", [1, 3, 4]),
+        ("x not in (1, 2)", [1, 3]),
+        ("x > 5 or x is nan", [1, 3]),
+        ("x >= 1", [0, 4]),
+        ("not x < 1", [0, 4]),
+        ("id > 0 and x is nan", [1, 3]),
+    ],
+)
+def test_statistics_leave_nan_out_but_filters_do_not(tmp_path: Path, where: str, found: list[int]) -> None:
+    """The first file seems to hold nothing but 1.0; its reader would skip it."""
+    columns = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns))
+    for numbers, values in (([0, 1], [1.0, math.nan]), ([2, 3], [None, math.nan]), ([4], [2.0])):
+        table.publish(table.staged([pa.record_batch({"id": numbers, "x": values}, schema=columns)]))
+    assert ids(opened(table), where) == found
+    snapshot = opened(table)
+    read = snapshot.batches(snapshot.plan_files(where), columns=["x"], where=where)
+    assert {name for batch in read for name in batch.schema.names} == {"x"}
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        ("x in (0.0, 7.5)", [0, 1, 3]),
+        ("x in (0.0, 1.5)", [0, 1, 2, 3]),
+        ("x not in (0.0, 7.5)", [2]),
+        ("x in (1.5, 7.5)", [2]),
+    ],
+)
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_both_zeros_are_in_a_list_with_one(
+    tmp_path: Path, kind: pa.DataType, where: str, found: list[int]
+) -> None:
+    columns = pa.schema([("id", pa.int64()), ("x", kind)])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns))
+    for numbers, values in (([0], [0.0]), ([1], [-0.0]), ([2, 3], [1.5, -0.0])):
+        table.publish(table.staged([pa.record_batch({"id": numbers, "x": values}, schema=columns)]))
+    assert ids(opened(table), where) == found
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [("x is null or x < 5", [0, 1, 3]), ("x >= 5 or id = 3", [2, 3]), ("x not in (1, 7) or id = 1", [1])],
+)
+def test_a_partition_of_null_is_compared_as_in_sql(tmp_path: Path, where: str, found: list[int]) -> None:
+    columns = pa.schema([("id", pa.int64()), ("x", pa.int64())])
+    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, ["x"]))
+    rows = pa.record_batch({"id": range(4), "x": [1, None, 7, None]}, schema=columns)
+    table.publish(table.staged([rows]))
+    assert ids(opened(table), where) == found
 
 
 def test_some_columns_in_the_order_that_is_asked_for(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.typedef import Record
+
+from distop.commit.iceberg.replace_partitions import Key, key_of
 
 _PATH = 2147483546
 """The id of the column of position deletes that names the data file."""
@@ -22,11 +23,11 @@ class DeleteFiles:
 
     def __init__(self, entries: Iterable[ManifestEntry], specs: dict[int, PartitionSpec]) -> None:
         self._of_file: dict[bytes, list[ManifestEntry]] = defaultdict(list)
-        self._positions: dict[tuple[int, Record], list[ManifestEntry]] = defaultdict(list)
-        self._equalities: dict[tuple[int, Record] | None, list[ManifestEntry]] = defaultdict(list)
+        self._positions: dict[tuple[int, Key], list[ManifestEntry]] = defaultdict(list)
+        self._equalities: dict[tuple[int, Key] | None, list[ManifestEntry]] = defaultdict(list)
         for entry in entries:
             file = entry.data_file
-            place = (file.spec_id, file.partition)
+            place = _place(file)
             if file.content == DataFileContent.EQUALITY_DELETES:
                 everywhere = not specs[file.spec_id].fields
                 self._equalities[None if everywhere else place].append(entry)
@@ -38,13 +39,17 @@ class DeleteFiles:
     def concerning(self, entry: ManifestEntry) -> list[DataFile]:
         """Those that may name rows of a data file."""
         file, age, path = entry.data_file, entry.sequence_number or 0, entry.data_file.file_path.encode()
-        place = (file.spec_id, file.partition)
+        place = _place(file)
         positions = (*self._of_file.get(path, ()), *self._positions.get(place, ()))
         equalities = (*self._equalities.get(None, ()), *self._equalities.get(place, ()))
         return [
             *(one.data_file for one in positions if _age(one) >= age and _may_name(one.data_file, path)),
             *(one.data_file for one in equalities if _age(one) > age),
         ]
+
+
+def _place(file: DataFile) -> tuple[int, Key]:
+    return file.spec_id, key_of(file.partition, len(file.partition))
 
 
 def only_file_of(file: DataFile) -> str | None:

@@ -1,0 +1,161 @@
+"""Updates of a client, made to fit the table as it is now, as Iceberg's Java library makes them.
+
+A client counts the ids of schemas, partition specs and sort orders on from the state of the table that it
+has seen. If one was added concurrently, the same id means another thing; pyiceberg refuses that, or has two
+schemas with one id. Here an equal one is used again, and one whose id is taken gets the next free id.
+
+What a client removes may be gone: of two that expire the same snapshots the second one requires nothing of
+them, and has what it wants. pyiceberg calls it a wrong value; here it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update import (
+    AddPartitionSpecUpdate,
+    AddSchemaUpdate,
+    AddSnapshotUpdate,
+    AddSortOrderUpdate,
+    RemovePartitionSpecsUpdate,
+    RemovePartitionStatisticsUpdate,
+    RemoveSchemasUpdate,
+    RemoveSnapshotsUpdate,
+    RemoveStatisticsUpdate,
+    SetCurrentSchemaUpdate,
+    SetDefaultSortOrderUpdate,
+    SetDefaultSpecUpdate,
+    SetPartitionStatisticsUpdate,
+    SetStatisticsUpdate,
+    TableUpdate,
+)
+from pyiceberg.view.metadata import ViewVersion
+
+from distop.commit.layout.sizes import MAX_ID
+from distop.errors import InvalidArgument
+
+LAST = -1
+"""Means the last one that the same commit has added."""
+
+
+class Ids:
+    """The ids of one kind of object in one table or view."""
+
+    def __init__(self, name: str, there: Iterable[Any]) -> None:
+        self._name = name
+        self._there = {getattr(one, name): _content(one) for one in there}
+        self._given: dict[int, int] = {}
+        """The ids here, by the client's ids."""
+
+    def add(self, wanted: Any) -> Any | None:
+        """The object to add, with its new id; ``None`` if an equal one exists.
+
+        Raises :class:`~distop.errors.InvalidArgument` if the id is too large for Iceberg.
+        """
+        given, content = getattr(wanted, self._name), _content(wanted)
+        found = next((number for number, one in self._there.items() if one == content), None)
+        number = found if found is not None else self._free(given)
+        if number > MAX_ID:
+            raise InvalidArgument(
+                f"{number} is no id: at most {MAX_ID} is allowed", details={"field": self._name}
+            )
+        self._given[given] = self._given[LAST] = number
+        if found is not None:
+            return None
+        self._there[number] = content
+        return wanted.model_copy(update={self._name: number})
+
+    def _free(self, given: int) -> int:
+        return given if given not in self._there else max(self._there) + 1
+
+    def of(self, given: int) -> int:
+        return self._given.get(given, given)
+
+
+def _content(one: Schema | PartitionSpec | SortOrder | ViewVersion) -> Any:
+    if isinstance(one, Schema):
+        return one.fields, frozenset(one.identifier_field_ids)
+    if isinstance(one, ViewVersion):
+        return one.model_copy(update={"version_id": 0, "timestamp_ms": 0})
+    return one.fields
+
+
+def renumbered(updates: Iterable[TableUpdate], base: TableMetadata) -> tuple[TableUpdate, ...]:
+    """The same updates, with ids that fit the present table."""
+    schemas = Ids("schema_id", base.schemas)
+    specs = Ids("spec_id", base.partition_specs)
+    orders = Ids("order_id", base.sort_orders)
+    kept: list[TableUpdate | None] = []
+    for update in updates:
+        match update:
+            case AddSchemaUpdate():
+                kept.append(_with(update, "schema_", schemas.add(update.schema_)))
+            case AddPartitionSpecUpdate():
+                kept.append(_with(update, "spec", specs.add(update.spec)))
+            case AddSortOrderUpdate():
+                kept.append(_with(update, "sort_order", orders.add(update.sort_order)))
+            case SetCurrentSchemaUpdate():
+                kept.append(_with(update, "schema_id", schemas.of(update.schema_id)))
+            case SetDefaultSpecUpdate():
+                kept.append(_with(update, "spec_id", specs.of(update.spec_id)))
+            case SetDefaultSortOrderUpdate():
+                kept.append(_with(update, "sort_order_id", orders.of(update.sort_order_id)))
+            case _:
+                kept.append(update)
+    return tuple(update for update in kept if update is not None)
+
+
+def _with(update: Any, name: str, value: Any) -> TableUpdate | None:
+    copied: TableUpdate | None = None if value is None else update.model_copy(update={name: value})
+    return copied
+
+
+def of_what_is_there(updates: Iterable[TableUpdate], base: TableMetadata) -> Iterator[TableUpdate]:
+    """The same updates, without removals of what neither the table has nor an earlier update adds."""
+    snapshots = {one.snapshot_id for one in base.snapshots}
+    schemas = {one.schema_id for one in base.schemas}
+    specs = {one.spec_id for one in base.partition_specs}
+    statistics = {one.snapshot_id for one in base.statistics}
+    of_partitions = {one.snapshot_id for one in base.partition_statistics}
+    for update in updates:
+        match update:
+            case AddSnapshotUpdate():
+                snapshots.add(update.snapshot.snapshot_id)
+            case AddSchemaUpdate():
+                schemas.add(update.schema_.schema_id)
+            case AddPartitionSpecUpdate():
+                specs.add(update.spec.spec_id)
+            case SetStatisticsUpdate():
+                statistics.add(update.statistics.snapshot_id)
+            case SetPartitionStatisticsUpdate():
+                of_partitions.add(update.partition_statistics.snapshot_id)
+            case RemoveSnapshotsUpdate():
+                if not (gone := _taken(snapshots, update.snapshot_ids)):
+                    continue
+                statistics.difference_update(gone)  # pyiceberg removes these with their snapshots
+                update = update.model_copy(update={"snapshot_ids": gone})
+            case RemoveSchemasUpdate():
+                if not (gone := _taken(schemas, update.schema_ids)):
+                    continue
+                update = update.model_copy(update={"schema_ids": gone})
+            case RemovePartitionSpecsUpdate():
+                if not (gone := _taken(specs, update.spec_ids)):
+                    continue
+                update = update.model_copy(update={"spec_ids": gone})
+            case RemoveStatisticsUpdate() if not _taken(statistics, [update.snapshot_id]):
+                continue
+            case RemovePartitionStatisticsUpdate() if not _taken(of_partitions, [update.snapshot_id]):
+                continue
+        yield update
+
+
+def _taken(there: set[int], wanted: Iterable[int]) -> list[int]:
+    """Those that are there; from now on they are not."""
+    found = sorted(there.intersection(wanted))
+    there.difference_update(found)
+    return found

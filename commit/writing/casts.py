@@ -1,0 +1,58 @@
+"""Casts columns to a table's types: a value that its type cannot hold is refused, also if Arrow takes it."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
+
+
+def checked_cast(values: Values, target: pa.DataType) -> Values:
+    """``values`` as ``target``; raises ``pa.ArrowInvalid`` if one does not fit.
+
+    Arrow makes finite numbers infinite that are too large for a float, and says nothing.
+    """
+    result = values.cast(target)
+    if not values.type.equals(target):
+        check_infinite(values, result)
+    return result
+
+
+def check_infinite(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray) -> None:
+    """Check that values which are infinite were so before, as numbers or texts; also within nested values.
+
+    Raises ``pa.ArrowInvalid``.
+    """
+    kind = made.type
+    if is_.is_null(given.type):
+        return
+    if is_.is_struct(kind):
+        for name in (field.name for field in kind if given.type.get_field_index(field.name) >= 0):
+            check_infinite(pc.struct_field(given, name), pc.struct_field(made, name))
+    elif is_.is_map(kind):
+        check_infinite(_entries(given), _entries(made))
+    elif is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        check_infinite(pc.list_flatten(given), pc.list_flatten(made))
+    elif is_.is_floating(kind):
+        infinite = pc.is_inf(made)
+        if pc.any(infinite).as_py():
+            _check_given(given.filter(infinite), kind)
+
+
+def _entries(maps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+    entry = pa.struct([("key", maps.type.key_type), ("value", maps.type.item_type)])
+    return pc.list_flatten(maps.cast(pa.list_(entry)))
+
+
+def _check_given(given: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> None:
+    if is_.is_floating(given.type):
+        given = given.filter(pc.is_finite(given))
+    elif not is_.is_primitive(given.type):
+        texts = given.cast(pa.large_string())
+        given = texts.filter(pc.match_substring_regex(texts, "[0-9]"))
+    if len(given):
+        raise pa.ArrowInvalid(f"{given[0].as_py()} is too large for {kind}")

@@ -1,0 +1,70 @@
+"""What a finishing transaction that cannot be sent leaves behind."""
+
+from __future__ import annotations
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+
+from distop.commit.steps.contract import Contribution
+from distop.coordinator.completion.finishing import Finishing
+from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.work.work import Work
+from distop.errors import CorruptRecord
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.series import continued, entry_of
+from distop.metastore.records.operation import HistoryRecord, OperationArg, RequestRecord, SeriesRecord
+from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.record import encode
+from distop.operations.registry import Registry
+from support.etcd.lossy import LossyClient
+
+
+async def test_files_of_a_commit_that_was_never_sent_are_removed(client: LossyClient) -> None:
+    """C6: what else it needs cannot be read, so nothing was published."""
+    keys = client.keyspace.table("t")
+    arg = OperationArg(table="t", type="noop", instance=1, batches=["a"])
+    await client.put(keys.ordering, b"of a later version")
+    prepared = ["00001.metadata.json"]
+    contribution = Contribution(discard=prepared.clear)
+    with ThreadPoolExecutor(1) as threads:
+        finishing = Finishing(client, Work(Registry(), threads), Metrics(), Memory(), time.time)
+        tracked = Tracked(keys.operation(OperationId.parse("t/noop/1")), arg)
+        history = HistoryRecord(outcome="success")
+        with pytest.raises(CorruptRecord):
+            await finishing.send(keys, tracked, Epoch(keys.head, 1), None, history, [contribution])
+    assert not prepared
+
+
+@pytest.mark.parametrize("damaged", ["series", "name", "line", "request"])
+async def test_a_line_of_a_series_that_cannot_be_read_holds_up_no_operation(
+    client: LossyClient, damaged: str
+) -> None:
+    """P8, C6: the series is counted anew, unless it is only the request that cannot be read."""
+    keys, first = client.keyspace.table("t"), OperationId("t", "noop", 1)
+    arg = OperationArg(table="t", type="noop", instance=1, series="stream", request_id="r")
+    ended = HistoryRecord(outcome="success", request_id="r")
+    history, line = await continued(client, keys, arg, ended)
+    assert (await client.txn(line + Txn(then=(Put(keys.history(first), encode(history)),)))).succeeded
+    await client.put(keys.request("r"), b"damaged" if damaged == "request" else encode(_request(first)))
+    if damaged in ("series", "name"):
+        unreadable = b"damaged" if damaged == "series" else encode(SeriesRecord(operation="no name"))
+        await client.put(keys.series("stream"), unreadable)
+    elif damaged == "line":
+        await client.put(keys.history(first), b"damaged")
+
+    assert (await entry_of(client, keys, OperationId("t", "noop", 9))) is None
+    second = msgspec.structs.replace(arg, instance=2)
+    history, line = await continued(client, keys, second, HistoryRecord(outcome="success"))
+    assert (await client.txn(line)).succeeded
+    assert history.series is not None
+    assert history.series.count == (2 if damaged == "request" else 1)
+
+
+def _request(operation: OperationId) -> RequestRecord:
+    return RequestRecord(operation=str(operation), digest="d")

@@ -1,0 +1,39 @@
+"""What /proc tells of processes, while these start others, open and close files, and end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+
+def sockets_of(pid: int | str) -> set[str]:
+    """The inodes of the sockets that a process holds, as /proc/net/tcp names them; ``self``: this one."""
+    links = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            links.add(os.readlink(descriptor))
+    return {link[len("socket:[") : -1] for link in links if link.startswith("socket:[")}
+
+
+def children(pid: int, word: bytes) -> list[int]:
+    """The processes that any thread of one has started, and that have a word in their command line."""
+    found = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            found += (thread / "children").read_text().split()
+    return sorted(int(child) for child in found if word in _command(child))
+
+
+def _command(pid: str) -> bytes:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def ancestors(pid: int) -> Iterator[int]:
+    """The parent of a process, the parent's parent, and so on."""
+    while pid > 1:
+        pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        yield pid

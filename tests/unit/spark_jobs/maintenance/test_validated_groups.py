@@ -1,0 +1,48 @@
+"""Every row is checked once, however partitions are named and split into groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from distop.spark_jobs.maintenance.validate import Validate
+from support.tables.maintaining import Run
+from support.tables.publishing import ROWS, new_table
+
+
+def checked(
+    folder: Path, ids: Mapping[Any, list[int]], rules: Any = "id > 0", **argument: Any
+) -> tuple[int, int]:
+    """Rows that were read, and jobs that found a broken rule: one file for each id, a group for each file."""
+    table = new_table(folder, ["kind"])
+    for kind, numbers in ids.items():
+        for number in numbers:
+            row = pa.record_batch({"id": [number], "kind": [kind]}, schema=ROWS)
+            table.publish(table.staged([row]))
+    run = Run.of(table, Validate(), rules=rules, group_bytes=1, **argument)
+    results = [job.result for job in run.staged.jobs.values()]
+    return sum(result["rows"] for result in results), sum("violated" in result for result in results)
+
+
+def test_a_partition_that_is_named_as_a_piece_of_another_takes_no_place_of_it(tmp_path: Path) -> None:
+    """P13: the pieces of ``kind=a`` are called ``kind=a~1`` and so on."""
+    assert checked(tmp_path, {"a": [1, -2, 3, -4], "a~1": [5, -6], "a~1~1": [-7]}) == (7, 4)
+
+
+def test_all_pieces_of_a_partition_that_was_named_are_checked(tmp_path: Path) -> None:
+    ids = {"a": [1, 2, -3], "b": [-4]}
+    assert checked(tmp_path, ids, partitions=["kind=a", "kind=a"]) == (3, 1)
+
+
+def test_the_partition_of_null_is_not_that_of_the_text(tmp_path: Path) -> None:
+    ids = {"null": [1, 2], None: [1, 2], "%6Eull": [1, 1]}
+    assert checked(tmp_path, ids, rules={"unique": "id"}) == (6, 1)
+
+
+def test_either_of_them_can_be_named(tmp_path: Path) -> None:
+    ids = {"null": [1, 2], None: [-3]}
+    assert checked(tmp_path, ids, partitions=["kind=%6Eull"]) == (2, 0)
+    assert checked(tmp_path / "other", ids, partitions=["kind=null"]) == (1, 1)
