@@ -1,7 +1,9 @@
 # `make` shows what there is. Everything runs in .venv, which `setup` makes and keeps up to date.
 #   PYTHON=python3.12   the Python to build .venv with
 #   ARGS="-k lease"     further arguments of the target's program
+#   K=test_lease        what `make test-one` runs: a file, a folder, or (part of) the name of files or tests
 #   WORKERS=5           processes that `make test` runs in; 0: one, as a debugger needs it
+#   RUNS=5 SINCE=HEAD~1 how often `make flakes` runs, and which tests: those that have changed since then
 #   ETCD=3.5.35         the etcd of `make test-etcd`
 #   MINUTES=15          how long `make fuzz` goes on at least
 
@@ -12,6 +14,9 @@ ARGS ?=
 WORKERS ?= 5
 ETCD ?= 3.6.16
 MINUTES ?= 60
+RUNS ?= 5
+SINCE ?=
+K ?=
 ETCD_TESTS := etcd or embedded or txn or transactions or watch or lease or election or leading or starting or ending \
 	or claims or marks or three_members or doctor or restored
 export PYTHON
@@ -46,19 +51,38 @@ setup: ## make .venv from nothing, or bring it up to date
 demo: setup ## ingest a year of flights while processes are killed, and prove every row is there once
 	$(BIN)/python demo/run.py $(ARGS)
 
+# What fails is run again, alone: tests/support/verdicts.py.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --verdicts
+
 .PHONY: test
-test: setup ## all tests: a real etcd, real Spark, real processes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: setup ## the tests that need no long wait, in minutes: a real etcd, real Spark, real processes (CONTRIBUTING.md)
+	$(PYTEST) -m "not slow" $(ARGS)
+
+.PHONY: test-all
+test-all: setup ## all tests, those marked `slow` included
+	$(PYTEST) $(ARGS)
+
+.PHONY: test-one
+test-one: ## the tests of K=<file, folder, name>, at once, without looking at the set-up
+	@test -x $(BIN)/python || $(MAKE) setup
+	@test -n "$(K)" || { echo "test-one: K=tests/unit/metastore, K=test_lease or K=test_a_lease_is_renewed"; exit 2; }
+	@if [ -e "$(K)" ]; then $(BIN)/python -m pytest $(K) $(ARGS); \
+	else files=$$(grep -rlE --include='test_*.py' 'def \w*$(K)' tests || true; find tests -name '*$(K)*.py' -name 'test_*'); \
+		[ -n "$$files" ] || { echo "test-one: no file of tests, and no test, has $(K) in its name"; exit 2; }; \
+		$(BIN)/python -m pytest $$(sort -u <<<"$$files") -k "$(K)" $(ARGS); fi
+
+.PHONY: flakes
+flakes: setup ## how many of 1,000 tests fail on a busy machine: RUNS=5 of all tests, or of those changed SINCE=<revision>
+	PYTHONPATH=tests $(BIN)/python -m flakes --runs $(RUNS) --workers $(WORKERS) $(if $(SINCE),--since $(SINCE)) $(ARGS)
 
 .PHONY: fresh
-fresh: ## demo and test in a bare Debian with nothing but Python, make and git, made for it; root only
+fresh: ## `make demo` and `make test` in a bare Debian with nothing but Python, make and git, made for it; root only
 	@deploy/fresh.sh
 
 .PHONY: test-etcd
 test-etcd: setup ## the tests closest to etcd, against ETCD=3.6.16, any other that Go can build, or the system's `package`
 	@test -x .venv/etcd-$(ETCD)/etcd || deploy/etcd.sh .venv/etcd-$(ETCD) $(ETCD)
-	DISTOP_ETCD_BINARY=$$PWD/.venv/etcd-$(ETCD)/etcd $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile \
-		--no-loadscope-reorder -k "$(ETCD_TESTS)" $(ARGS)
+	DISTOP_ETCD_BINARY=$$PWD/.venv/etcd-$(ETCD)/etcd $(PYTEST) -k "$(ETCD_TESTS)" $(ARGS)
 
 .PHONY: chaos
 chaos: setup ## kill every process at every crash point, and count the rows: takes long (docs/chaos.md)

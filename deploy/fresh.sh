@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Tests the README's promises on a bare machine: a bare Debian (or Ubuntu) of this one's release is made with
 # debootstrap, and `make demo` and `make test` run in it, from a clean clone of HEAD. apt and pip are configured there
-# as they are here. Root only; `make fresh` runs it. KEEP=1 leaves the folder.
+# as they are here. Root only; `make fresh` runs it. TEST_ARGS are ARGS of `make test`; EVIDENCE is a folder for what
+# failed tests leave; KEEP=1 leaves the Debian.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -25,7 +26,13 @@ mount -t tmpfs tmpfs "$root/dev/shm"
 
 git clone --quiet --no-local . "$root/root/distop"
 mapfile -t passed < <(env | grep -iE '^(pip_[a-z_]+|https?_proxy|no_proxy|CI)=')
-for target in demo test; do
+in_there() {
   env -i "${passed[@]}" HOME=/root LANG=C.UTF-8 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
-    chroot "$root" make -C /root/distop $target
-done
+    chroot "$root" make -C /root/distop "$@"
+}
+in_there demo
+code=0
+in_there test ARGS="${TEST_ARGS:-}" || code=$?
+failures=$root/root/distop/artifacts/failures
+[ -z "${EVIDENCE:-}" ] || [ ! -d "$failures" ] || { mkdir -p "$EVIDENCE" && cp -r "$failures" "$EVIDENCE/fresh"; }
+exit $code

@@ -21,6 +21,7 @@ from distop.commit.files.allowed import ALL
 from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.heap import settle_heap
+from support import verdicts
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
 from support.fixtures import logging_put_back as logging_put_back
@@ -57,6 +58,14 @@ jvm.hurry()
 vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    verdicts.add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    verdicts.configure(config)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """What services run in is what tests run in."""
@@ -67,6 +76,9 @@ def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.Abstrac
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several processes share the files: the long ones first, so that none is left over at the end."""
     for item in items:
+        for slow in item.iter_markers("slow"):
+            if not (slow.args and slow.args[0]):
+                raise pytest.UsageError(f"{item.nodeid}: slow() says why: slow(reason)")
         if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S))
     if hasattr(config, "workerinput"):
