@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from traceback import format_exception_only
+from typing import Any, Protocol, TypeVar
 
-from distop.errors import DistopError, InvalidArgument, JobFailed
+from distop.errors import DistopError, InvalidArgument, JobFailed, shortened
 from distop.executor.host.loop import Daemons, settle_from_thread
 from distop.executor.ledger.ledger import Ledger, LocalPort
 from distop.executor.task.frame_task import FrameResult, run_frame_job
@@ -21,6 +21,10 @@ from distop.executor.task.task import TaskSummary, Work, run_task
 from distop.metastore.operations.runs import Run
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+MAX_REASON = 400
+"""Characters kept of why a launch failed."""
 
 JOBS_PER_SMALL_TASK = 1000
 """Small jobs are packed, up to this many per task before another task is worth starting."""
@@ -76,7 +80,7 @@ class Launched(Protocol):
 
         Raises
         ------
-        LaunchFailed
+        DistopError
             Some tasks could not be completed; some jobs may not be marked.
         LauncherBroken
             This launcher can run no tasks any more.
@@ -151,6 +155,33 @@ def pack(partitions: Sequence[str], *, slots: int, small: bool) -> list[list[str
     return packs
 
 
+def settling(future: asyncio.Future[T], call: Callable[[], T]) -> Callable[[], None]:
+    """What a thread of a launch runs: a call whose result, or error, becomes the future's.
+
+    Whatever ends the thread becomes an error of the future: :class:`LaunchFailed`, unless it is one that says
+    more to a runner. A future that is never settled looks like jobs that run.
+    """
+
+    def run() -> None:
+        try:
+            outcome: T | DistopError = call()
+        except (LaunchFailed, InvalidArgument, JobFailed) as error:
+            outcome = error
+        except BaseException as error:
+            log.warning("launch_crashed", exc_info=True)
+            outcome = LaunchFailed(f"a task failed: {last_line(error)}")
+        settle_from_thread(future, outcome)
+
+    return run
+
+
+def last_line(error: BaseException) -> str:
+    """The last line of an error's traceback."""
+    # Not str() of errors that are not ours: that of an error of Spark's JVM asks this JVM, which may be gone.
+    lines = [str(error)] if isinstance(error, DistopError) else format_exception_only(error)
+    return shortened(" ".join(lines[-1].split()), MAX_REASON)
+
+
 class LocalLauncher:
     """Runs jobs in threads of this process, without Spark: for tests, benchmarks, small operations.
 
@@ -186,19 +217,15 @@ class LocalTasks:
     """The threads of one launch. The next free thread takes the next big job from a shared queue."""
 
     def __init__(self, ledger: Ledger, launch: Launch, slots: int, threads: Daemons) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._port = LocalPort(self._loop, ledger, launch.run)
-        self._work = launch.work
-        self._ended: asyncio.Future[None] = self._loop.create_future()
-        self._summary = TaskSummary()
-        self._failure: BaseException | None = None
+        loop = asyncio.get_running_loop()
+        self._port = LocalPort(loop, ledger, launch.run)
         packs = pack(launch.partitions, slots=slots, small=launch.work.operation.small_jobs)
         self._packs = deque(packs)
-        self._running = min(slots, len(packs))
-        for index in range(self._running):
-            threads.run(functools.partial(self._run, f"t{index}"))
-        if not self._running:
-            self._ended.set_result(None)
+        self._tasks: list[asyncio.Future[TaskSummary]] = []
+        for index in range(min(slots, len(packs))):
+            task = functools.partial(run_task, self._port, launch.work, self._partitions(), f"t{index}")
+            self._tasks.append(loop.create_future())
+            threads.run(settling(self._tasks[-1], task))
 
     def cancel(self, reason: str) -> None:
         self._port.end(reason)
@@ -207,20 +234,7 @@ class LocalTasks:
         return ""
 
     async def wait(self) -> TaskSummary:
-        await asyncio.shield(self._ended)
-        if self._failure is not None:
-            raise LaunchFailed(f"a task failed: {self._failure}") from self._failure
-        return self._summary
-
-    def _run(self, name: str) -> None:
-        summary, failure = TaskSummary(), None
-        try:
-            summary = run_task(self._port, self._work, self._partitions(), name)
-        except BaseException as error:  # whatever it is, nobody else hears of it
-            log.warning("task_failed", exc_info=True)
-            failure = error
-        with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits any more
-            self._loop.call_soon_threadsafe(self._one_ended, summary, failure)
+        return await summed(self._tasks)
 
     def _partitions(self) -> Iterator[str]:
         while True:
@@ -230,24 +244,25 @@ class LocalTasks:
                 return
             yield from partitions
 
-    def _one_ended(self, summary: TaskSummary, failure: BaseException | None) -> None:
-        self._summary += summary
-        self._failure = self._failure or failure
-        self._running -= 1
-        if not self._running and not self._ended.done():
-            self._ended.set_result(None)
+
+async def summed(tasks: Sequence[asyncio.Future[TaskSummary]]) -> TaskSummary:
+    """What all tasks did, once all have ended; raises the error of the first one that failed."""
+    if tasks:
+        await asyncio.wait(tasks)
+    return sum((task.result() for task in tasks), TaskSummary())
 
 
 class LocalFrame:
     """The partitions of a dynamic plan in threads of this process, for types that work without Spark."""
 
     def __init__(self, ledger: Ledger, launch: Launch, slots: int) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._port = LocalPort(self._loop, ledger, launch.run)
+        loop = asyncio.get_running_loop()
+        self._port = LocalPort(loop, ledger, launch.run)
         self._work, self._slots = launch.work, slots
         self._tasks = self._done = 0
-        self._ended: asyncio.Future[list[FrameResult]] = self._loop.create_future()
-        threading.Thread(target=self._run, name="distop-frame", daemon=True).start()
+        self._ended: asyncio.Future[list[FrameResult]] = loop.create_future()
+        run = settling(self._ended, self._computed)
+        threading.Thread(target=run, name="distop-frame", daemon=True).start()
 
     def cancel(self, reason: str) -> None:
         self._port.end(reason)
@@ -261,20 +276,9 @@ class LocalFrame:
     async def wait(self) -> list[FrameResult]:
         return await asyncio.shield(self._ended)
 
-    def _run(self) -> None:
-        try:
-            outcome: list[FrameResult] | DistopError = self._computed(
-                self._work.operation.frame(None, self._work.arg)
-            )
-        except (LaunchFailed, InvalidArgument, JobFailed) as error:
-            outcome = error
-        except BaseException as error:  # whatever it is, nobody else hears of it
-            log.warning("frame_failed", exc_info=True)
-            outcome = LaunchFailed(f"a task failed: {error}")
-        settle_from_thread(self._ended, outcome)
-
-    def _computed(self, frame: Sequence[Iterable[Any]]) -> list[FrameResult]:
+    def _computed(self) -> list[FrameResult]:
         """All partitions, in daemon threads: hanging user code ends with the process."""
+        frame: Sequence[Iterable[Any]] = self._work.operation.frame(None, self._work.arg)
         results, failures = dict[int, FrameResult](), list[Exception]()
         waiting = deque(enumerate(frame))
         self._tasks = len(waiting)

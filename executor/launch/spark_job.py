@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -11,8 +12,14 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
-from distop.executor.host.loop import settle_from_thread
-from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed
+from distop.executor.launch.launch import (
+    MAX_REASON,
+    Launch,
+    LauncherBroken,
+    LaunchFailed,
+    last_line,
+    settling,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext, SparkStageInfo
@@ -20,9 +27,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-
-MAX_REASON = 400
-"""Characters kept of Spark's messages."""
 
 CANCEL_AFTER_S = 0.3
 """Tasks are cancelled by push and end themselves; those that have not ended by then are cancelled in Spark as
@@ -50,18 +54,14 @@ class SparkJob(ABC, Generic[T]):
     def __init__(
         self, session: SparkSession, launch: Launch, *, name: str, pool: str, ours: bool = False
     ) -> None:
-        from pyspark import InheritableThread
-
         self._loop = asyncio.get_running_loop()
         self._session, self._context = session, session.sparkContext
         self._launch, self._name, self._pool, self._ours = launch, name, pool, ours
         self._ended: asyncio.Future[T] = self._loop.create_future()
         self._cancelling: asyncio.Task[None] | None = None
-        # Each Python thread has its own thread in the JVM, and so a job group of its own; this class also
-        # frees that one in the end.
-        thread = InheritableThread(target=self._run, name=name, session=session)
-        thread.daemon = True
-        thread.start()
+        # Each Python thread has its own thread in the JVM, and so a job group of its own. Nothing is asked of
+        # the JVM before: it may be gone, which the thread finds out.
+        threading.Thread(target=settling(self._ended, self._run), name=name, daemon=True).start()
 
     def cancel(self, reason: str) -> None:
         if self._cancelling is None and not self._ended.done():
@@ -108,16 +108,15 @@ class SparkJob(ABC, Generic[T]):
                 LauncherBroken(f"Spark has not ended {self._name} within {ENDS_WITHIN_S:.0f} s")
             )
 
-    def _run(self) -> None:
+    def _run(self) -> T:
         try:
             self._context.setJobGroup(self._name, self._name)
             self._context.setLocalProperty("spark.scheduler.pool", self._pool)
-            outcome: T | DistopError = self._collect()
-        except (InvalidArgument, JobFailed, LaunchFailed) as error:
-            outcome = error
-        except BaseException as error:  # whatever it is, nobody else hears of it
-            outcome = self._failure(error)
-        settle_from_thread(self._ended, outcome)
+            return self._collect()
+        except (InvalidArgument, JobFailed, LaunchFailed):
+            raise
+        except Exception as error:
+            raise self._failure(error) from error
 
     def _until_no_task_runs(self) -> None:
         """Spark gives a cancelled job up at once, and its tasks when they report their end."""
@@ -138,9 +137,9 @@ class SparkJob(ABC, Generic[T]):
         if self._cancelling is not None:
             self._until_no_task_runs()
             return LaunchFailed("it was cancelled")
-        reason = " ".join(str(error).split())[: 10 * MAX_REASON]
         if not _is_alive(self._context):
-            return LauncherBroken(f"Spark has stopped: {reason[:MAX_REASON]}")
+            return LauncherBroken(f"Spark has stopped: {last_line(error)}")
+        reason = " ".join(str(error).split())[: 10 * MAX_REASON]
         log.warning("spark_job_failed", extra={"group": self._name, "error": reason})
         return LaunchFailed(f"Spark gave up: {_cause(str(error))}")
 

@@ -173,7 +173,7 @@ class OperationRun:
             reached("launch.after")
         except LauncherBroken:
             raise
-        except LaunchFailed as error:
+        except DistopError as error:
             if not self._ended.is_set():
                 log.warning("launch_failed", extra={"operation": operation, "error": str(error)})
             return error.message

@@ -1,8 +1,8 @@
 """A worker process's connection to its host's sidecar.
 
-One connection per process, made when first needed and kept for later tasks. It outlives sidecars: when one
-vanishes another is found or started, claims are moved, and everything unanswered is sent again, marks with a
-flag that they are repetitions. A task only sees a pause.
+One client per process, kept for later tasks. It outlives sidecars: when one vanishes during a task another is
+found or started, claims are moved, and everything unanswered is sent again, marks with a flag that they are
+repetitions. The task only sees a pause. Between tasks the client rests, and the next task connects.
 """
 
 from __future__ import annotations
@@ -58,23 +58,31 @@ class SidecarClient:
         self._unanswered: dict[int, Sent] = {}
         self._outbox: list[int] = []
         """Numbers of unsent marks."""
-        self._frames = wire.Frames(wire.FromSidecar)
-        self._owned_until = math.inf
-        self.dead: DistopError | None = None
-        """Why it can no longer be used."""
-        connection = dial(place, environment)
-        self._socket: socket.socket | None = connection
-        threading.Thread(target=self._read, args=(connection,), name="distop-sidecar", daemon=True).start()
+        self._socket: socket.socket | None = None
+        self._reading = False
+        """Whether a thread reads, or makes the next connection. Without one there are no runs, and the next
+        task connects."""
+        self._connect()
 
     def close(self) -> None:
-        """End the connection. The sidecar releases what was claimed through it."""
-        self._die(SidecarUnavailable("the connection to the sidecar was closed"))
+        """End the connection, and all tasks that use it. The sidecar releases what was claimed through it."""
+        self._fail_all(SidecarUnavailable("the connection to the sidecar was closed"))
+
+    def _connect(self) -> None:
+        """Raises :class:`SidecarUnavailable`."""
+        self._socket = dial(self.place, self._environment)
+        self._frames = wire.Frames(wire.FromSidecar)
+        self._owned_until = math.inf
+        self._reading = True
+        reader = threading.Thread(target=self._read, args=(self._socket,), name="distop-sidecar", daemon=True)
+        reader.start()
 
     # -- Port: called by tasks' threads --------------------------------------------------------------
 
     def attach(self, session: Session[Any]) -> None:
         with self._lock:
-            self._check()
+            if not self._reading:
+                self._connect()
             run = self._runs.get((session.operation, session.token))
             if run is None:
                 run = KnownRun(next(self._numbers), session.operation, session.token, session.claims)
@@ -88,7 +96,9 @@ class SidecarClient:
 
     def detach(self, session: Session[Any]) -> None:
         with self._lock:
-            self._run_of(session).sessions.remove(session)
+            run = self._runs.get((session.operation, session.token))
+            if run is not None and session in run.sessions:
+                run.sessions.remove(session)
             unused = [key for key, run in self._runs.items() if not run.sessions]
             # Runs that are over are useless; of the rest the next task most likely uses the youngest.
             surplus = len(unused) - KEPT_RUNS
@@ -98,9 +108,9 @@ class SidecarClient:
 
     def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
         with self._lock:
-            self._check()
+            run = self._run_of(session)
             mine, all_answered = next(self._numbers), len(self._unanswered) == len(self._outbox)
-            self._unanswered[mine] = Sent(session, number, self._run_of(session), mark)
+            self._unanswered[mine] = Sent(session, number, run, mark)
             self._outbox.append(mine)
             # Like etcd's group commit: marks that arrive while a frame is unanswered are sent together.
             if all_answered or len(self._outbox) >= FRAME_MARKS:
@@ -108,13 +118,11 @@ class SidecarClient:
 
     def flush(self) -> None:
         with self._lock:
-            self._check()
             self._send_marks()
 
     def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
-        run = self._run_of(session)
         while not session.over:
-            answer = self._ask(lambda number: wire.Claim(number, run.number, partition, attempt))
+            answer = self._ask(session, lambda number, run: wire.Claim(number, run, partition, attempt))
             match answer:
                 case wire.Claimed():
                     return Ownership(answer.claim, answer.checkpoint)
@@ -123,28 +131,33 @@ class SidecarClient:
         return Verdict(Outcome.GONE, session.over)
 
     def release(self, session: Session[Any], partition: str, claim: int) -> None:
-        run = self._run_of(session)
         with self._lock:
-            run.held.pop(partition, None)
-        self._ask(lambda number: wire.Release(number, run.number, partition, claim))
+            self._run_of(session).held.pop(partition, None)
+        self._ask(session, lambda number, run: wire.Release(number, run, partition, claim))
 
     def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
-        run = self._run_of(session)
-        answer = self._ask(lambda number: wire.Save(number, run.number, partition, claim, value))
+        answer = self._ask(session, lambda number, run: wire.Save(number, run, partition, claim, value))
         return Verdict(answer.outcome, answer.reason) if isinstance(answer, wire.Refused) else None
 
     def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
-        run = self._run_of(session)
-        self._ask(lambda number: wire.Tried(number, run.number, partition, attempt, error))
+        self._ask(session, lambda number, run: wire.Tried(number, run, partition, attempt, error))
 
     def _run_of(self, session: Session[Any]) -> KnownRun:
-        return self._runs[session.operation, session.token]
+        """Under the lock: the client may fail at any time, and forgets all runs then."""
+        run = self._runs.get((session.operation, session.token))
+        if run is None or session not in run.sessions:
+            raise SidecarUnavailable("the connection to the sidecar was lost")
+        return run
 
-    def _ask(self, make: Callable[[int], wire.Claim | wire.Release | wire.Save | wire.Tried]) -> wire.Answer:
+    def _ask(
+        self,
+        session: Session[Any],
+        make: Callable[[int, int], wire.Claim | wire.Release | wire.Save | wire.Tried],
+    ) -> wire.Answer:
+        """The answer to a message, made of its number and that of the session's run."""
         with self._lock:
-            self._check()
-            number = next(self._numbers)
-            asked = self._asked[number] = Asked(make(number))
+            number, run = next(self._numbers), self._run_of(session)
+            asked = self._asked[number] = Asked(make(number, run.number))
             self._send(asked.message)
         if not asked.arrived.wait(ANSWER_TIMEOUT_S):
             with self._lock:
@@ -155,10 +168,6 @@ class SidecarClient:
         return asked.answer
 
     # -- sending, under the lock ---------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self.dead is not None:
-            raise self.dead
 
     def _send(self, message: wire.FromTask) -> None:
         """Send, or drop: everything important is stored here and is sent again on the next connection."""
@@ -196,16 +205,17 @@ class SidecarClient:
                 began = time.monotonic()
                 with connection:
                     self._read_to_the_end(connection)
-                if self._nobody_waits():
+                if self._rests():
                     return
                 if time.monotonic() - began < _SHORT_LIVED_S:
                     time.sleep(_SHORT_LIVED_S)
                 connection = self._reconnect()
         except DistopError as error:
-            self._die(error)
+            self._fail_all(error, reading=False)
         except Exception as error:
             log.exception("sidecar_reader_failed")
-            self._die(SidecarUnavailable(f"reading from the sidecar failed: {error!r}"))
+            failure = SidecarUnavailable(f"reading from the sidecar failed: {error!r}")
+            self._fail_all(failure, reading=False)
 
     def _read_to_the_end(self, connection: socket.socket) -> None:
         try:
@@ -217,12 +227,19 @@ class SidecarClient:
         with self._lock:
             self._hang_up()
 
-    def _nobody_waits(self) -> bool:
-        """Whether there is no task; a worker without one must not restart a sidecar that was ended."""
+    def _rests(self) -> bool:
+        """Rest if there is no task; whether it does. A worker without one must not restart a sidecar that was
+        ended, so the next task connects."""
         with self._lock:
-            if self.dead is None and not any(run.sessions for run in self._runs.values()):
-                self.dead = SidecarUnavailable("the sidecar has ended")
-            return self.dead is not None
+            if any(run.sessions for run in self._runs.values()):
+                return False
+            self._forget()
+            self._reading = False
+            return True
+
+    def _forget(self) -> None:
+        """Nothing of this connection is sent on the next one."""
+        self._runs, self._asked, self._unanswered, self._outbox = {}, {}, {}, []
 
     def _reconnect(self) -> socket.socket:
         """Another connection, with everything important sent again."""
@@ -298,7 +315,7 @@ class SidecarClient:
             case wire.Failed() if message.numbers:
                 self._fail(message.numbers, wire.error_of(message))
             case wire.Failed():
-                self._die(wire.error_of(message))
+                self._fail_all(wire.error_of(message))
             case _:
                 self._answer(message)
 
@@ -361,13 +378,19 @@ class SidecarClient:
         with self._lock:
             return [run for run in self._runs.values() if run.number == number]
 
-    def _die(self, error: DistopError) -> None:
+    def _fail_all(self, error: DistopError, *, reading: bool = True) -> None:
+        """End the connection and all tasks that use it.
+
+        ``reading``: the thread that reads goes on, and sees the end.
+        """
         with self._lock:
-            self.dead = self.dead or error
             self._hang_up()
-            numbers = [*self._asked, *self._unanswered]
+            asked = list(self._asked.values())
             sessions = [session for run in self._runs.values() for session in run.sessions]
-        self._fail(numbers, error)
+            self._forget()
+            self._reading = self._reading and reading
+        for request in asked:
+            request.settle(error)
         for session in sessions:
             session.fail(error)
 
@@ -381,13 +404,13 @@ _clients_lock = threading.Lock()
 
 
 def client_of_this_process(place: SidecarFolder, environment: Mapping[str, str]) -> SidecarClient:
-    """The connection of this process, made on first use.
+    """The client of this process, made on first use.
 
     Keyed by process id: Spark forks its workers, and a child cannot share a connection.
     """
     key = (os.getpid(), place)
     with _clients_lock:
         client = _clients.get(key)
-        if client is None or client.dead is not None:
+        if client is None:
             client = _clients[key] = SidecarClient(place, environment)
         return client

@@ -141,7 +141,7 @@ async def test_a_query_that_exits_has_failed(
         ended = await service.client.wait(operation.name, timeout_s=90)
         assert ended.state is OperationState.FAILED
         assert ended.error is not None
-        assert "a task failed: 2" in ended.error.message
+        assert "a task failed: SystemExit: 2" in ended.error.message
 
 
 async def test_what_ends_all_executors_is_given_up(

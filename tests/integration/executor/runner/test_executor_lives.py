@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from distop.errors import UnknownOperationType
 from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher, LocalTasks
+from distop.executor.launch.spark_job import SparkJob
 from distop.executor.ledger import oversight
 from distop.executor.ledger.claims import ClaimDesk
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.ledger.oversight import Oversight
+from distop.executor.runner import runner as runner_module
 from distop.executor.runner.operation_run import MAX_LAUNCHES
 from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.runner import Runner
@@ -217,6 +221,59 @@ async def test_jobs_of_a_type_that_cannot_fail_are_launched_for_ever(
     async with flaky_runner(client, MAX_LAUNCHES, LaunchFailed("no executors")):
         records = await all_done(client, arg)
         assert {record.state for record in records.values()} == {SUCCESS}
+
+
+class Unsayable(Exception):
+    """As an error of Spark whose JVM has died since: its text cannot be had any more."""
+
+    def __str__(self) -> str:
+        raise ConnectionRefusedError("no JVM")
+
+
+class CrashedJob(SparkJob[TaskSummary]):
+    """Its thread is ended by an exception that nothing foresees."""
+
+    def _collect(self) -> TaskSummary:
+        raise Unsayable
+
+
+class Crashing(LocalLauncher):
+    """The threads of its launches are ended by exceptions, until it is mended."""
+
+    mended, launches = False, 0
+
+    def launch(self, launch: Launch) -> Any:
+        self.launches += 1
+        if self.mended:
+            return super().launch(launch)
+        session = MagicMock()
+        session.sparkContext._jsc.sc().isStopped.return_value = False
+        return CrashedJob(session, launch, name="crashed", pool="")
+
+
+async def test_a_launch_whose_thread_is_ended_by_an_exception_has_failed(
+    client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U1: its runner says so with the exception, and launches the jobs again."""
+    monkeypatch.setattr(runner_module, "TELL_EVERY_S", 0.05)
+    arg = await start_operation(client, "stubborn", {"folder": str(tmp_path)}, jobs=2)
+    ledger, stop = Ledger(client), asyncio.Event()
+    launcher = Crashing(ledger)
+    serving = Runner(ledger, launcher, ServedTypes(REGISTRY), OPTIONS)
+    task = asyncio.create_task(serving.serve(stop))
+
+    async def said() -> list[str]:
+        kv = await client.get(client.keyspace.executor(serving.member))
+        return [one.what for one in decode(kv.value, MemberRecord).held_up] if kv.exists else []
+
+    crash = "a task failed: ConnectionRefusedError: no JVM"
+    assert await eventually(said) == [f"its jobs are launched again after: {crash}"]
+    launcher.mended = True
+    assert {record.state for record in (await all_done(client, arg)).values()} == {SUCCESS}
+    assert launcher.launches > 1
+    stop.set()
+    await task
+    await ledger.close()
 
 
 class Clumsy(LocalLauncher):

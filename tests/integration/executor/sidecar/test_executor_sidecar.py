@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -227,6 +228,33 @@ async def test_the_service_takes_over_from_a_sidecar_that_a_task_has_started(
     assert len(await job_records(client, arg)) == 300
 
 
+async def test_a_worker_whose_sidecar_ended_between_tasks_connects_for_the_next_one(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
+) -> None:
+    """It does not start another one before, and its next tasks share a connection."""
+    takens = [await take(client, await start_operation(client, jobs=3), session) for _ in range(3)]
+    async with sidecar_process(etcd_config, place, tmp_path) as first:
+        with connected(place, etcd_config) as worker:
+            assert await task(worker, takens[0]) == TaskSummary(won=3)
+            assert readers()
+            first.terminate()
+            await first.exit_code()
+            await eventually(lambda: not readers())
+            assert not place.socket.exists()
+            assert await asyncio.gather(task(worker, takens[1]), task(worker, takens[2])) == [
+                TaskSummary(won=3),
+                TaskSummary(won=3),
+            ]
+            assert len(readers()) == 1
+    for taken in takens:
+        assert len(await job_records(client, taken.arg)) == 3
+
+
+def readers() -> list[threading.Thread]:
+    """The threads of this process that read from sidecars."""
+    return [thread for thread in threading.enumerate() if thread.name == "distop-sidecar"]
+
+
 async def test_a_task_starts_no_sidecar_while_the_service_is_about_to_serve(
     etcd_config: EtcdConfig, place: SidecarFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,8 +335,8 @@ async def test_without_etcd_a_sidecar_serves_and_its_tasks_wait(
     client: LossyClient, etcd_config: EtcdConfig, place: SidecarFolder
 ) -> None:
     unreachable = EtcdConfig(endpoints=("127.0.0.1:1",), prefix=etcd_config.prefix, timeout_s=0.2)
-    with connected(place, unreachable) as worker:
-        assert worker.dead is None
+    with connected(place, unreachable):
+        assert place.socket.exists()
 
 
 async def test_a_task_whose_connection_is_lost_for_good_ends(
