@@ -17,15 +17,15 @@ from distop.client import AsyncClient, Operation, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
-from support.services.coordinators import CoordinatorProcess
+from support.services.coordinators import CoordinatorProcess, config_of, running
 from support.services.executing import runner
 from support.services.whole import write_csv
 from support.tables.trees import ids_in, names_in, success_of
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow("kills a leader, and waits for its lease")]
 
-ROWS = 4000
+ROWS = 1200
 
 
 @asynccontextmanager
@@ -34,21 +34,14 @@ async def after_the_death_of_a_leader(
 ) -> AsyncIterator[tuple[AsyncClient, Operation]]:
     """An ingest into the table ``f`` whose first leader has died as planned; the next one runs."""
     source = write_csv(folder / "src" / "a", "1.csv", 0, ROWS)
-    with pytest.MonkeyPatch.context() as armed:
-        armed.setenv("DISTOP_CRASH_POINTS", plan)
-        doomed = CoordinatorProcess(etcd, folder)
-        doomed.start()
-    try:
+    async with CoordinatorProcess(etcd, folder, crash=plan) as doomed:
         await doomed.member(client)
         async with AsyncClient(doomed.address, timeout_s=60) as sdk:
             await sdk.create_table("f", str(folder / "table"), **table)
             operation = await sdk.start("f", "ingest", {"paths": [str(source)], "split_bytes": 8192})
         async with runner(client):
             assert await doomed.exit_code(40.0) == -signal.SIGKILL
-    finally:
-        doomed.kill()
-    other = CoordinatorProcess(etcd, folder)
-    async with AsyncClient(other.address, timeout_s=60, connect_timeout_s=30) as sdk, other:
+    async with running(config_of(etcd)) as other, AsyncClient(other.address, timeout_s=60) as sdk:
         yield sdk, operation
 
 

@@ -15,7 +15,7 @@ from support.etcd.starts import begin, make_table
 from support.services.coordinators import CoordinatorProcess
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow("kills a coordinator, and waits for its lease")]
 
 
 @pytest.mark.parametrize("point", ["finish.before", "finish.after"])

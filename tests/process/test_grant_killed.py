@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,25 +11,25 @@ from pathlib import Path
 import pytest
 
 from distop.client import AsyncClient, Credentials, Grant
+from distop.metastore.crashpoints import VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.members.policy import read_policy
 from distop.metastore.tables.audit import read_audit
 from support.etcd.lossy import LossyClient
+from support.services.preloaded import Preloaded
 from support.services.tokens import token_file, token_of
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow("kills a coordinator in each test")]
 
 
 @contextmanager
-def coordinator(
-    etcd: EtcdConfig, port: int, tokens: str, crash: str = ""
-) -> Iterator[subprocess.Popen[bytes]]:
+def coordinator(etcd: EtcdConfig, port: int, tokens: Path, crash: str = "") -> Iterator[Preloaded]:
     """A coordinator that dies at the given crash point."""
-    environment = {**os.environ, **etcd.to_env(), "DISTOP_CRASH_POINTS": crash}
-    command = [sys.executable, "-m", "distop.cli", "coordinator", "--listen", f"127.0.0.1:{port}"]
-    process = subprocess.Popen([*command, "--token-file", tokens, "--admin", "root"], env=environment)
+    environment = {**os.environ, **etcd.to_env(), VARIABLE: crash}
+    words = ["coordinator", "--listen", f"127.0.0.1:{port}", "--token-file", str(tokens), "--admin", "root"]
+    process = Preloaded("distop.cli", words, env=environment, log=tokens.with_suffix(".log"))
     try:
         yield process
     finally:
@@ -44,7 +42,7 @@ async def test_a_grant_whose_coordinator_is_killed_is_whole_and_made_once(
     client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, point: str
 ) -> None:
     """S4, S6: the call, repeated by its client, is answered by the next one."""
-    port, tokens = free_port(), token_file(tmp_path, ["root", "jane"])
+    port, tokens = free_port(), Path(token_file(tmp_path, ["root", "jane"]))
     # The first time is the one that begins the policy.
     with coordinator(etcd_config, port, tokens, f"{point}=die@2") as first:
         credentials = Credentials(token=token_of("root"))

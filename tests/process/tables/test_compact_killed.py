@@ -12,11 +12,14 @@ import pytest
 from distop.client import AsyncClient, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from support.services.coordinators import CoordinatorProcess
+from support.services.coordinators import CoordinatorProcess, config_of, running
 from support.services.executing import Child, runner
-from support.services.whole import Whole, write_csv
+from support.services.whole import Whole, coordinated, write_csv
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills a leader and an executor while two other programs write"),
+]
 
 ROUNDS = 5
 
@@ -27,49 +30,31 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(
     """C4, C13, P2, P7: two programs append all the while; every row is there once, no file is left over."""
     executor = ("-m", "distop.cli", "executor", "--master", "none", "--slots", "1", "--lease-ttl", "2")
     async with AsyncExitStack() as stack:
-        undisturbed = CoordinatorProcess(etcd_config, tmp_path)
-        async with undisturbed, runner(client):
-            await undisturbed.member(client)
-            sdk = await stack.enter_async_context(AsyncClient(undisturbed.address, timeout_s=60))
-            await sdk.create_table("t", str(tmp_path / "table"), options={"partitionBy": ["kind"]})
-            service = Whole(etcd_config, client, sdk, tmp_path)
+        async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
             for number in range(4):
                 ended = await service.ingest(write_csv(tmp_path / f"s{number}", "1.csv", 10 * number, 10))
                 ended.raise_for_outcome()
             await service.at_rest()
 
-        doomed = CoordinatorProcess(etcd_config, tmp_path)
-        stack.callback(doomed.kill)
-        with pytest.MonkeyPatch.context() as armed:
-            armed.setenv("DISTOP_CRASH_POINTS", "snapshot.after=die")
-            doomed.start()
+        doomed = CoordinatorProcess(etcd_config, tmp_path, crash="snapshot.after=die")
+        await stack.enter_async_context(doomed)
         await doomed.member(client)
         sdk = await stack.enter_async_context(AsyncClient(doomed.address, timeout_s=60))
         operation = await sdk.start("t", "compact", {"min_files": 2})
+        command = ("-m", "support.tables.foreign_appender", "default.t", f"{ROUNDS}")
         appenders = [
-            stack.enter_context(
-                Child(
-                    etcd_config,
-                    tmp_path,
-                    "-m",
-                    "support.tables.foreign_appender",
-                    "default.t",
-                    f"{ROUNDS}",
-                    start,
-                )
-            )
-            for start in ("1000", "2000")
+            stack.enter_context(Child(etcd_config, tmp_path, *command, start)) for start in ("1000", "2000")
         ]
         dying = stack.enter_context(
             Child(etcd_config, tmp_path, *executor, DISTOP_CRASH_POINTS="job.file.middle=die@2")
         )
         assert await dying.exit_code(40) == -signal.SIGKILL, dying.log.read_text()
-        stack.enter_context(Child(etcd_config, tmp_path, *executor))
+        await stack.enter_async_context(runner(client))
         assert await doomed.exit_code(40) == -signal.SIGKILL
         assert [await one.exit_code(60) for one in appenders] == [0, 0], appenders[0].log.read_text()
 
-        other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
-        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=60, connect_timeout_s=30))
+        other = await stack.enter_async_context(running(config_of(etcd_config)))
+        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=60))
         service = Whole(etcd_config, client, sdk, tmp_path)
         ended = await sdk.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error

@@ -12,28 +12,26 @@ import pytest
 from distop.client import AsyncClient, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from support.services.coordinators import CoordinatorProcess
+from support.services.coordinators import CoordinatorProcess, config_of, running
 from support.services.executing import Child, runner
 from support.services.leases import TTL_S
 from support.services.whole import Whole, coordinated, write_csv
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills or halts a process while another program writes, and waits for its lease"),
+]
 
 
-@pytest.mark.parametrize("crash", ["snapshot.after=die", "finish.after=die", "finish.after=lost"])
+@pytest.mark.parametrize("crash", ["snapshot.after=die", "finish.after=lost"])
 async def test_the_rows_go_once_whatever_happens_in_the_commit(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, crash: str
 ) -> None:
     """C4, P8: another program appends all the while; nothing else goes, and no file is left over."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(runner(client))
-        undisturbed = CoordinatorProcess(etcd_config, tmp_path)
-        async with undisturbed:
-            await undisturbed.member(client)
-            sdk = await stack.enter_async_context(AsyncClient(undisturbed.address, timeout_s=60))
-            await sdk.create_table("t", str(tmp_path / "table"), options={"partitionBy": ["kind"]})
-            service = Whole(etcd_config, client, sdk, tmp_path)
+        async with coordinated(etcd_config, tmp_path, client) as service:
             for number in range(2):
                 ended = await service.ingest(write_csv(tmp_path / f"s{number}", "1.csv", 10 * number, 10))
                 ended.raise_for_outcome()
@@ -50,8 +48,8 @@ async def test_the_rows_go_once_whatever_happens_in_the_commit(
         else:
             await sdk.wait(operation.name, timeout_s=90)
             struck.kill()
-        other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
-        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=60, connect_timeout_s=30))
+        other = await stack.enter_async_context(running(config_of(etcd_config)))
+        sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=60))
         ended = await sdk.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (9, 2)
@@ -71,15 +69,7 @@ FILES = 300
 """More than one job reads."""
 
 
-@pytest.mark.parametrize(
-    "crash",
-    [
-        "job.file.before=die",
-        "job.file.middle=die@2",
-        "mark.after=die",
-        f"job.file.before=sleep:{4 * TTL_S}",
-    ],
-)
+@pytest.mark.parametrize("crash", ["job.file.middle=die@2", f"job.file.before=sleep:{4 * TTL_S}"])
 async def test_the_rows_go_once_whatever_happens_to_the_runner(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, crash: str
 ) -> None:
@@ -108,7 +98,7 @@ async def test_the_rows_go_once_whatever_happens_to_the_runner(
             assert await struck.exit_code(60) == -signal.SIGKILL, struck.log.read_text()
         else:
             await eventually(lambda: (tmp_path / crash).exists(), 60.0)
-        stack.enter_context(Child(etcd_config, tmp_path, *EXECUTOR))
+        await stack.enter_async_context(runner(client))
         ended = await service.client.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error
         assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (FILES, 0)

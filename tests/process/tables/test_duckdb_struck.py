@@ -30,6 +30,7 @@ PYTHON = ROOT / "build/conformance/venv-duckdb/bin/python"
 
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.slow("starts DuckDB twice, and kills it or its coordinator"),
     pytest.mark.skipif(
         not (PYTHON.parents[1] / "ready").exists(), reason="DuckDB is not installed: make conformance does it"
     ),

@@ -13,16 +13,20 @@ from typing import Any
 import pytest
 
 from distop.client import AsyncClient
+from distop.metastore.crashpoints import VARIABLE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.backlogs import drained
-from support.services.coordinators import CoordinatorProcess
-from support.services.executing import Child
+from support.services.coordinators import CoordinatorProcess, config_of, running
+from support.services.executing import Child, runner
 from support.services.leases import TTL_S
 from support.services.whole import Whole
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills a process while eight batches are merged, and waits for its lease"),
+]
 
 EXECUTOR = ("-m", "distop.cli", "executor", "--master", "none", "--slots", "2", "--lease-ttl", f"{TTL_S}")
 SCHEMA = {"id": "long", "kind": "string", "batch": "int"}
@@ -52,19 +56,13 @@ def after_all() -> dict[int, tuple[str, int]]:
 
 @pytest.mark.parametrize(
     ("struck", "crash"),
-    [
-        ("executor", "mark.after=die@3"),
-        ("executor", f"job.file.before=sleep:{4 * TTL_S}@2"),
-        ("coordinator", "finish.before=die@3"),
-        ("coordinator", "finish.after=die@2"),
-    ],
+    [("executor", "mark.after=die@3"), ("coordinator", "finish.after=die@2")],
 )
 async def test_batches_are_merged_once_and_in_order_whoever_dies(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, struck: str, crash: str
 ) -> None:
     """E5, B3, P2, P8: and no file is left over."""
     crashing = crash if struck == "coordinator" else ""
-    environment = {"DISTOP_CRASH_POINTS": crash, "DISTOP_CRASH_ONCE": str(tmp_path)}
     async with AsyncExitStack() as stack:
         first = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path, crash=crashing))
         await first.member(client)
@@ -77,20 +75,16 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
             path.write_text("".join(json.dumps(row) + "\n" for row in batch_of(number)))
             argument = {"paths": str(path), "mode": "merge", "keys": ["id"], "delete_where": "op == 'D'"}
             await sdk.enqueue("t", f"{number:02}", "ingest", argument)
-        dying = environment if struck == "executor" else {}
+        dying = {VARIABLE: crash} if struck == "executor" else {}
         executor = stack.enter_context(Child(etcd_config, tmp_path, *EXECUTOR, **dying))
         address = first.address
         if struck == "coordinator":
             assert await first.exit_code(60) == -signal.SIGKILL
-            other = await stack.enter_async_context(CoordinatorProcess(etcd_config, tmp_path))
-            await other.member(client)
+            other = await stack.enter_async_context(running(config_of(etcd_config)))
             address = other.address
         else:
-            if "die" in crash:
-                assert await executor.exit_code(60) == -signal.SIGKILL, executor.log.read_text()
-            else:
-                await eventually(lambda: list(tmp_path.glob("job.file.before=*")), 60.0)
-            stack.enter_context(Child(etcd_config, tmp_path, *EXECUTOR))
+            assert await executor.exit_code(60) == -signal.SIGKILL, executor.log.read_text()
+            await stack.enter_async_context(runner(client))
         assert await eventually(lambda: drained(client), 120.0)
         sdk = await stack.enter_async_context(AsyncClient(address, timeout_s=60))
         service = Whole(etcd_config, client, sdk, tmp_path)
@@ -101,7 +95,5 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
         expired = await sdk.start("t", "expire_snapshots", {"older_than": "0s"})
         (await sdk.wait(expired.name, timeout_s=90)).raise_for_outcome()
         await service.at_rest()
-        published = await asyncio.to_thread(service.published_files)
-        # One that slept writes on when it wakes, and removes it when it hears that it has lost.
-        await eventually(lambda: service.data_files() == published, 30.0)
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
         assert await service.findings("t", deep=True) == []

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +28,7 @@ from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
 from support.repository import TESTS
 from support.services.leases import LEASE_S, TTL_S
+from support.services.preloaded import Preloaded
 from support.tables.nowhere import nowhere
 from support.types.probes import PROBES
 from support.waiting import eventually
@@ -170,7 +169,7 @@ class CoordinatorProcess:
         self.log_file = folder / f"coordinator-{self.port}.log"
         self.catalog = f"127.0.0.1:{free_port()}" if catalog else ""
         self._operations, self._crash, self._ttl_s = ",".join(operations), crash, ttl_s
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Preloaded | None = None
 
     @property
     def pid(self) -> int:
@@ -199,13 +198,8 @@ class CoordinatorProcess:
             **({"DISTOP_CRASH_POINTS": self._crash} if self._crash else {}),
         }
         where = [self.address, str(self._ttl_s), *filter(None, [self.catalog])]
-        with self.log_file.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "support.services.coordinator_main", *where],
-                env=env,
-                stdout=log,
-                stderr=log,
-            )
+        self.log_file.unlink(missing_ok=True)
+        self._process = Preloaded("support.services.coordinator_main", where, env=env, log=self.log_file)
 
     async def member(self, client: EtcdClient) -> str:
         """Its member id, once it is ready. ``client`` must reach the same etcd."""
@@ -228,7 +222,7 @@ class CoordinatorProcess:
         process = self._process
         assert process is not None
         await eventually(lambda: process.poll() is not None, timeout_s)
-        return process.returncode
+        return process.wait()
 
     def kill(self) -> None:
         """SIGKILL, also of a halted process; nothing if it has ended."""

@@ -37,6 +37,7 @@ from distop.metastore.records.record import decode, encode
 from distop.operations import Registry
 from support.repository import TESTS as TESTS
 from support.services.leases import LEASE_S, TTL_S
+from support.services.preloaded import Preloaded
 from support.types.work_types import WORK_TYPES
 from support.waiting import eventually
 
@@ -162,6 +163,20 @@ async def runner(
         await ledger.close()
 
 
+def _started(
+    command: Sequence[str], env: Mapping[str, str], log: Path
+) -> Preloaded | subprocess.Popen[bytes]:
+    """``python <command>``. An interpreter of its own is started where Spark starts others like it, and where
+    tests look at how a service was started."""
+    spark = any(word.startswith(("local[", "local-cluster[", "support.spark.")) for word in command)
+    if command[0] == "-m" and not spark and "coordinator" not in command:
+        return Preloaded(command[1], command[2:], env=env, log=log)
+    with log.open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, *command], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+        )
+
+
 class Child:
     """A process of distop's that tests kill, stop and continue. Its output is ``log``."""
 
@@ -175,10 +190,7 @@ class Child:
             "PYTHONFAULTHANDLER": "1",
             **environment,
         }
-        with self.log.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, *command], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-            )
+        self._process = _started(command, env, self.log)
 
     @property
     def pid(self) -> int:
@@ -201,8 +213,7 @@ class Child:
 
     def kill(self) -> None:
         """SIGKILL, also of a halted process; nothing if it has ended."""
-        if self.running:
-            self._process.kill()
+        self._process.kill()
         self._process.wait()
 
     def wait(self, timeout_s: float) -> None:
@@ -217,7 +228,7 @@ class Child:
             self._process.send_signal(signal.SIGABRT)  # faulthandler prints all stacks
             self._process.wait(10)
             raise AssertionError(f"{error}\n{self.log.read_text()[-20_000:]}") from None
-        return int(self._process.returncode)
+        return self._process.wait()
 
     def __enter__(self) -> Self:
         return self
