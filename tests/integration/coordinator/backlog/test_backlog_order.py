@@ -159,6 +159,7 @@ async def test_the_string_is_in_order_whoever_publishes_when_and_how_often(
         )
 
 
+@pytest.mark.slow("publishes 10,000 batches, and some of them twice, each with transactions of its own")
 async def test_ten_thousand_publishes_race_with_the_drain(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:

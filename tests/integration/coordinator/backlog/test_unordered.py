@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, OperationState
+from distop.coordinator.backlog import reading
 from distop.errors import BatchDiffers, NotFound, PreconditionFailed
-from distop.metastore.backlog.batches import MAX_TOGETHER
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Txn
@@ -103,11 +103,14 @@ async def test_one_that_is_applied_keeps_no_other_and_takes_no_other_content(
     assert await eventually(yard.has_done(a="applied", b="applied"))
 
 
-async def test_one_that_can_start_is_not_hidden_by_many_that_cannot(yard: Yard, client: EtcdClient) -> None:
+async def test_one_that_can_start_is_not_hidden_by_many_that_cannot(
+    yard: Yard, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """B9, B13: nor when it is tried again. The others start when nothing is in their way any more."""
+    monkeypatch.setattr(reading, "MAX_TOGETHER", 5)
     await yard.sdk.start("t", "appending", {"partitions": 1})
     await yard.sdk.pause_table("t")
-    others = [f"a{number}" for number in range(2 * MAX_TOGETHER + 5)]
+    others = [f"a{number}" for number in range(2 * reading.MAX_TOGETHER + 2)]
     for name in others:
         await yard.put(name, "replacing")
     await yard.put("z", "reading", partitions=1)

@@ -51,7 +51,7 @@ from support.etcd.lossy import Fault, LossyClient, deletes, puts
 from support.etcd.proxy import Proxy
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import Service, config_of, leader_of, running, serving, tables_for, through
-from support.services.leases import LEASE_S
+from support.services.leases import LEASE_S, TTL_S
 from support.types.probes import PROBES
 from support.waiting import eventually
 
@@ -483,18 +483,20 @@ async def test_an_etcd_that_is_away_for_longer_than_a_lease(
     """O27: leading ends within the TTL and begins again; what happened meanwhile is found."""
     await make_table(client)
     operation = await begin(client, partition_count=1)
-    async with Proxy(etcd.endpoint) as proxy, running(config_of(through(etcd_config, proxy.endpoint))):
-        first = await eventually(lambda: leader_of(client, "t"))
-        await proxy.refuse()
-        await mark(client, operation, "0")
+    async with Proxy(etcd.endpoint) as proxy:
+        config = config_of(through(etcd_config, proxy.endpoint), lease_ttl_s=TTL_S)
+        async with running(config):
+            first = await eventually(lambda: leader_of(client, "t"))
+            await proxy.refuse()
+            await mark(client, operation, "0")
 
-        async def dropped() -> bool:
-            return not await leader_of(client, "t")
+            async def dropped() -> bool:
+                return not await leader_of(client, "t")
 
-        await eventually(dropped)
-        await proxy.accept()
-        assert await eventually(lambda: over(client, operation))
-        assert await leader_of(client, "t") != first
+            await eventually(dropped)
+            await proxy.accept()
+            assert await eventually(lambda: over(client, operation))
+            assert await leader_of(client, "t") != first
 
 
 async def test_an_etcd_that_restarts(tmp_path: Path, prefix: str) -> None:
@@ -547,7 +549,8 @@ async def test_a_seal_that_was_delayed_in_the_network_changes_nothing(
         await eventually(lambda: leader_of(client, "t"))
         proxy.hold_requests()
         await mark(client, operation, "0")
-        await eventually(lambda: proxy.held, 3.0)
+        await eventually(lambda: proxy.held)
+        await client.lease_revoke((await client.get(keys.coordinator)).lease)  # as if its time were over
         async with running(config_of(etcd_config)):
             assert await eventually(lambda: over(client, operation))
             history = await client.get(keys.history(operation))

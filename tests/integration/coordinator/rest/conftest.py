@@ -22,6 +22,14 @@ def door(etcd_config: EtcdConfig, tmp_path: Path) -> Iterator[RestDoor]:
         yield served
 
 
+@pytest.fixture(scope="module")
+def standing(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestDoor]:
+    """A catalog of all those tests of a module that change nothing, or each a table of its own."""
+    folder = tmp_path_factory.mktemp("standing")
+    with rest_door(EtcdConfig(endpoints=(etcd.endpoint,), prefix=folder.name), folder) as served:
+        yield served
+
+
 @pytest.fixture
 def rest(door: RestDoor) -> Iterator[RestClient]:
     with door.client() as client:

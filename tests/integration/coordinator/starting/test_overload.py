@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from unittest.mock import patch
+
+import pytest
 
 from distop.client import AsyncClient
-from distop.client.transport.pace import MOST as MOST_OF_A_CLIENT
-from distop.coordinator.starting.admission import MOST, MOST_WAITING
+from distop.client.transport.pace import MOST as COUNT
+from distop.coordinator.starting import admission
+from distop.coordinator.starting.admission import Admission
 from distop.metastore.etcd.config import EtcdConfig
-from support.services.coordinators import Service, config_of, running
+from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
 
-COUNT = MOST + MOST_WAITING + 100
 
-
-async def test_all_of_many_starts_at_once_succeed(etcd_config: EtcdConfig) -> None:
+async def test_all_of_many_starts_at_once_succeed(
+    etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """G6: those that are sent away come back by themselves."""
-    async with AsyncExitStack() as held:
-        coordinator = await held.enter_async_context(running(config_of(etcd_config)))
-        service = await held.enter_async_context(Service(coordinator.address))
-        clients = [
-            await held.enter_async_context(AsyncClient(coordinator.address, timeout_s=120.0))
-            for _ in range(-(-COUNT // MOST_OF_A_CLIENT))
-        ]
-        await service.create_table("t")
+    monkeypatch.setattr(admission, "FEWEST_WAITING", 16)
+    monkeypatch.setattr(admission, "MOST_WAITING", 16)
+    refusals = patch.object(Admission, "_come_back", autospec=True, side_effect=Admission._come_back)
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=120.0) as client,
+    ):
+        await client.create_table("t", nowhere())
         starts = (
-            clients[number % len(clients)].start("t", "per_object", {"partitions": 1}, object=f"o{number}")
-            for number in range(COUNT)
+            client.start("t", "per_object", {"partitions": 1}, object=f"o{number}") for number in range(COUNT)
         )
-        started = await asyncio.gather(*starts)
+        with refusals as refused:
+            started = await asyncio.gather(*starts)
+    assert refused.call_count > COUNT / 2
     assert len({one.name for one in started}) == COUNT

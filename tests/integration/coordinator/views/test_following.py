@@ -222,16 +222,16 @@ async def test_a_leader_that_takes_over_counts_all_before_it_says_anything(
     """G3: the results are read in short ranges, at one revision."""
     async with serving(etcd_config) as service:
         await service.create_table("t")
-        operation = await service.start("t", argument={"partitions": 5000})
-        await mark_all(client, operation, numbers(4500))
+        operation = await service.start("t", argument={"partitions": MANY})
+        await mark_all(client, operation, numbers(MANY - 300))
     async with serving(etcd_config) as service:
 
         async def counted() -> bool:
-            return (await service.get(operation)).jobs.succeeded == 4500
+            return (await service.get(operation)).jobs.succeeded == MANY - 300
 
         await eventually(counted)
-        await mark_all(client, operation, numbers(4500, 5000))
-        assert (await service.ended(operation)).jobs.succeeded == 5000
+        await mark_all(client, operation, numbers(MANY - 300, MANY))
+        assert (await service.ended(operation)).jobs.succeeded == MANY
 
 
 def test_a_listener_hears_of_its_operation_alone() -> None:

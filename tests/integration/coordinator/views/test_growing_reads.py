@@ -25,7 +25,7 @@ from support.etcd.jobs import mark_all
 from support.etcd.starts import begin, make_table
 from support.services.backlogs import ordering, record_of
 
-WAITING = 6000
+WAITING = 3000
 
 
 @pytest_asyncio.fixture
@@ -128,13 +128,13 @@ async def test_what_is_remembered_of_batches_is_not_listed_for_each(counting: Co
 
 async def test_who_takes_an_operation_with_many_results_keeps_etcd_from_nobody(counting: Counting) -> None:
     """G1: they are read outside of the transaction, once a leader has said that there are many."""
-    operation = await begin(counting, partition_count=3000)
+    operation = await begin(counting, partition_count=1600)
     keys = counting.keyspace.operation(operation)
-    await mark_all(counting, operation, [str(number) for number in range(2900)])
+    await mark_all(counting, operation, [str(number) for number in range(1500)])
     async with LeaseSession(counting, 5) as session:
-        await counting.put(keys.job_counts, encode(JobCountsRecord(succeeded=2900)))
+        await counting.put(keys.job_counts, encode(JobCountsRecord(succeeded=1500)))
         before = counting.in_txns
         taken = await take_runner(counting, keys, RunnerRecord(member="m"), session.lease_id)
         assert counting.in_txns - before < 10
     assert taken is not None
-    assert taken.unfinished == [str(number) for number in range(2900, 3000)]
+    assert taken.unfinished == [str(number) for number in range(1500, 1600)]

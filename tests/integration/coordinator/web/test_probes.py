@@ -11,6 +11,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.etcd.proxy import Proxy
 from support.services.coordinators import config_of, running, through
+from support.services.leases import TTL_S
 from support.services.tokens import token_file
 from support.waiting import eventually
 
@@ -21,14 +22,16 @@ async def test_a_coordinator_that_is_cut_off_from_etcd_lives_and_is_not_ready(
     """To start it anew would not help; to send callers to another one does."""
     async with (
         Proxy(etcd.endpoint) as proxy,
-        running(config_of(through(etcd_config, proxy.endpoint), web="127.0.0.1:0")) as coordinator,
+        running(
+            config_of(through(etcd_config, proxy.endpoint), web="127.0.0.1:0", lease_ttl_s=TTL_S)
+        ) as coordinator,
         httpx.AsyncClient(base_url=f"http://{coordinator.web_address}", timeout=10) as engine,
     ):
 
         async def says(path: str, status: int) -> bool:
             return (await engine.get(path)).status_code == status
 
-        assert await says("/readyz", 200)
+        await eventually(lambda: says("/readyz", 200))
         await proxy.refuse()
         await eventually(lambda: says("/readyz", 503), 20.0)
         assert await says("/livez", 200)
