@@ -17,7 +17,10 @@ from support.services.coordinators import CoordinatorProcess
 from support.services.rest import Answer, RestDoor
 from support.tables.catalogs import SCHEMA, make_catalog
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills two coordinators; the leader of an ingest is killed in every run"),
+]
 
 
 def change(name: str, value: str) -> dict[str, Any]:

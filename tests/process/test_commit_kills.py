@@ -23,7 +23,10 @@ from support.forks import Forks
 from support.sources.s3 import S3
 from support.types.step_worlds import World, delete, rename, replacing
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills a hundred writers of a log, and a process at each point of its steps"),
+]
 
 KILLS = 100
 
@@ -56,7 +59,7 @@ async def test_a_log_whose_writer_is_killed_is_whole_or_absent(
         crash, after_s = "", 0.0
         if round_number % 2:
             point = dice.choice(["chunk.before", "chunk.after", "header.before", "header.after"])
-            nth = dice.randint(1, 5) if "chunk" in point else 1
+            nth = dice.randint(1, 1 + len(notes) // 15) if "chunk" in point else 1
             if found == "whole" and dice.random() < 0.3:  # what was half before would stay half
                 point, nth = "chunk.before", 1
             crash = f"log.{point}=die@{nth}"
@@ -99,12 +102,10 @@ def sequence(world: World) -> list[StepRecord]:
 
 
 def points(world: World) -> list[str]:
-    """Every step, each killed at each of its points; on S3, where it takes longer, some of them."""
+    """Steps of each kind, killed at each of their points; on S3, where it takes longer, some of them."""
     if not world.place("x").is_local:
         return ["step.rename.middle=die@3", "step.rename.after=die@5", "step.delete.after=die@1"]
-    renamed = [
-        f"step.rename.{part}=die@{nth}" for nth in range(1, 6) for part in ("before", "middle", "after")
-    ]
+    renamed = [f"step.rename.{part}=die@{nth}" for nth in (1, 3, 5) for part in ("before", "middle", "after")]
     others = [
         f"step.{kind}.{part}=die" for kind in ("mkdir", "delete", "success") for part in ("before", "after")
     ]
@@ -141,11 +142,11 @@ def test_killed_in_any_step_the_next_process_finishes_and_the_end_is_the_same(
 
 def test_a_process_killed_at_any_moment_with_many_steps_under_way(forks: Forks, tmp_path: Path) -> None:
     """C4, C16: again and again, until one comes to the end; every file is there once, and whole."""
-    world, dice, count = World(str(tmp_path)), random.Random(7), 300
+    world, dice, count = World(str(tmp_path)), random.Random(7), 100
     steps = msgspec.to_builtins(renames(world, count))
     kills = 0
     while kills < 10:
-        kills += forks.run("execute_steps", world.url, {}, steps, 16, after_s=dice.uniform(0.003, 0.02)) < 0
+        kills += forks.run("execute_steps", world.url, {}, steps, 16, after_s=dice.uniform(0.002, 0.01)) < 0
         found = {path.name: path.read_text() for path in (tmp_path / "final").glob("*")}
         assert all(text == f"rows {name}" for name, text in found.items())
         left = {path.name for path in (tmp_path / "staged").glob("*")}

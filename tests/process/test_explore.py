@@ -7,7 +7,7 @@ import pytest
 from explore.plants import PLANTS
 from explore.scenarios import SCENARIOS, exploring
 
-SHORT = 12_000
+SHORT = 6_000
 """States of each scenario."""
 
 

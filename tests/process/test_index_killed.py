@@ -16,7 +16,7 @@ from support.services.whole import coordinated, write_csv
 from support.types.index_types import FOLDER, HOLD_AT, opened
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow("kills an executor, and waits for its lease")]
 
 HELD = 5
 """The file at which the executor is killed: so many less one are finished."""

@@ -24,7 +24,10 @@ from support.services.executing import Child, executor_process, runner
 from support.services.whole import Whole, coordinated, write_csv
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills or halts a process in each test, and waits for its lease"),
+]
 
 EXAMPLES = ROOT / "examples"
 TYPE = "exports:Export"

@@ -20,7 +20,10 @@ from support.services.executing import runner
 from support.services.whole import HEADER, Whole, coordinated, write_csv
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("runs the command line again and again, as a scheduler does"),
+]
 
 
 class Task:

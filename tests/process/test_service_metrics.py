@@ -32,7 +32,10 @@ from support.services.sidecars import session as session
 from support.services.whole import coordinated, write_csv
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("starts services as processes, and cuts one off for longer than its lease"),
+]
 
 
 @dataclass

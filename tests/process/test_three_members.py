@@ -12,8 +12,11 @@ from support.etcd.clusters import NAMES, Cluster, LocalCluster
 from support.etcd.containers import ContainerCluster
 from support.services.feeding import Stage, staged
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
-
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("starts an etcd of three members, and waits until they have elected another leader"),
+    pytest.mark.timeout(400),
+]
 
 KINDS = ("processes", "containers")
 both = pytest.mark.parametrize("kind", KINDS)

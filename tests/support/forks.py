@@ -7,6 +7,7 @@ seconds, and each is the end of a whole process: nothing is flushed, closed or r
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -78,6 +79,8 @@ def serve() -> None:
     import s3fs  # noqa: F401
 
     default_registry().kind("files.rename")
+    gc.collect()
+    gc.freeze()  # or else children would copy what they only look at
     for line in sys.stdin.buffer:
         task, arguments, crash, after_s = msgspec.json.decode(line)
         if not (pid := os.fork()):

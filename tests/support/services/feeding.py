@@ -56,8 +56,8 @@ class Feeding:
                     raise
                 self.errors.append(error.code)
 
-    async def go_on(self, count: int = 2) -> None:
-        """Operations that start from now on publish, too."""
+    async def go_on(self, count: int = 1) -> None:
+        """At least so many operations that start from now on publish, too."""
         goal = self.published + 1 + count
 
         def gone_on() -> bool:
