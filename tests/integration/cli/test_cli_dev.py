@@ -21,7 +21,9 @@ import httpx
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
+from typer.testing import CliRunner
 
+from distop.cli.main import app
 from distop.client import AsyncClient, Credentials, Grant, OperationState
 from support.waiting import eventually
 
@@ -65,11 +67,9 @@ def _listens(address: str) -> bool:
 
 
 async def distop(*words: str, **env: str) -> tuple[int, str, str]:
-    process = await asyncio.create_subprocess_exec(
-        *DISTOP, *words, stdout=PIPE, stderr=PIPE, env={**os.environ, **env}
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 60)
-    return process.returncode or 0, out.decode(), err.decode()
+    """The command line in this process; ``test_cli_process.py`` starts it as one of its own."""
+    done = await asyncio.to_thread(CliRunner(env=env).invoke, app, words, prog_name="distop")
+    return done.exit_code, done.stdout, done.stderr
 
 
 def credentials(ready: dict[str, Any], subject: str = "admin") -> Credentials:
@@ -124,7 +124,8 @@ async def dev(data: Path, *options: str) -> AsyncIterator[Dev]:
             await process.wait()
 
 
-async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+async def test_everything_works_and_is_there_the_next_time(tmp_path: Path) -> None:
+    """Ctrl-C ends the first one. Of the second one the coordinator dies, which ends the rest."""
     async with dev(tmp_path / "data") as running:
         address = running.ready["address"]
         assert set(running.pids) == {"coordinator", "executor"}
@@ -160,30 +161,36 @@ async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
                 return (await client.ordering("days")).last == "2"
 
             await eventually(fed, 40.0, every_s=0.2)
+        code, out, err = await distop(
+            "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *ELSEWHERE
+        )
+        assert (code, out) == (5, "")
+        assert f"another distop dev uses {tmp_path / 'data'}" in err
         said = await running.end()
         assert running.process.returncode == 0
         assert "coordinator | " in said
         assert "executor    | " in said
-
-
-async def test_what_was_made_is_there_the_next_time(tmp_path: Path) -> None:
-    async with dev(tmp_path) as running:
-        async with AsyncClient(running.ready["address"]) as client:
-            await client.create_table("kept", str(tmp_path / "kept"))
-        await running.end(signal.SIGTERM)
-        assert running.process.returncode == 0
         etcd = running.ready["etcd"]
-    async with dev(tmp_path) as running:
+    async with dev(tmp_path / "data") as running:
         assert running.ready["etcd"] == etcd
         async with AsyncClient(running.ready["address"]) as client:
-            assert [table.name async for table in client.list_tables()] == ["kept"]
-        await running.end()
+            assert [table.name async for table in client.list_tables()] == ["days", "demo"]
+        os.kill(running.pids["coordinator"], signal.SIGKILL)
+        said = await running.end(None)
+        assert running.process.returncode == 13, said
+        error = json.loads(said.splitlines()[-1])["error"]
+        assert error["code"] == "SERVICE_ENDED", said
+        assert error["message"] == "the coordinator has ended by signal 9"
 
 
+@pytest.mark.slow("starts all services behind TLS twice, each a process")
 async def test_everything_works_behind_tls_for_those_who_have_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """U5, S3: ingest, ls, show, the page and the catalog; each by who may, and by nobody else."""
+    """U5, S3: ingest, ls, show, the page and the catalog; each by who may, and by nobody else.
+
+    SIGTERM ends the first one. The second one is killed, and leaves nothing.
+    """
     for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # go before what pyiceberg is told
         monkeypatch.delenv(variable, raising=False)
     (tmp_path / "rows.csv").write_text("id\n1\n2\n")
@@ -237,7 +244,8 @@ async def test_everything_works_behind_tls_for_those_who_have_a_token(
             await client.change_grants(remove=[Grant(who="writer", role="writer")])
         made, _ = files(secure)
         (secure / "jane.token").write_text("hers")
-        said = await running.end()
+        said = await running.end(signal.SIGTERM)
+        assert running.process.returncode == 0
         assert token not in said
     code, _, err = await distop(
         "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *ELSEWHERE
@@ -252,7 +260,7 @@ async def test_everything_works_behind_tls_for_those_who_have_a_token(
         jane = credentials(running.ready, "jane")
         async with AsyncClient(running.ready["address"], credentials=jane) as client:
             assert (await client.grants()).subject == "jane"
-        await running.end()
+        await running.end(signal.SIGKILL)
 
 
 def files(folder: Path) -> tuple[dict[str, bytes], dict[str, int]]:
@@ -275,37 +283,10 @@ def without_certificate(address: str, ca: Path) -> None:
         wrapped.recv(1)
 
 
-@pytest.mark.parametrize("service", ["executor", "coordinator"])
-async def test_a_service_that_dies_is_reported_and_ends_it(tmp_path: Path, service: str) -> None:
-    async with dev(tmp_path) as running:
-        os.kill(running.pids[service], signal.SIGKILL)
-        said = await running.end(None)
-        assert running.process.returncode == 13, said
-        error = json.loads(said.splitlines()[-1])["error"]
-        assert error["code"] == "SERVICE_ENDED", said
-        assert error["message"] == f"the {service} has ended by signal 9"
-
-
-async def test_nothing_is_left_when_dev_itself_is_killed(tmp_path: Path) -> None:
-    async with dev(tmp_path) as running:
-        await running.end(signal.SIGKILL)
-
-
-async def test_a_port_or_folder_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
+async def test_a_port_in_use_is_told_before_anything_is_started(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, out, err = await distop(
-            *("dev", "--data", str(tmp_path / "a"), "--listen", address),
-            *("--web", "127.0.0.1:0", "--catalog", "127.0.0.1:0"),
-        )
+        code, out, err = await distop("dev", "--data", str(tmp_path / "a"), "--listen", address, *ELSEWHERE)
         assert (code, out) == (5, "")
         assert f"error: PRECONDITION_FAILED: cannot listen on {address}: Address already in use" in err
         assert not (tmp_path / "a").exists()
-    async with dev(tmp_path / "b") as running:
-        code, out, err = await distop(
-            *("dev", "--data", str(tmp_path / "b"), "--listen", "127.0.0.1:0"),
-            *("--web", "127.0.0.1:0", "--catalog", "127.0.0.1:0"),
-        )
-        assert (code, out) == (5, "")
-        assert f"another distop dev uses {tmp_path / 'b'}" in err
-        await running.end()

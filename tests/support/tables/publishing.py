@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -162,6 +163,10 @@ class Table:
     def ids(self) -> list[int]:
         found: list[int] = self.iceberg().scan().to_arrow()["id"].to_pylist()
         return sorted(found)
+
+    def apart(self) -> Table:
+        """The table as it is now, for changes that are not to be seen in this one: it shares its files."""
+        return copy.copy(self)
 
     def data_files(self) -> list[str]:
         return sorted(task.file.file_path for task in self.iceberg().scan().plan_files())

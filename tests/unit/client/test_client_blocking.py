@@ -82,7 +82,7 @@ def test_closing_ends_calls_of_other_threads(service: tuple[FakeService, str]) -
         until(lambda: bool(fake.calls["watch"]))
         client.close()
         with pytest.raises(PreconditionFailed, match="closed"):
-            waiting.result(10)
+            waiting.result(60)
 
 
 def test_an_iteration_may_end_while_the_client_is_closed(
@@ -129,7 +129,7 @@ def test_an_interrupted_call_is_over_and_the_client_goes_on(
     main = threading.get_ident()
 
     def interrupt() -> None:
-        until(lambda: bool(fake.calls["watch"]), 60)
+        until(lambda: bool(fake.calls["watch"]))
         signal.pthread_kill(main if of_main else threading.get_ident(), signal.SIGINT)
 
     # A busy machine may take its time; and nothing but the signal ends the call.
@@ -167,7 +167,7 @@ def test_a_call_that_is_interrupted_while_it_is_handed_over_is_over(monkeypatch:
         assert ended.is_set()
 
 
-def until(condition: object, seconds: float = 10.0) -> None:
+def until(condition: object, seconds: float = 60.0) -> None:
     assert callable(condition)
     deadline = time.monotonic() + seconds
     while not condition():

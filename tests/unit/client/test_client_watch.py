@@ -190,6 +190,7 @@ async def test_heartbeats_are_not_shown() -> None:
         assert [update.revision for update in await everything(client)] == [100, 101, 102]
 
 
+@pytest.mark.timed(0.5)
 async def test_a_watch_gives_up_when_nobody_answers_any_more() -> None:
     shared = world(1)
     del shared.updates[NAME][1:]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import typer
@@ -48,27 +47,27 @@ def commands(text: str) -> Iterator[tuple[list[str], bool]]:
                 yield words[1:end], whole
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_command_line_that_is_shown_is_understood(document: Path) -> None:
+def test_every_command_line_that_is_shown_is_understood() -> None:
     wrong = []
-    for words, whole in commands(document.read_text()):
-        if "..." in words:
-            words = words[: words.index("...")]
-        try:
-            parse(words)
-        except typer.Exit:  # --help
-            pass
-        except typer.TyperException as error:
-            if not whole and re.search(r"^Missing|requires an argument", error.format_message()):
-                continue
-            wrong.append(f"distop {shlex.join(words)}: {error.format_message()}")
+    for document in DOCUMENTS:
+        for words, whole in commands(document.read_text()):
+            if "..." in words:
+                words = words[: words.index("...")]
+            try:
+                parse(words)
+            except typer.Exit:  # --help
+                pass
+            except typer.TyperException as error:
+                if not whole and re.search(r"^Missing|requires an argument", error.format_message()):
+                    continue
+                wrong.append(f"{document.name}: distop {shlex.join(words)}: {error.format_message()}")
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_piece_of_python_is_python(document: Path) -> None:
-    for piece in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
-        compile(piece, document.name, "exec")
+def test_every_piece_of_python_is_python() -> None:
+    for document in DOCUMENTS:
+        for piece in re.findall(r"^```python\n(.*?)^```", document.read_text(), re.MULTILINE | re.DOTALL):
+            compile(piece, document.name, "exec")
 
 
 def test_a_wrong_command_line_is_found() -> None:

@@ -65,8 +65,9 @@ def run(*words: str, address: str | None = None, stdin: str | None = None, **env
 
 
 def document(result: Result) -> Any:
-    """The one JSON document that a command printed."""
-    assert result.exit_code == 0, result.output
+    """The one JSON document that a command printed, and nothing else."""
+    assert (result.exit_code, result.stderr) == (0, ""), result.output
+    assert result.stdout.count("\n") == 1
     return json.loads(result.stdout)
 
 
@@ -214,7 +215,7 @@ def test_ls(service: FakeService, address: str) -> None:
         "flights/noop/2",
         "flights/noop/3",
     ]
-    assert len(document(run("ls", "flights", "-n", "2", "-o", "json", address=address))) == 2
+    assert len(json.loads(run("ls", "flights", "-n", "2", "-o", "json", address=address).stdout)) == 2
     assert (
         document(run("ls", "--state", "failed", "--state", "cancelled", "-o", "json", address=address)) == []
     )

@@ -119,12 +119,12 @@ def test_elements_are_found_wherever_blocks_end(
 
 
 def test_a_file_larger_than_memory_is_read(tmp_path: Path) -> None:
-    """A process that may not take more than 96 MiB besides what it has reads an array of 256 MiB."""
+    """A process that may not take more than 96 MiB besides what it has reads an array of 128 MiB."""
     element = json.dumps({"n": 1, "text": "x" * 1000, "list": [{"m": 2}]}) + ",\n"
     path = tmp_path / "large.json"
     with path.open("w") as file:
         file.write("[")
-        for _ in range(256):
+        for _ in range(128):
             file.write(element * ((1 << 20) // len(element)))
         file.write('{"n": 1}]')
     program = (
@@ -140,4 +140,4 @@ def test_a_file_larger_than_memory_is_read(tmp_path: Path) -> None:
     told = subprocess.run(
         [sys.executable, "-c", program, f"file://{tmp_path}"], check=True, capture_output=True, text=True
     )
-    assert int(told.stdout) == 256 * ((1 << 20) // len(element)) + 1
+    assert int(told.stdout) == 128 * ((1 << 20) // len(element)) + 1
