@@ -25,7 +25,10 @@ from packaging.requirements import Requirement
 from distop.metastore.etcd.embedded import find_etcd
 from support.repository import ROOT
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("builds the package, and installs it in an environment of its own"),
+]
 
 BUILD = (
     "import sys; from setuptools import build_meta; getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2])"
@@ -199,6 +202,7 @@ def dev(installed: Installed, folder: Path) -> Iterator[dict[str, Any]]:
 def test_distop_dev_runs_outside_the_repository_with_no_extra_installed(
     installed: Installed, tmp_path: Path
 ) -> None:
+    """D4: with the commands of the README, and nothing of this repository."""
     (tmp_path / "flights.csv").write_text("id,origin\n1,EWR\n2,JFK\n")
     with dev(installed, tmp_path) as ready:
 
@@ -210,8 +214,6 @@ def test_distop_dev_runs_outside_the_repository_with_no_extra_installed(
 
         location = str(tmp_path / "tables" / "flights")
         assert distop("tables", "create", "flights", "--location", location)[0] == 0
-        code, ended = distop("start", "flights", "noop", "--arg", "partitions=20", "--wait")
-        assert (code, ended["state"], ended["jobs"]["succeeded"]) == (0, "succeeded", 20)
         # Planned by the coordinator, read and written by threads of the executor.
         code, ended = distop("ingest", "flights", str(tmp_path / "flights.csv"), "--wait")
         assert (code, ended["state"]) == (0, "succeeded"), ended

@@ -55,7 +55,7 @@ async def test_a_leading_member_that_stands_still_is_done_without(cluster: Clust
 
 @both
 async def test_a_leading_member_that_is_cut_off_is_done_without(cluster: Cluster, stage: Stage) -> None:
-    """O27: it still takes connections, and can answer nothing."""
+    """D1, O27: it still takes connections, and can answer nothing."""
     leader = await cluster.leader()
     await cluster.cut(leader)
     await cluster.leader(but=leader)
@@ -76,7 +76,7 @@ async def test_the_member_that_clients_use_may_be_cut_off(cluster: Cluster, stag
 
 @both
 async def test_a_member_that_is_lost_is_replaced(cluster: Cluster, stage: Stage) -> None:
-    """O27: killed, its data gone; a new one takes its place while operations go on."""
+    """D1, O27: killed, its data gone; a new one takes its place while operations go on."""
     victim = await cluster.leader()
     await cluster.kill(victim)
     await stage.feeding.go_on()

@@ -1,4 +1,4 @@
-"""Two releases side by side: members are replaced one by one while operations run, and back again.
+"""D3, two releases side by side: members are replaced one by one while operations run, and back again.
 
 ``make test-upgrade`` starts from the last release, ``FROM=<commit>`` from another one. etcd, two
 coordinators, two executors with Spark and the sidecar of their tasks start as FROM; each is stopped in

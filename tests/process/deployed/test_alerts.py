@@ -23,8 +23,6 @@ REPLAYED = Path(__file__).parent / "alerts.yaml"
 PATH = os.pathsep.join([str(ROOT / ".venv" / "prometheus" / "bin"), os.environ.get("PATH", "")])
 PROMTOOL = shutil.which("promtool", path=PATH)
 
-needs_promtool = pytest.mark.skipif(not PROMTOOL, reason="promtool is not there: make test-alerts")
-
 pytestmark = pytest.mark.process
 
 
@@ -38,13 +36,11 @@ def promtool(*words: str) -> None:
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-@needs_promtool
-def test_prometheus_takes_the_rules() -> None:
-    promtool("check", "rules", str(RULES))
-
-
-@needs_promtool
+@pytest.mark.slow("needs promtool")
+@pytest.mark.skipif(not PROMTOOL, reason="promtool is not there: make test-alerts")
 def test_each_alert_fires_when_it_should_and_not_before() -> None:
+    """D1: of rules that Prometheus takes."""
+    promtool("check", "rules", str(RULES))
     promtool("test", "rules", str(REPLAYED))
 
 

@@ -24,6 +24,7 @@ def cluster() -> dict[str, Any]:
 
 
 def test_distop_takes_the_words_of_its_services(cluster: dict[str, Any]) -> None:
+    """D1: every option of every command exists, with such a value."""
     ours = {
         name: one for name, one in cluster["services"].items() if "DISTOP_ETCD" in one.get("environment", {})
     }
@@ -36,6 +37,7 @@ def test_distop_takes_the_words_of_its_services(cluster: dict[str, Any]) -> None
 
 
 def test_workers_hold_nothing_that_opens_etcd(cluster: dict[str, Any]) -> None:
+    """D1, S5: only members of etcd, and services of distop, hold its passwords and keys."""
     holders = {name for name, one in cluster["services"].items() if OPENS_ETCD & set(one.get("secrets", ()))}
     pairs = {f"{kind}{number}" for kind in ("coordinator", "executor", "sidecar") for number in (1, 2)}
     assert holders == {*pairs, "etcd1", "etcd2", "etcd3", "etcd-users"}
@@ -48,6 +50,7 @@ def test_a_worker_and_its_sidecar_meet_in_one_folder(cluster: dict[str, Any]) ->
 
 
 def test_every_service_but_grafana_is_confined(cluster: dict[str, Any]) -> None:
+    """D1: it cannot write where no volume is, and has no capability of Linux."""
     for name, service in cluster["services"].items():
         confined = (service.get("read_only"), service.get("cap_drop")) == (True, ["ALL"])
         assert confined or service["profiles"] == ["grafana"], name

@@ -1,7 +1,6 @@
 """The images of deploy/Dockerfile, built and run as they are meant to be: read-only, with no rights.
 
-Skipped where no container engine answers. The base is ``DISTOP_BASE_IMAGE``, or made here, which only root
-can.
+The base is ``DISTOP_BASE_IMAGE``, or made here, which only root can.
 """
 
 from __future__ import annotations
@@ -9,19 +8,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from support.etcd.containers import engine_or_skip
+from support.etcd.containers import NOT_THERE, base_of_images, engine_or_skip
 from support.etcd.containers import image as etcd_image
 from support.repository import ROOT
 from support.waiting import eventually
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("needs docker, and builds both images"),
+    pytest.mark.timeout(900),
+]
 
 BUILD_S = 800
 SERVICE_MB = 250
@@ -38,12 +40,8 @@ CONFINED: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def engine() -> Any:
     """An engine that has both images."""
-    found = engine_or_skip()
-    base = os.environ.get("DISTOP_BASE_IMAGE") or "here"
-    if not shutil.which("docker"):
-        pytest.skip("there is no docker command to build with")
-    if base == "here" and os.getuid() != 0:
-        pytest.skip("only root can make a base image, and DISTOP_BASE_IMAGE names none")
+    if not (base := base_of_images()):
+        pytest.skip(NOT_THERE)
     environment = {**os.environ, "BASE": base}
     done = subprocess.run(
         [ROOT / "deploy" / "images.sh"],
@@ -54,7 +52,7 @@ def engine() -> Any:
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    return found
+    return engine_or_skip()
 
 
 class Place:
@@ -119,6 +117,7 @@ def distop(container: Any, *words: str) -> Any:
 
 
 def test_the_images_are_small_and_run_as_nobody_special(engine: Any) -> None:
+    """D1: read-only, without a capability, and without what only users of Spark need."""
     service, spark = (engine.images.get(f"distop:{name}") for name in ("service", "spark"))
     for image in (service, spark):
         config = image.attrs["Config"]
@@ -141,7 +140,7 @@ def test_the_images_are_small_and_run_as_nobody_special(engine: Any) -> None:
 
 
 async def test_an_operation_runs_through_the_images(place: Place) -> None:
-    """A coordinator and a sidecar of one image, an executor with Spark of the other."""
+    """D1: a coordinator and a sidecar of one image, an executor with Spark of the other."""
     web = ("--listen", "0.0.0.0:7070", "--web", "0.0.0.0:7071", "--insecure", "--allow-location", "/tmp")
     coordinator = place.service("service", "coordinator", "coordinator", *web)
     sidecar = place.service("service", "sidecar", "sidecar")

@@ -1,7 +1,6 @@
 """The Helm chart: what it renders is what Kubernetes takes, and values that make no sense are refused.
 
-``make test-helm`` provides ``helm`` and ``kubernetes-validate``, which has strict schemas; without them these
-tests are skipped.
+``make test-helm`` provides ``helm`` and ``kubernetes-validate``, which has strict schemas.
 """
 
 from __future__ import annotations
@@ -24,9 +23,12 @@ from support.repository import ROOT
 PATH = os.pathsep.join([str(ROOT / ".venv" / "helm" / "bin"), os.environ.get("PATH", "")])
 HELM, VALIDATE = shutil.which("helm", path=PATH), shutil.which("kubernetes-validate", path=PATH)
 
+if not (HELM and VALIDATE):
+    pytest.skip("helm is not there: make test-helm", allow_module_level=True)
+
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(not (HELM and VALIDATE), reason="helm is not there: make test-helm"),
+    pytest.mark.slow("needs helm, and kubernetes-validate"),
 ]
 
 KUBERNETES = ("1.29", "1.31", "1.33", "1.35", "1.37")
@@ -77,6 +79,7 @@ def pods(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("name", VALUES)
 def test_helm_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
+    """D1: strictly, with the least values, one of each, and all that there are."""
     said = helm(tmp_path, "lint", VALUES[name])
     assert said.returncode == 0, said.stdout + said.stderr
 
@@ -84,7 +87,7 @@ def test_helm_finds_nothing_wrong(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", KUBERNETES)
 @pytest.mark.parametrize("name", VALUES)
 def test_kubernetes_takes_what_is_rendered(name: str, version: str, tmp_path: Path) -> None:
-    """Strictly: an unknown field is an error. What Prometheus's operator brings is not in the schemas."""
+    """D1: strictly: an unknown field is an error. What Prometheus's operator brings is not in the schemas."""
     objects = rendered(tmp_path, VALUES[name], version)
     ours = [one for one in objects if not one["apiVersion"].startswith("monitoring.")]
     assert len(objects) - len(ours) == 3 * (name == "all there is")
@@ -111,7 +114,7 @@ def test_values_that_make_no_sense_are_refused(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", VALUES)
 def test_every_container_is_restricted(name: str, tmp_path: Path) -> None:
-    """As the Pod Security Standard of that name asks for, and read-only besides."""
+    """D1: as the Pod Security Standard of that name asks for, and read-only besides."""
     for spec in pods(rendered(tmp_path, VALUES[name])).values():
         whole = spec["securityContext"]
         assert (whole["runAsNonRoot"], whole["runAsUser"]) == (True, 10001)
@@ -127,6 +130,7 @@ def test_every_container_is_restricted(name: str, tmp_path: Path) -> None:
 
 
 def test_only_sidecars_hold_what_opens_etcd_among_the_workers(tmp_path: Path) -> None:
+    """D1, S5: tasks of Spark cannot read its password."""
     spec = pods(rendered(tmp_path, VALUES["all there is"]))["worker"]
     (sidecar,), (worker,) = spec["initContainers"], spec["containers"]
     assert sidecar["restartPolicy"] == "Always"

@@ -1,7 +1,7 @@
 """The Helm chart on a real control plane: API server, controllers, scheduler, and Prometheus's definitions.
 
 Nothing runs in the pods: they are made, admitted and placed on nodes that are pretended. ``make
-test-kubernetes`` builds what is needed; without it these tests are skipped.
+test-kubernetes`` builds what is needed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ from support.kubernetes.pretended_nodes import PretendedNodes
 from support.repository import ROOT
 from support.waiting import eventually
 
+if not found("helm", *PROGRAMS):
+    pytest.skip("Kubernetes is not there: make test-kubernetes", allow_module_level=True)
+
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.slow("needs helm, kubectl and the control plane of Kubernetes"),
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not found("helm", *PROGRAMS), reason="Kubernetes is not there: make test-kubernetes"),
 ]
 
 RELEASE = "flights"
@@ -113,7 +116,7 @@ def rolled_out(plane: ControlPlane, namespace: str, replicas: dict[str, int]) ->
 
 @pytest.mark.parametrize("name", VALUES)
 def test_the_api_server_takes_every_rendering(plane: ControlPlane, namespace: str, name: str) -> None:
-    """Strictly, and without a warning; the pod that Spark makes from its template, too."""
+    """D1: strictly, and without a warning; the pod that Spark makes from its template, too."""
     objects = rendered(plane, namespace, VALUES[name])
     (worker,) = (yaml.safe_load(one["data"]["worker.yaml"]) for one in objects if one["kind"] == "ConfigMap")
     worker["metadata"]["name"] = "worker"
@@ -125,7 +128,7 @@ def test_the_api_server_takes_every_rendering(plane: ControlPlane, namespace: st
 
 
 async def test_a_release_is_installed_changed_and_removed(plane: ControlPlane, namespace: str) -> None:
-    """Through all of the matrix and back: there are just the objects of these values, and all pods are
+    """D1: through all of the matrix and back: there are just the objects of these values, and all pods are
     admitted, placed and replaced."""
     command = "install"
     for name in [*VALUES, *reversed(VALUES)]:
@@ -142,7 +145,7 @@ async def test_a_release_is_installed_changed_and_removed(plane: ControlPlane, n
 async def test_coordinators_live_on_different_nodes_and_leave_one_by_one(
     plane: ControlPlane, namespace: str
 ) -> None:
-    """Whoever empties nodes is told to wait until the pod that it took away is replaced."""
+    """D1: whoever empties nodes is told to wait until the pod that it took away is replaced."""
     replicas = {"coordinator": 3, "executor": 2}
     helm(plane, "install", namespace, {**LEAST, "coordinator": {"insecure": True, "replicas": 3}})
     await eventually(lambda: rolled_out(plane, namespace, replicas), 60.0, every_s=0.3)
@@ -199,6 +202,7 @@ def rights(plane: ControlPlane, namespace: str, account: str) -> set[tuple[str, 
 def test_executors_look_after_pods_and_nobody_else_may_do_anything(
     plane: ControlPlane, namespace: str
 ) -> None:
+    """D1, S3: of the service accounts that the chart makes."""
     helm(plane, "install", namespace, LEAST)
     nothing = rights(plane, namespace, "default")
     assert rights(plane, namespace, f"{RELEASE}-coordinator") == nothing
@@ -226,6 +230,7 @@ def test_executors_look_after_pods_and_nobody_else_may_do_anything(
 
 
 def test_refused_values_leave_nothing_behind(plane: ControlPlane, namespace: str) -> None:
+    """D1, U3: neither objects, nor a release that has failed."""
     for values, message in REFUSED.values():
         with pytest.raises(Refused) as refused:
             helm(plane, "install", namespace, values)
@@ -294,7 +299,7 @@ async def test_callers_are_known_by_their_service_accounts(
 async def test_an_executor_makes_its_workers_and_takes_them_away(
     plane: ControlPlane, namespace: str, etcd: EtcdProcess, prefix: str, tmp_path: Path
 ) -> None:
-    """What its pod would run, run here, with the token of its service account."""
+    """D1: what its pod would run, run here, with the token of its service account."""
     values = {
         "etcd": {"endpoints": [etcd.endpoint], "prefix": prefix},
         "coordinator": {"insecure": True, "replicas": 1},

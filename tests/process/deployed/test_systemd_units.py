@@ -1,4 +1,4 @@
-"""The units of deploy/systemd, as systemd itself reads them; skipped where its tools are not installed."""
+"""The units of deploy/systemd, as systemd itself reads them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import pytest
 
 from support.repository import ROOT
 
+if not shutil.which("systemd-analyze"):
+    pytest.skip("systemd-analyze is not there: no target of make installs systemd", allow_module_level=True)
+
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="systemd-analyze is not installed"),
+    pytest.mark.slow("needs systemd-analyze"),
 ]
 
 UNITS = ROOT / "deploy" / "systemd"
@@ -38,12 +41,14 @@ def analyze(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_systemd_takes_the_unit_without_a_word(units: Path, name: str) -> None:
+    """D1: there is no option that it does not know."""
     said = analyze(units, "verify", "--man=no", f"./{name}.service")
     assert (said.returncode, said.stdout, said.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_unit_may_do_little(units: Path, name: str) -> None:
+    """D1: as systemd rates it."""
     said = analyze(
         units, "security", "--offline=true", "--no-pager", f"--threshold={MOST_EXPOSED}", f"{name}.service"
     )

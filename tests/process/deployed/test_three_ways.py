@@ -14,11 +14,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from support.etcd.containers import engine_or_skip
+from support.etcd.containers import NOT_THERE, base_of_images
 from support.pages import Block, blocks, lines
 from support.repository import ROOT
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("needs docker, and helm"),
+    pytest.mark.timeout(1800),
+]
 
 HELM = shutil.which("helm", path=f"{ROOT / '.venv' / 'helm' / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
 PROJECT = "distop-three-ways"
@@ -30,16 +34,14 @@ def block(word: str) -> Block:
 
 
 def test_a_cluster_in_containers_as_the_readme_starts_it() -> None:
-    engine_or_skip()
-    if subprocess.run(["docker", "compose", "version"], capture_output=True, check=False).returncode:
-        pytest.skip("docker has no Compose")
-    base = os.environ.get("DISTOP_BASE_IMAGE") or "here"
-    if base == "here" and os.getuid() != 0:
-        pytest.skip("only root can make a base image, and DISTOP_BASE_IMAGE names none")
+    """D1: two coordinators, two executors with Spark, three members of etcd."""
+    base = base_of_images()
+    compose = ["docker", "compose", "-f", "deploy/compose.yaml"]
+    if not base or subprocess.run([*compose, "version"], capture_output=True, check=False).returncode:
+        pytest.skip(NOT_THERE)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     # Not the cluster that somebody may have started by the same commands.
     environment = {**os.environ, "PATH": path, "BASE": base, "COMPOSE_PROJECT_NAME": PROJECT}
-    compose = ["docker", "compose", "-f", "deploy/compose.yaml"]
     try:
         done = subprocess.run(
             ["bash", "-euxo", "pipefail", "-c", block("make cluster-up").code],
@@ -60,6 +62,7 @@ def test_a_cluster_in_containers_as_the_readme_starts_it() -> None:
 
 @pytest.mark.skipif(HELM is None, reason="helm is not there: make test-helm")
 def test_helm_renders_what_the_readme_installs() -> None:
+    """D1: with the values and the images that it names."""
     (command,) = (line for line in lines(block("helm install").code) if line.startswith("helm install"))
     words = shlex.split(command.replace("\\\n", " "))[2:]
     done = subprocess.run(

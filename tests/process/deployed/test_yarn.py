@@ -1,6 +1,6 @@
 """``distop executor --master yarn`` on a real YARN, with the Python that venv-pack has packed.
 
-``make test-yarn`` fetches what is needed; without it these tests are skipped.
+``make test-yarn`` fetches what is needed.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from support.services.whole import Whole, coordinated, write_csv
 from support.spark.yarn import Yarn, executor, there
 from support.waiting import eventually
 
+if not there():
+    pytest.skip("YARN is not there: make test-yarn", allow_module_level=True)
+
 pytestmark = [
     pytest.mark.process,
+    pytest.mark.slow("needs YARN, Java and a packed Python"),
     pytest.mark.timeout(1800),
-    pytest.mark.skipif(not there(), reason="YARN is not there: make test-yarn"),
 ]
 
 ENDS_S = 240

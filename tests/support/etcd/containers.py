@@ -10,6 +10,7 @@ import asyncio
 import io
 import os
 import re
+import shutil
 import subprocess
 import tarfile
 from functools import cache
@@ -47,6 +48,18 @@ def engine_or_skip() -> Any:
     if isinstance(found, str):
         pytest.skip(found)
     return found
+
+
+NOT_THERE = (
+    "docker with Compose is not there, or may not make a base image (root may; or name DISTOP_BASE_IMAGE): "
+    "no target of make installs it, make images needs it"
+)
+
+
+def base_of_images() -> str:
+    """The base on which ``make images`` can build here; empty: it cannot."""
+    base = os.environ.get("DISTOP_BASE_IMAGE") or ("here" if os.getuid() == 0 else "")
+    return base if shutil.which("docker") and not isinstance(engine(), str) else ""
 
 
 def image() -> str:
