@@ -61,13 +61,13 @@ from support.waiting import eventually
 async def test_marks_jobs_of_several_connections(
     client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
-    operations = [await start_operation(client, jobs=700, table=f"t{n}") for n in range(3)]
+    operations = [await start_operation(client, jobs=200, table=f"t{n}") for n in range(3)]
     takens = [await take(client, arg, session) for arg in operations]
     with connected(place, etcd_config) as one, connected(place, etcd_config) as other:
         summaries = await asyncio.gather(task(one, takens[0]), task(other, takens[1]), task(one, takens[2]))
-    assert [summary.won for summary in summaries] == [700, 700, 700]
+    assert [summary.won for summary in summaries] == [200, 200, 200]
     for arg in operations:
-        assert len(await job_records(client, arg)) == 700
+        assert len(await job_records(client, arg)) == 200
 
 
 async def test_the_first_mark_wins_and_the_other_attempt_cleans_up(
@@ -183,7 +183,7 @@ async def test_tasks_go_on_when_their_sidecar_is_killed(
     client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """Marks without an answer are sent again to the next sidecar, which the task starts."""
-    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=900)
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=300)
     taken = await take(client, arg, session)
     async with sidecar_process(etcd_config, place, tmp_path) as first:
         with connected(place, etcd_config) as worker:
@@ -191,13 +191,13 @@ async def test_tasks_go_on_when_their_sidecar_is_killed(
             await eventually(lambda: traces(tmp_path, "holds"))
             first.stop()  # from now on marks are sent and not answered
             (tmp_path / "release").touch()
-            await eventually(lambda: len(traces(tmp_path, "did")) > 300)
+            await eventually(lambda: len(traces(tmp_path, "did")) > 100)
             first.kill()
             summary = await asyncio.wait_for(running, 30)
             assert sidecar_pid(place) not in (0, first.pid)
-    assert summary == TaskSummary(won=900)
-    assert len(files(tmp_path)) == 900
-    assert len(await job_records(client, arg)) == 900
+    assert summary == TaskSummary(won=300)
+    assert len(files(tmp_path)) == 300
+    assert len(await job_records(client, arg)) == 300
 
 
 def service(etcd: EtcdConfig, place: SidecarFolder, folder: Path) -> Child:
@@ -210,7 +210,7 @@ async def test_the_service_takes_over_from_a_sidecar_that_a_task_has_started(
     client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
 ) -> None:
     """O13: as after the service was stopped while tasks ran. A task goes on through it."""
-    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=300)
+    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=30)
     taken = await take(client, arg, session)
     with connected(place, etcd_config) as worker:
         running = task(worker, taken)
@@ -219,13 +219,13 @@ async def test_the_service_takes_over_from_a_sidecar_that_a_task_has_started(
         with service(etcd_config, place, tmp_path) as sidecar:
             await eventually(lambda: sidecar_pid(place) == sidecar.pid != started, 20.0)
             (tmp_path / "release").touch()
-            assert await asyncio.wait_for(running, 30) == TaskSummary(won=300)
+            assert await asyncio.wait_for(running, 30) == TaskSummary(won=30)
             assert sidecar_pid(place) == sidecar.pid
             with service(etcd_config, place, tmp_path) as another:
                 assert await another.exit_code(20.0) == 0
             sidecar.terminate()
             assert await sidecar.exit_code(20.0) == 0
-    assert len(await job_records(client, arg)) == 300
+    assert len(await job_records(client, arg)) == 30
 
 
 async def test_a_worker_whose_sidecar_ended_between_tasks_connects_for_the_next_one(
@@ -302,7 +302,7 @@ async def test_a_flood_is_not_read_faster_than_etcd_takes_it(
     client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder
 ) -> None:
     """A connection that sends without waiting for answers fills the socket, not the sidecar."""
-    count = 50_000
+    count = 20_000
     taken = await take(client, await start_operation(client, jobs=count), session)
     async with Proxy(etcd_config.endpoints[0]) as proxy:
         through = replace(etcd_config, endpoints=(proxy.endpoint,), timeout_s=60.0)
