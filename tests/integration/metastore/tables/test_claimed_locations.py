@@ -20,7 +20,7 @@ from distop.metastore.tables.locations import Claim
 from support.etcd.lossy import Fault, LossyClient
 from support.services.coordinators import config_of, running
 
-MANY = 10_000
+MANY = 1_000
 
 
 @pytest_asyncio.fixture
@@ -40,9 +40,9 @@ async def take(client: EtcdClient, wanted: Claim) -> bool:
     return (await settle(client, Txn(wanted.free(), (wanted.put,)))).succeeded
 
 
-@pytest.mark.parametrize(
-    ("stands", "comes"),
-    [
+async def test_equal_and_nested_locations_are_refused(sdk: AsyncClient) -> None:
+    """S2: by a code, naming the table; and nothing of the refused one is left."""
+    for stands, comes in (
         ("/data/f", "/data/f"),
         ("/data/f", "/data//f/./"),
         ("/data/f", "file:/data/f/kind"),
@@ -53,17 +53,15 @@ async def take(client: EtcdClient, wanted: Claim) -> bool:
         ("s3://bucket/f", "s3n://bucket/f/kind"),
         ("s3://bucket/f", "s3://bucket"),
         ("s3://bucket", "s3://bucket/f"),
-    ],
-)
-async def test_equal_and_nested_locations_are_refused(sdk: AsyncClient, stands: str, comes: str) -> None:
-    """S2: by a code, naming the table; and nothing of the refused one is left."""
-    await sdk.create_table("first", stands)
-    with pytest.raises(LocationInUse, match="'first'") as caught:
+    ):
+        await sdk.create_table("first", stands)
+        with pytest.raises(LocationInUse, match="'first'") as caught:
+            await sdk.create_table("second", comes)
+        assert caught.value.details["table"] == "first", (stands, comes)
+        assert [table.name async for table in sdk.list_tables()] == ["first"], (stands, comes)
+        await sdk.drop_table("first")
         await sdk.create_table("second", comes)
-    assert caught.value.details["table"] == "first"
-    assert [table.name async for table in sdk.list_tables()] == ["first"]
-    await sdk.drop_table("first")
-    await sdk.create_table("second", comes)
+        await sdk.drop_table("second")
 
 
 async def test_folders_beside_each_other_are_no_conflict(sdk: AsyncClient) -> None:
@@ -74,14 +72,12 @@ async def test_folders_beside_each_other_are_no_conflict(sdk: AsyncClient) -> No
     await sdk.create_table("other", "s3://bucket2/f")
 
 
-@pytest.mark.parametrize(
-    "where", ["s3://bucket/a?versionId=1", "/data/a#1", "/data/../etc", "data/f", "/a%2Fb"]
-)
-async def test_what_has_no_one_spelling_is_refused(sdk: AsyncClient, where: str) -> None:
+async def test_what_has_no_one_spelling_is_refused(sdk: AsyncClient) -> None:
     """S2, U3."""
-    with pytest.raises(InvalidArgument) as caught:
-        await sdk.create_table("t", where)
-    assert caught.value.details["field"] == "location"
+    for where in ("s3://bucket/a?versionId=1", "/data/a#1", "/data/../etc", "data/f", "/a%2Fb"):
+        with pytest.raises(InvalidArgument) as caught:
+            await sdk.create_table("t", where)
+        assert caught.value.details["field"] == "location", where
 
 
 async def test_of_tables_made_at_the_same_instant_those_that_do_not_nest_win(sdk: AsyncClient) -> None:
@@ -106,7 +102,7 @@ async def test_a_repeated_create_is_refused_for_its_name(sdk: AsyncClient) -> No
 
 
 async def test_what_is_compared_does_not_grow_with_the_tables(client: LossyClient) -> None:
-    """S2: with ten thousand tables next to it, the transaction is the same as with none."""
+    """S2: with a thousand tables next to it, the transaction is the same as with none."""
     wanted = claim(client, "s3://bucket/warehouse/n/t")
     size = Txn(wanted.free(), (wanted.put,)).size()
     beside = [claim(client, f"s3://bucket/warehouse/n/t{number}", f"t{number}").put for number in range(MANY)]

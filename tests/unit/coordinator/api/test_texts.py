@@ -28,7 +28,7 @@ def fields(kind: Descriptor, depth: int = 2) -> Iterator[tuple[FieldDescriptor, 
 
 
 WAYS = [
-    pytest.param(kind, way, id=f"{kind.name}.{'.'.join(field.name for field in way)}")
+    (kind, way)
     for kind in REQUESTS
     for way in fields(kind)
     if way[-1].type == FieldDescriptor.TYPE_STRING or way[-1].is_repeated
@@ -52,16 +52,15 @@ def filled(kind: Descriptor, way: tuple[FieldDescriptor, ...]) -> Message:
     return request
 
 
-@pytest.mark.parametrize(("kind", "way"), WAYS)
-def test_a_field_that_is_too_long_is_refused_by_its_name(
-    kind: Descriptor, way: tuple[FieldDescriptor, ...]
-) -> None:
+def test_a_field_that_is_too_long_is_refused_by_its_name() -> None:
     """S1"""
-    with pytest.raises(InvalidArgument) as told:
-        check_texts(filled(kind, way))
-    path = ".".join(field.name.removesuffix("_json") for field in way)
-    assert told.value.details["field"] == path
-    assert len(told.value.message) < 200
+    assert len(WAYS) > 100
+    for kind, way in WAYS:
+        path = ".".join(field.name.removesuffix("_json") for field in way)
+        with pytest.raises(InvalidArgument) as told:
+            check_texts(filled(kind, way))
+        assert told.value.details["field"] == path, kind.name
+        assert len(told.value.message) < 200, (kind.name, path)
 
 
 def test_a_text_in_a_list_is_bounded_too() -> None:
