@@ -266,25 +266,29 @@ async def test_what_makes_no_sense_on_a_branch(service: Whole) -> None:
         await service.client.start("t", "ingest", {**paths, "checks": {"rules": RULES}})
 
 
-@pytest.mark.parametrize("point", ["seal.after", "snapshot.after", "finish.after"])
 async def test_a_branch_is_published_once_whatever_answer_is_lost(
-    service: Whole, monkeypatch: pytest.MonkeyPatch, point: str
+    service: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P8: rows and watermarks are there once, and a second try finds no branch."""
     await service.ingest(source(service, "a", 0))
-    (await service.ingest(source(service, "b", 100), branch="audit")).raise_for_outcome()
-    once = service.folder / "once"
-    once.mkdir()
-    monkeypatch.setenv(crashpoints.ONCE_VARIABLE, str(once))
-    monkeypatch.setattr(crashpoints, "_PLAN", f"{point}=lost")
-    facts = await succeeds(service, "validate", branch="audit", rules=RULES, publish=True)
-    # The one that waits hears of the end from etcd, maybe before the coordinator has its answer.
-    await eventually(lambda: list(once.iterdir()))
-    assert facts["publishedSnapshots"] == 1
-    with pytest.raises(PreconditionFailed, match="no branch"):
-        await service.client.start("t", "publish_branch", {"branch": "audit"})
-    assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110)]
-    assert await ingested(service) == ["a", "b"]
+    ids, marks = [*range(10)], ["a"]
+    for number, point in enumerate(("seal.after", "snapshot.after", "finish.after"), 1):
+        (await service.ingest(source(service, point, 100 * number), branch="audit")).raise_for_outcome()
+        once = service.folder / f"once-{number}"
+        once.mkdir()
+        monkeypatch.setenv(crashpoints.ONCE_VARIABLE, str(once))
+        monkeypatch.setattr(crashpoints, "_PLAN", f"{point}=lost")
+        facts = await succeeds(service, "validate", branch="audit", rules=RULES, publish=True)
+        # The one that waits hears of the end from etcd, maybe before the coordinator has its answer.
+        await eventually(lambda once=once: list(once.iterdir()))
+        monkeypatch.setattr(crashpoints, "_PLAN", "")
+        assert facts["publishedSnapshots"] == 1
+        with pytest.raises(PreconditionFailed, match="no branch"):
+            await service.client.start("t", "publish_branch", {"branch": "audit"})
+        ids += range(100 * number, 100 * number + 10)
+        marks.append(point)
+        assert await asyncio.to_thread(service.ids) == ids
+        assert await ingested(service) == sorted(marks)
 
 
 async def test_an_engine_writes_to_a_branch_and_it_is_published_with_its_watermarks(

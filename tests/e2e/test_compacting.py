@@ -28,10 +28,10 @@ async def fill(service: Whole, batches: int, first: int = 0) -> None:
 async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole) -> None:
     """P7, C8: ingests, a program of pyiceberg, and compactions all the time; watermarks stay."""
     await fill(service, 3)
-    command = ("-m", "support.tables.foreign_appender", "default.t", "6", "1000000")
+    command = ("-m", "support.tables.foreign_appender", "default.t", "3", "1000000")
     rewritten = 0
     with Child(service.etcd, service.folder, *command) as foreign:
-        appending = asyncio.create_task(fill(service, 8, first=3))
+        appending = asyncio.create_task(fill(service, 5, first=3))
         exited = asyncio.create_task(foreign.exit_code(60))
         while not (appending.done() and exited.done()):
             ended = await compact(service, sort_by=["id"])
@@ -41,9 +41,9 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
         await appending
         assert await exited == 0, foreign.log.read_text()
     assert rewritten > 0
-    expected = [*range(110), *range(1_000_000, 1_000_006)]
+    expected = [*range(80), *range(1_000_000, 1_000_003)]
     assert await asyncio.to_thread(service.ids) == expected
-    assert [len(marks) for marks in (await service.client.watermarks("t")).values()] == [11]
+    assert [len(marks) for marks in (await service.client.watermarks("t")).values()] == [8]
 
     last = await compact(service)
     assert last.state is OperationState.SUCCEEDED

@@ -20,7 +20,8 @@ from support.services.certs import put, put_pair
 
 pytestmark = pytest.mark.process
 
-WAIT = "for i in $(seq 200); do distop grants ls > /dev/null 2>&1 && break; sleep 0.3; done\n"
+WAIT = "until (exec 3<> /dev/tcp/{}) 2> /dev/null; do sleep 0.1; done\n"
+"""Until somebody listens there."""
 
 
 async def test_ten_commands_set_a_coordinator_up(etcd_config: EtcdConfig, tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ async def test_ten_commands_set_a_coordinator_up(etcd_config: EtcdConfig, tmp_pa
     for line in commands:
         here = line.replace("0.0.0.0:7070", address).replace("0.0.0.0:7071", web)
         script += here.replace("coordinator.example:7070", address)
-        script += WAIT if line.startswith("export") else ""
+        script += WAIT.format(address.replace(":", "/")) if line.startswith("export") else ""
     script += "distop audit -o json > trail\nunset DISTOP_TOKEN\ndistop tables || echo refused: $?\n"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     process = await asyncio.create_subprocess_exec(

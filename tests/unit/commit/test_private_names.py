@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from support.repository import ROOT, product_sources
 
@@ -23,18 +24,24 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name != "_"
 
 
-def defined(tree: ast.AST) -> Iterator[str]:
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Those that say which names a module has and takes."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.ImportFrom)
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
+
+
+def defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Names that a module gives to something of its own, also as attributes."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.id if isinstance(node, ast.Name) else node.attr
 
 
-def used(tree: ast.AST) -> Iterator[str]:
+def used(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """Private names that a module takes from somewhere."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             yield node.attr
         elif isinstance(node, ast.ImportFrom):
@@ -43,9 +50,9 @@ def used(tree: ast.AST) -> Iterator[str]:
 
 def test_only_one_module_uses_private_names_of_pyiceberg_and_fsspec() -> None:
     sources = [path for path in product_sources() if "_pb2" not in path.name]
-    trees = {str(path.relative_to(ROOT)): ast.parse(path.read_text()) for path in sources}
-    home = trees.pop(HOME)
+    modules = {str(path.relative_to(ROOT)): nodes_of(path) for path in sources}
+    home = modules.pop(HOME)
     assert set(used(home)), "the rule finds what it is to find"
-    ours = {name for tree in trees.values() for name in defined(tree)}
-    foreign = {name: path for path, tree in trees.items() for name in used(tree) if name not in ours}
+    ours = {name for nodes in modules.values() for name in defined(nodes)}
+    foreign = {name: path for path, nodes in modules.items() for name in used(nodes) if name not in ours}
     assert foreign.keys() <= OTHERS.keys(), f"move these to {HOME}: {foreign}"

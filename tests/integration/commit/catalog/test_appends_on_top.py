@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -19,7 +20,7 @@ from pyiceberg.transforms import IdentityTransform
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.errors import AlreadyIngested, InvalidArgument
-from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE
+from distop.metastore.crashpoints import VARIABLE
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.etcd.lossy import Fault
@@ -261,32 +262,36 @@ def test_many_writers_of_one_table_are_all_served(catalog: EtcdCatalog) -> None:
 
 
 LATE = """
-import sys
 import pyarrow as pa
-from distop.commit.catalog.catalog import EtcdCatalog
 
-endpoint, prefix = sys.argv[1:]
-with EtcdCatalog("late", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
+def append_late(catalog):
     late = catalog.load_table("default.t").transaction()
     late.append(pa.table({"id": [10], "kind": ["k"]}), {"distop.request-id": "ten"})
     other = pa.table({"id": [5], "kind": ["k"]})
     catalog.load_table("default.t").append(other, {"distop.request-id": "five"})
     late.commit_transaction()
 """
+IN_ITS_PROCESS = """
+import sys
+from distop.commit.catalog.catalog import EtcdCatalog
+
+endpoint, prefix = sys.argv[1:]
+with EtcdCatalog("late", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
+    append_late(catalog)
+"""
 
 
 @pytest.mark.parametrize("point", ["snapshot.middle", "catalog.swap.before", "catalog.swap.after"])
 def test_who_is_killed_on_the_way_and_comes_again_has_his_rows_once(
-    catalog: EtcdCatalog, etcd: EtcdProcess, etcd_config: EtcdConfig, tmp_path: Path, point: str
+    catalog: EtcdCatalog, etcd: EtcdProcess, etcd_config: EtcdConfig, point: str
 ) -> None:
     """P8, C8"""
     made(catalog, **REBASE)
     hit = 1 if point == "snapshot.middle" else 2  # of the commit that is put on top
-    armed = {VARIABLE: f"{point}=die@{hit}", ONCE_VARIABLE: str(tmp_path)}
-    command = [sys.executable, "-c", LATE, etcd.endpoint, etcd_config.prefix]
-    codes = [
-        subprocess.run(command, env={**os.environ, **armed}, timeout=120, check=False).returncode
-        for _ in range(2)
-    ]
-    assert codes == [-9, 0]
+    command = [sys.executable, "-c", LATE + IN_ITS_PROCESS, etcd.endpoint, etcd_config.prefix]
+    environment = {**os.environ, VARIABLE: f"{point}=die@{hit}"}
+    assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == -9
+    names: dict[str, Any] = {}
+    exec(LATE, names)
+    names["append_late"](catalog)
     assert found(catalog) == [5, 10]

@@ -60,7 +60,7 @@ def catalog(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCata
         yield made  # type: ignore[misc]
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(files=st.lists(ROWS, min_size=1, max_size=2), where=st.sampled_from(PREDICATES))
 def test_what_is_left_is_what_pyiceberg_leaves(
     catalog: EtcdCatalog, files: list[list[tuple[int | None, float | None, str | None]]], where: str

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.transforms import (
     BucketTransform,
@@ -75,6 +75,7 @@ CASES: list[tuple[IcebergType, Any, st.SearchStrategy[Any], list[Transform[Any, 
         for transform in transforms
     ],
 )
+@settings(max_examples=30)
 @given(data=st.data())
 def test_columns_are_transformed_as_the_specification_says(
     kind: IcebergType,

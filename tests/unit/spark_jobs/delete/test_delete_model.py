@@ -155,7 +155,7 @@ def filled(folder: Path, files: list[list[Row]], partition_by: tuple[str, ...]) 
     return table, rows
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(files=FILES, predicate=PREDICATES, partition_by=PARTITIONS)
 def test_what_is_left_is_what_the_predicate_is_not_true_of(
     files: list[list[Row]], predicate: Any, partition_by: tuple[str, ...]

@@ -420,7 +420,7 @@ def test_without_bad_rows_there_is_no_quarantine(ingesting: Ingesting) -> None:
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=6)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=40))
 def test_with_multiline_values_may_hold_anything(rows: list[tuple[str, str]]) -> None:
     text = StringIO()
@@ -464,7 +464,7 @@ LINES = st.lists(
 )
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(LINES, st.sampled_from(["\n", "\r\n"]), st.booleans(), st.integers(1024, 1200), st.integers(0, 1100))
 def test_every_row_is_read_once_for_any_content_and_split_size(
     lines: list[str], newline: str, last: bool, split_bytes: int, padding: int
@@ -490,7 +490,7 @@ BYTES = st.lists(
 ).map(b"".join)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(BYTES, st.integers(950, 1024))
 def test_a_row_is_good_or_bad_whatever_stands_beside_it(content: bytes, padding: int) -> None:
     """Cutting the file elsewhere, or not at all, gives the same rows and the same bad lines."""

@@ -229,7 +229,7 @@ MANGLED = st.lists(
 GOOD = st.sampled_from(['{"a": 1}', '{"a":-5 }', "{}", '{"a": null}', ' {"a":7}'])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(st.one_of(GOOD, MANGLED), max_size=12), st.integers(1024, 1100), st.integers(0, 1000))
 def test_a_line_is_a_row_or_bad_whatever_stands_in_it_and_beside_it(
     lines: list[str], split_bytes: int, padding: int

@@ -234,7 +234,7 @@ def batches(draw: st.DrawFn) -> list[list[Row]]:
     return draw(st.lists(st.lists(one, min_size=1, max_size=8), min_size=1, max_size=5))
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(batches(), st.booleans())
 def test_it_does_what_a_dictionary_does(
     tmp_path_factory: pytest.TempPathFactory, given: list[list[Row]], conditions: bool
