@@ -17,7 +17,7 @@ from distop.metastore.etcd.embedded import free_port
 from distop.metastore.members.policy import read_policy
 from distop.metastore.tables.audit import read_audit
 from support.etcd.lossy import LossyClient
-from support.services.preloaded import Preloaded
+from support.services import preloaded
 from support.services.tokens import token_file, token_of
 from support.waiting import eventually
 
@@ -25,11 +25,11 @@ pytestmark = [pytest.mark.process, pytest.mark.slow("kills a coordinator in each
 
 
 @contextmanager
-def coordinator(etcd: EtcdConfig, port: int, tokens: Path, crash: str = "") -> Iterator[Preloaded]:
+def coordinator(etcd: EtcdConfig, port: int, tokens: Path, crash: str = "") -> Iterator[preloaded.Process]:
     """A coordinator that dies at the given crash point."""
     environment = {**os.environ, **etcd.to_env(), VARIABLE: crash}
     words = ["coordinator", "--listen", f"127.0.0.1:{port}", "--token-file", str(tokens), "--admin", "root"]
-    process = Preloaded("distop.cli", words, env=environment, log=tokens.with_suffix(".log"))
+    process = preloaded.start("distop.cli", words, env=environment, log=tokens.with_suffix(".log"))
     try:
         yield process
     finally:

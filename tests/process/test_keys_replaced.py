@@ -17,8 +17,8 @@ import trustme
 from distop.client import AsyncClient, Credentials
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
+from support.services import preloaded
 from support.services.certs import put, put_pair
-from support.services.preloaded import Preloaded
 from support.services.tokens import token_line
 from support.waiting import eventually
 
@@ -96,7 +96,7 @@ class Keys:
 @contextmanager
 def coordinator(etcd: EtcdConfig, log: Path, *options: str) -> Iterator[None]:
     environment = {**os.environ, **etcd.to_env()}
-    process = Preloaded("distop.cli", ["coordinator", *options], env=environment, log=log)
+    process = preloaded.start("distop.cli", ["coordinator", *options], env=environment, log=log)
     try:
         yield
     finally:

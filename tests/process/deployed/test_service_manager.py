@@ -17,7 +17,7 @@ import pytest
 
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from support.services.preloaded import Preloaded
+from support.services import preloaded
 from support.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.slow("starts each service from its command line, and ends it")]
@@ -38,7 +38,7 @@ def environment(etcd_config: EtcdConfig, tmp_path: Path) -> dict[str, str]:
 def probe(environment: dict[str, str], *words: str) -> tuple[int, dict[str, Any]]:
     """The exit code of a probe, and what it says."""
     log = Path(environment["DISTOP_RUNTIME_DIR"], f"probe-{secrets.token_hex(3)}.log")
-    process = Preloaded("distop.cli", ["probe", *words, "-o", "json"], env=environment, log=log)
+    process = preloaded.start("distop.cli", ["probe", *words, "-o", "json"], env=environment, log=log)
     return process.wait(60.0), json.loads(log.read_text())
 
 

@@ -27,8 +27,8 @@ from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
 from support.repository import TESTS
+from support.services import preloaded
 from support.services.leases import LEASE_S, TTL_S
-from support.services.preloaded import Preloaded
 from support.tables.nowhere import nowhere
 from support.types.probes import PROBES
 from support.waiting import eventually
@@ -169,7 +169,7 @@ class CoordinatorProcess:
         self.log_file = folder / f"coordinator-{self.port}.log"
         self.catalog = f"127.0.0.1:{free_port()}" if catalog else ""
         self._operations, self._crash, self._ttl_s = ",".join(operations), crash, ttl_s
-        self._process: Preloaded | None = None
+        self._process: preloaded.Process | None = None
 
     @property
     def pid(self) -> int:
@@ -199,7 +199,9 @@ class CoordinatorProcess:
         }
         where = [self.address, str(self._ttl_s), *filter(None, [self.catalog])]
         self.log_file.unlink(missing_ok=True)
-        self._process = Preloaded("support.services.coordinator_main", where, env=env, log=self.log_file)
+        self._process = preloaded.start(
+            "support.services.coordinator_main", where, env=env, log=self.log_file
+        )
 
     async def member(self, client: EtcdClient) -> str:
         """Its member id, once it is ready. ``client`` must reach the same etcd."""

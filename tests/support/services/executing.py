@@ -7,8 +7,6 @@ import itertools
 import os
 import secrets
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -36,8 +34,8 @@ from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.operations import Registry
 from support.repository import TESTS as TESTS
+from support.services import preloaded
 from support.services.leases import LEASE_S, TTL_S
-from support.services.preloaded import Preloaded
 from support.types.work_types import WORK_TYPES
 from support.waiting import eventually
 
@@ -163,20 +161,6 @@ async def runner(
         await ledger.close()
 
 
-def _started(
-    command: Sequence[str], env: Mapping[str, str], log: Path
-) -> Preloaded | subprocess.Popen[bytes]:
-    """``python <command>``. An interpreter of its own is started where Spark starts others like it, and where
-    tests look at how a service was started."""
-    spark = any(word.startswith(("local[", "local-cluster[", "support.spark.")) for word in command)
-    if command[0] == "-m" and not spark and "coordinator" not in command:
-        return Preloaded(command[1], command[2:], env=env, log=log)
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, *command], env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output
-        )
-
-
 class Child:
     """A process of distop's that tests kill, stop and continue. Its output is ``log``."""
 
@@ -190,7 +174,11 @@ class Child:
             "PYTHONFAULTHANDLER": "1",
             **environment,
         }
-        self._process = _started(command, env, self.log)
+        # Spark starts others like it, and some tests look at how a coordinator was started.
+        by_itself = any(word.startswith(("local[", "local-cluster[", "support.spark.")) for word in command)
+        start = preloaded.interpreter if by_itself or "coordinator" in command else preloaded.start
+        assert command[0] == "-m"
+        self._process: preloaded.Process = start(command[1], command[2:], env=env, log=self.log)
 
     @property
     def pid(self) -> int:

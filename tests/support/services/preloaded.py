@@ -16,6 +16,7 @@ import importlib
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -55,28 +56,51 @@ LOADED = (
     "rich.console",
 )
 GROUPS = ("distop.commit_steps", "distop.operations")
+READY = b"ready\n"
 _SET_CHILD_SUBREAPER = 36
 """Of ``prctl(2)``: orphans below this process become its children."""
 
 
-class Preloaded:
-    """As :class:`subprocess.Popen`, for ``python -m <module> <arguments>``; its output is in ``log``."""
+def start(module: str, arguments: Sequence[str], *, env: Mapping[str, str], log: Path) -> Process:
+    """``python -m <module> <arguments>``, with its output in ``log``; never waits for anything to be loaded.
 
-    def __init__(self, module: str, arguments: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+    Until everything is loaded, interpreters are started: whoever calls this may have leases to keep.
+    """
+    parent = _parent()
+    if parent.is_ready():
+        return Preloaded(parent.fork([module, *arguments], env, log))
+    return interpreter(module, arguments, env=env, log=log)
+
+
+def interpreter(
+    module: str, arguments: Sequence[str], *, env: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """The same, in an interpreter of its own."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+        )  # fmt: skip
+
+
+class Preloaded:
+    """A process that was forked, as :class:`subprocess.Popen` has those that it starts."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
         self.returncode: int | None = None
-        self.pid = _parent().fork([module, *arguments], env, log)
 
     def poll(self) -> int | None:
         self._reap(os.WNOHANG)
         return self.returncode
 
-    def wait(self, timeout_s: float | None = None) -> int:
-        if timeout_s is None:
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout is None:
             self._reap(0)
-        until = time.monotonic() + (timeout_s or 0.0)
+        until = time.monotonic() + (timeout or 0.0)
         while self.poll() is None:
             if time.monotonic() > until:
-                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s or 0.0)
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
             time.sleep(0.01)
         assert self.returncode is not None
         return self.returncode
@@ -99,6 +123,9 @@ class Preloaded:
         self.send_signal(signal.SIGKILL)
 
 
+Process = Preloaded | subprocess.Popen[bytes]
+
+
 class _Parent:
     """The process that has loaded everything, as the tests see it."""
 
@@ -113,7 +140,15 @@ class _Parent:
                 [sys.executable, "-c", command], env=env, pass_fds=[theirs.fileno()]
             )
         self._lines = self._socket.makefile("rb")
+        self._ready = False
         atexit.register(self._end)
+
+    def is_ready(self) -> bool:
+        """Whether it has loaded everything."""
+        if not self._ready and select.select([self._socket], [], [], 0)[0]:
+            self._ready = self._lines.readline() == READY
+            assert self._ready, "the process that forks services has ended, see above"
+        return self._ready
 
     def fork(self, words: Sequence[str], env: Mapping[str, str], log: Path) -> int:
         """The number of a new child of this process."""
@@ -125,7 +160,7 @@ class _Parent:
                 pid = int(self._lines.readline() or 0)
             finally:
                 _adopt(0)
-        assert pid, "the process that forks services has ended, see above"
+        assert pid, "the process that forks services has ended"
         return pid
 
     def _end(self) -> None:
@@ -155,6 +190,7 @@ def serve(file: int) -> None:
     gc.collect()
     gc.freeze()  # or else collecting would copy the pages that all have in common
     asking = socket.socket(fileno=file)
+    asking.sendall(READY)
     with asking, asking.makefile("rb") as lines:
         for line in lines:
             words, *more = json.loads(line)
