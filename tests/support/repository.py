@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -11,3 +13,9 @@ TESTS = ROOT / "tests"
 def product_sources() -> list[Path]:
     """Every module of the packages, in every room; as paths below ``src/distop``."""
     return sorted((ROOT / "src" / "distop").glob("*/**/*.py"))
+
+
+@functools.cache
+def syntax(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a module; several tests look at those of the whole product."""
+    return tuple(ast.walk(ast.parse(path.read_text())))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-from support.repository import ROOT, product_sources
+from support.repository import ROOT, product_sources, syntax
 
 HOME = "src/distop/commit/pyiceberg_private.py"
 OTHERS = {
@@ -22,12 +21,6 @@ OTHERS = {
 
 def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name != "_"
-
-
-def nodes_of(path: Path) -> list[ast.AST]:
-    """Those that say which names a module has and takes."""
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Name, ast.Attribute, ast.ImportFrom)
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)]
 
 
 def defined(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -50,7 +43,7 @@ def used(nodes: Iterable[ast.AST]) -> Iterator[str]:
 
 def test_only_one_module_uses_private_names_of_pyiceberg_and_fsspec() -> None:
     sources = [path for path in product_sources() if "_pb2" not in path.name]
-    modules = {str(path.relative_to(ROOT)): nodes_of(path) for path in sources}
+    modules = {str(path.relative_to(ROOT)): syntax(path) for path in sources}
     home = modules.pop(HOME)
     assert set(used(home)), "the rule finds what it is to find"
     ours = {name for nodes in modules.values() for name in defined(nodes)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from support.repository import ROOT, product_sources
+from support.repository import ROOT, product_sources, syntax
 
 PLAIN = {"dict", "list", "str", "int", "bytes", "object", "Any", "None", "msgspec", "Raw"}
 """What msgspec knows from the start."""
@@ -61,17 +61,15 @@ def test_all_types_are_made_ready() -> None:
         f"{path.relative_to(ROOT)}:{node.lineno}"
         for path in product_sources()
         if path.name != "structs.py"
-        for node in types_of(ast.parse(path.read_text()))
+        for node in types_of(syntax(path))
         if names_in(node) - PLAIN and not (isinstance(node, ast.Call) and names_in(node.func) == {"ready"})
     ]
     assert unready == []
 
 
-def types_of(module: ast.Module) -> Iterator[ast.expr]:
+def types_of(module: Iterable[ast.AST]) -> Iterator[ast.expr]:
     """What functions hand to msgspec as a type. What a module does while it is imported, it does alone."""
-    functions = [
-        node for node in ast.walk(module) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
+    functions = [node for node in module if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     for node in (inner for function in functions for inner in ast.walk(function)):
         if not isinstance(node, ast.Call) or not ast.unparse(node.func).startswith("msgspec."):
             continue

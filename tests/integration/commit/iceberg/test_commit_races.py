@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,22 +30,64 @@ from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_watermarks
 from support.tables.publishing import ROWS, Staged, Table, rows
 
-APPENDER = """
+PROGRAM = """
 import sys
 import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException
+from pyiceberg.exceptions import CommitFailedException, ValidationException
 from distop.commit.catalog.catalog import EtcdCatalog
 
-endpoint, prefix, first, count = sys.argv[1:]
-with EtcdCatalog("appender", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
-    for i in range(int(first), int(first) + int(count)):
-        while True:
-            try:
-                catalog.load_table("flights").append(pa.table({"id": [i], "kind": ["k"]}))
-                break
-            except CommitFailedException:
-                print("lost all of its tries", file=sys.stderr)
+def append(table, i):
+    table.append(pa.table({"id": [i], "kind": ["k"]}))
+
+def overwrite(table, i):
+    table.overwrite(pa.table({"id": [i, i + 1, i + 2], "kind": ["a", "b", "c"]}))
+
+endpoint = sys.argv[1]
+for line in sys.stdin:
+    prefix, write, first, rounds = line.split()
+    with EtcdCatalog("writer", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
+        for i in range(int(first), int(first) + 3 * int(rounds), 3):
+            while True:
+                try:
+                    {"append": append, "overwrite": overwrite}[write](catalog.load_table("flights"), i)
+                    break
+                except (CommitFailedException, ValidationException):
+                    continue  # lost all of its tries
+    print("done", flush=True)
 """
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A process of pyiceberg that writes to tables of its etcd as often as it is told to."""
+
+    process: subprocess.Popen[str]
+
+    def begin(self, prefix: str, write: str, first: int, rounds: int) -> None:
+        """``append`` or ``overwrite`` so often, with ids from ``first`` on, by threes."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{prefix} {write} {first} {rounds}\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        """Wait until it has done so."""
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "done\n"
+
+
+@pytest.fixture(scope="module")
+def foreign(etcd: EtcdProcess) -> Iterator[dict[int, Foreign]]:
+    """Two of them, by the first id that they write."""
+    command = [sys.executable, "-c", PROGRAM, etcd.endpoint]
+    with ExitStack() as stack:
+        programs = {}
+        for first in (10_000, 20_000):
+            process = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            )
+            stack.callback(process.kill)
+            programs[first] = Foreign(process)
+        yield programs
 
 
 class Shared:
@@ -169,38 +212,6 @@ def test_a_foreign_overwrite_does_not_swallow_an_operation(shared: Shared) -> No
     assert shared.ids() == [0, 1, 10, 11]
 
 
-WRITER = """
-import sys
-import pyarrow as pa
-from pyiceberg.exceptions import CommitFailedException, ValidationException
-from distop.commit.catalog.catalog import EtcdCatalog
-
-endpoint, prefix, first, rounds = sys.argv[1:]
-with EtcdCatalog("writer", **{"etcd.endpoints": endpoint, "etcd.prefix": prefix}) as catalog:
-    for i in range(int(first), int(first) + 3 * int(rounds), 3):
-        while True:
-            try:
-                table = catalog.load_table("flights")
-                table.overwrite(pa.table({"id": [i, i + 1, i + 2], "kind": ["a", "b", "c"]}))
-                break
-            except (CommitFailedException, ValidationException):
-                continue
-"""
-
-
-def beside(shared: Shared, stack: ExitStack, script: str, rounds: int) -> list[subprocess.Popen[str]]:
-    """Two processes of pyiceberg, at work."""
-    command = [sys.executable, "-c", script, shared.endpoint, shared.prefix]
-    processes = []
-    for first in (10_000, 20_000):
-        process = stack.enter_context(
-            subprocess.Popen([*command, str(first), str(rounds)], stderr=subprocess.PIPE, text=True)
-        )
-        stack.callback(process.kill)
-        processes.append(process)
-    return processes
-
-
 def until_written(shared: Shared) -> None:
     deadline = time.monotonic() + 60
     while not shared.ids():
@@ -208,33 +219,32 @@ def until_written(shared: Shared) -> None:
         threading.Event().wait(0.05)
 
 
-def ended(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        _, errors = process.communicate(timeout=100)
-        assert process.returncode == 0, errors
-
-
-def test_ten_writers_appending_at_once_lose_and_double_nothing(shared: Shared) -> None:
+def test_ten_writers_appending_at_once_lose_and_double_nothing(
+    shared: Shared, foreign: dict[int, Foreign]
+) -> None:
     """P6, P7: eight operations at a time and two processes of pyiceberg, while manifests are merged."""
     shared.finish(shared.table.staged([]))
     rounds = 4
-    with ExitStack() as stack:
-        processes = beside(shared, stack, APPENDER, rounds)
-        until_written(shared)
-        for turn in range(3):
-            staged = [shared.table.staged([rows(1000 * turn + 10 * i, 5)]) for i in range(8)]
-            threads = [threading.Thread(target=shared.finish, args=(operation,)) for operation in staged]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(60)
-        ended(processes)
+    for first, program in foreign.items():
+        program.begin(shared.prefix, "append", first, rounds)
+    until_written(shared)
+    for turn in range(3):
+        staged = [shared.table.staged([rows(1000 * turn + 10 * i, 5)]) for i in range(8)]
+        threads = [threading.Thread(target=shared.finish, args=(operation,)) for operation in staged]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    for program in foreign.values():
+        program.end()
     ours = [1000 * turn + 10 * i + n for turn in range(3) for i in range(8) for n in range(5)]
-    foreign = [first + i for first in (10_000, 20_000) for i in range(rounds)]
-    assert shared.ids() == sorted([*ours, *foreign])
+    theirs = [first + 3 * i for first in foreign for i in range(rounds)]
+    assert shared.ids() == sorted([*ours, *theirs])
 
 
-def test_ten_writers_overwriting_at_once_leave_the_set_of_the_last(shared: Shared) -> None:
+def test_ten_writers_overwriting_at_once_leave_the_set_of_the_last(
+    shared: Shared, foreign: dict[int, Foreign]
+) -> None:
     """P7: eight operations and two processes of pyiceberg; never a mixture, at any moment."""
     shared.finish(shared.table.staged([rows(0, 3)]))
     staged = [
@@ -242,19 +252,19 @@ def test_ten_writers_overwriting_at_once_leave_the_set_of_the_last(shared: Share
         for i in range(1, 9)
     ]
     seen: list[list[int]] = []
-    with ExitStack() as stack:
-        processes = beside(shared, stack, WRITER, 3)
-        threads = [
-            threading.Thread(target=shared.finish, args=(operation, IcebergOverwrite()))
-            for operation in staged
-        ]
-        for thread in threads:
-            thread.start()
-        while any(thread.is_alive() for thread in threads):
-            seen.append(shared.ids())
-        for thread in threads:
-            thread.join(60)
-        ended(processes)
+    for first, program in foreign.items():
+        program.begin(shared.prefix, "overwrite", first, 3)
+    threads = [
+        threading.Thread(target=shared.finish, args=(operation, IcebergOverwrite())) for operation in staged
+    ]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        seen.append(shared.ids())
+    for thread in threads:
+        thread.join(60)
+    for program in foreign.values():
+        program.end()
     last = shared.ids()
     assert all(one == [one[0], one[0] + 1, one[0] + 2] for one in [*seen, last])
     head = decode(shared.store.get(shared.keys.head).value, Head)

@@ -295,13 +295,12 @@ def test_what_is_appended_meanwhile_is_not_touched(tmp_path: Path) -> None:
     assert left_over(table) == set()
 
 
-@pytest.mark.parametrize("where", ["id < 5", "kind = 'k0'"])
 @pytest.mark.parametrize("change", ["overwrite", "partitions", "compact", "delete", "rollback"])
-def test_whoever_changes_the_same_files_first_wins(tmp_path: Path, where: str, change: str) -> None:
+def test_whoever_changes_the_same_files_first_wins(tmp_path: Path, change: str) -> None:
     """P6: nothing is published, the error names the snapshot; started again, it does what is left."""
     table = filled(tmp_path, 3)
     first = str(table.iceberg().metadata.snapshots[0].snapshot_id)
-    run = deleting(table, where)
+    runs = {where: deleting(table, where) for where in ("id < 5", "kind = 'k0'")}
     match change:
         case "overwrite":
             table.publish(table.staged([rows(0, 9)]), IcebergOverwrite())
@@ -315,20 +314,22 @@ def test_whoever_changes_the_same_files_first_wins(tmp_path: Path, where: str, c
             table.publish(table.staged([rows(90, 3)]))
             Run.of(table, Rollback(), snapshot=first).finish()
     head, there = table.head, table.ids()
-    if change == "rollback" and where == "id < 5":
-        # What it is about is in the first snapshot, too.
-        assert run.finish()["removedRows"] == 5
-        return
-    with pytest.raises(HeadConflict) as refused:
-        run.commit()
-    if change != "rollback":
-        assert refused.value.details["snapshot"] == str(table.record().snapshot_id)
-    assert table.head == head
-    deleting(table, where).finish()
-    gone = (lambda n: n < 5) if where == "id < 5" else (lambda n: n % 3 == 0)
-    if change != "partitions" or where == "id < 5":
-        assert table.ids() == [n for n in there if not gone(n)]
-    run.sweep({})
+    for where, run in runs.items():
+        run.table = apart = table.apart()
+        if change == "rollback" and where == "id < 5":
+            # What it is about is in the first snapshot, too.
+            assert run.finish()["removedRows"] == 5
+            continue
+        with pytest.raises(HeadConflict) as refused:
+            run.commit()
+        if change != "rollback":
+            assert refused.value.details["snapshot"] == str(table.record().snapshot_id)
+        assert apart.head == head
+        deleting(apart, where).finish()
+        gone = (lambda n: n < 5) if where == "id < 5" else (lambda n: n % 3 == 0)
+        if change != "partitions" or where == "id < 5":
+            assert apart.ids() == [n for n in there if not gone(n)]
+        run.sweep({})
 
 
 def test_what_changes_other_files_is_built_upon(tmp_path: Path) -> None:

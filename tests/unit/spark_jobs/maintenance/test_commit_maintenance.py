@@ -355,7 +355,7 @@ def test_an_operation_that_runs_meanwhile_is_not_touched(tmp_path: Path) -> None
 def littered(tmp_path: Path) -> tuple[Table, set[str]]:
     """A table with a history, and leftovers of dead processes."""
     table = new_table(tmp_path, ["kind"])
-    for i in range(12):
+    for i in range(5):
         table.publish(table.staged([rows(i, 2)], [rows(100 + i, 2)]))
     table.publish(table.staged([rows(500, 3)]), IcebergOverwrite())
     before = files(table)
@@ -387,13 +387,13 @@ def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
     assert Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()["orphans"] == 0
 
 
-@pytest.mark.parametrize("older_than", ["²d", "1²d", "٣d", ".d", "-3d", "1e5d", "d", "3", ""])
-def test_what_is_no_age_is_refused(tmp_path: Path, older_than: str) -> None:
+def test_what_is_no_age_is_refused(tmp_path: Path) -> None:
     table = new_table(tmp_path)
-    for operation in (ExpireSnapshots(), RemoveOrphans()):
-        with pytest.raises(InvalidArgument, match="nor an age") as caught:
-            Run.of(table, operation, older_than=older_than)
-        assert caught.value.details["field"] == "older_than"
+    for older_than in ("²d", "1²d", "٣d", ".d", "-3d", "1e5d", "d", "3", ""):
+        for operation in (ExpireSnapshots(), RemoveOrphans()):
+            with pytest.raises(InvalidArgument, match="nor an age") as caught:
+                Run.of(table, operation, older_than=older_than)
+            assert caught.value.details["field"] == "older_than", older_than
 
 
 def test_an_age_may_be_longer_than_there_are_times(tmp_path: Path) -> None:
@@ -406,14 +406,14 @@ def test_an_age_may_be_longer_than_there_are_times(tmp_path: Path) -> None:
         assert Run.of(table, RemoveOrphans(), older_than=older_than).finish()["orphans"] == 0
 
 
-@pytest.mark.parametrize("older_than", ["0s", "23h", "2999-01-01T00:00:00Z"])
-def test_young_files_are_never_asked_for(tmp_path: Path, older_than: str) -> None:
-    """P13, S2: a day is the least age, whether or not anything is to be removed."""
+def test_young_files_are_never_taken_for_orphans(tmp_path: Path) -> None:
+    """P13, S2: a day is the least age, whatever is asked for; another program may be about to commit them."""
     table, _ = littered(tmp_path)
-    for dry_run in (True, False):
-        with pytest.raises(InvalidArgument, match="at least 24h") as caught:
-            Run.of(table, RemoveOrphans(), older_than=older_than, dry_run=dry_run)
-        assert caught.value.details["field"] == "older_than"
+    for older_than in ("0s", "23h", "2999-01-01", "2999-01-01T00:00:00Z"):
+        for dry_run in (True, False):
+            with pytest.raises(InvalidArgument, match="at least 24h") as caught:
+                Run.of(table, RemoveOrphans(), older_than=older_than, dry_run=dry_run)
+            assert caught.value.details["field"] == "older_than", older_than
 
 
 def test_a_dry_run_says_what_would_go(tmp_path: Path) -> None:
@@ -483,16 +483,6 @@ def test_a_table_without_a_head_has_orphans_too(tmp_path: Path) -> None:
     age(table)
     assert Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()["orphans"] == 2
     assert files(table) == set()
-
-
-@pytest.mark.parametrize("older_than", ["0s", "23h", "2999-01-01"])
-def test_young_files_are_never_taken_for_orphans(tmp_path: Path, older_than: str) -> None:
-    """P13: whatever is asked for; another program may be about to commit them."""
-    table, _ = littered(tmp_path)
-    for dry_run in (True, False):
-        with pytest.raises(InvalidArgument) as caught:
-            Run.of(table, RemoveOrphans(), older_than=older_than, dry_run=dry_run)
-        assert caught.value.details["field"] == "older_than"
 
 
 def test_nothing_is_removed_from_a_folder_that_is_not_the_tables_own(tmp_path: Path) -> None:
