@@ -29,6 +29,7 @@ async def half_way(service: Whole, files: int) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.slow("three programs, the first of which is killed and has a lease")
 async def test_a_program_that_was_killed_is_started_again_and_every_row_is_there_once(
     etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
 ) -> None:
@@ -59,6 +60,7 @@ async def test_a_program_that_was_killed_is_started_again_and_every_row_is_there
 
 
 @pytest.mark.process
+@pytest.mark.slow("waits until a program that was halted has lost its lease")
 async def test_a_program_that_slept_past_its_lease_marks_and_seals_nothing(
     etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
 ) -> None:

@@ -16,7 +16,10 @@ from support.services.executing import executor_process, runner
 from support.services.whole import Whole
 from support.sources.kafka import Brokers
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills a runner and a leader, and waits for their leases"),
+]
 
 
 async def test_every_record_is_there_once_whoever_is_killed(

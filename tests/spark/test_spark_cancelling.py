@@ -12,7 +12,10 @@ from distop.executor.launch.launch import LauncherBroken, LaunchFailed
 from distop.executor.launch.spark_job import SparkJob
 from support.waiting import eventually
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("waits until queries that Spark cannot cancel end by themselves"),
+]
 
 ROW = "distop.test.row"
 """A property of the JVM: the row of which query is begun, or ended."""

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-import venv
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,12 +29,14 @@ def found(spark: Any, asked: Asked) -> dict[str, str]:
     return {one.code: one.sentence for one in checked.findings}
 
 
+@pytest.mark.slow("the first job of a session starts its Python workers")
 def test_workers_that_are_well(spark: Any, service: Service, asked: Asked, tmp_path: Path) -> None:
     (tmp_path / "sign").write_text("sign")
     with dial(SidecarFolder.of(service.etcd.endpoints, service.etcd.prefix), service.etcd.to_env()):
         assert found(spark, replace(asked, stores={str(tmp_path): "sign"})) == {}
 
 
+@pytest.mark.slow("waits as long as a worker waits for a sidecar that does not come")
 def test_each_thing_that_is_wrong_there_is_told(
     spark: Any, service: Service, asked: Asked, tmp_path: Path
 ) -> None:
@@ -56,27 +53,3 @@ def test_another_version_is_told(spark: Any, asked: Asked) -> None:
     wrong = found(spark, replace(asked, version="9.9.9"))
     assert "the driver 9.9.9" in wrong.pop("WORKER_DISTOP_DIFFERS")
     assert not wrong
-
-
-def test_executors_whose_python_has_no_distop(service: Service, tmp_path: Path) -> None:
-    """The command, and executors that are processes of their own, with another Python."""
-    venv.create(tmp_path / "bare", with_pip=False)
-    python = str(tmp_path / "bare" / "bin" / "python")
-    # Spark itself brings what the worker runs; the one of the tests takes it from this environment.
-    environ = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
-    words = ["--check", "--master", "local-cluster[1,1,512]", "--conf", "spark.executor.memory=512m"]
-    done = subprocess.run(
-        [sys.executable, "-m", "distop.cli", "executor", *words, "--output", "json"],
-        env={**environ, **service.etcd.to_env(), "PYSPARK_PYTHON": python},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 22, done.stderr[-4000:]
-    told = json.loads(done.stdout)
-    assert told["wrong"] is True
-    (finding,) = told["findings"]
-    assert finding["code"] == "WORKER_DISTOP_MISSING", done.stderr[-4000:]
-    assert finding["sentence"].startswith(f"{python} does not load distop: ModuleNotFoundError")
-    assert [one["python"] for one in told["workers"]] == [python]

@@ -13,7 +13,7 @@ from distop.spark_jobs.delete.operation import Delete
 from support.spark.spark_driver import numbers
 from support.spark.spark_service import Service, ids_of, reading, writing
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow("six jobs of Spark, and most kinds of its Python workers")]
 
 
 def test_what_is_deleted_is_not_read_any_more(service: Service, spark: Any) -> None:

@@ -43,7 +43,11 @@ def native(service: Service, frame: Any, table: str, folder: Path) -> Any:
     return write(frame, table, coordinator=service.address)
 
 
-@pytest.mark.parametrize("door", [files, query, dataframe, data_source, native], ids=lambda it: it.__name__)
+DOORS = (files, query, dataframe, data_source, native)
+
+
+@pytest.mark.slow("seven jobs of Spark by each door")
+@pytest.mark.parametrize("door", DOORS, ids=lambda it: it.__name__)
 def test_one_rule_for_columns_and_values(service: Service, spark: Any, tmp_path: Path, door: Door) -> None:
     """U3: by name; what lacks becomes NULL unless it is required; the same value in another type, or none."""
     table = service.table(schema=["id: long not null", "kind: string", "n: int"])
@@ -75,15 +79,16 @@ def test_a_table_may_be_named_with_its_namespace(service: Service, spark: Any, t
     assert [one.name for one in service.client.list_tables() if table in one.name] == [table]
 
 
-@pytest.mark.parametrize("door", [files, query, dataframe, data_source, native], ids=lambda it: it.__name__)
-def test_a_time_of_day_comes_through(service: Service, spark: Any, tmp_path: Path, door: Door) -> None:
-    """U3: to the microsecond, into a table and out of it again."""
+@pytest.mark.slow("seven jobs of Spark")
+def test_a_time_of_day_comes_through(service: Service, spark: Any, tmp_path: Path) -> None:
+    """U3: to the microsecond, into a table by every door, and out of it again."""
     table = service.table(schema=["id: int", "at: time"])
     moments = [time(5, 6, 7), time(23, 59, 59, 999_999), None]
-    frame = spark.createDataFrame(list(enumerate(moments)), "id int, at time(6)")
-    door(service, frame, table, tmp_path)
-    rows = service.iceberg(table).scan().to_arrow().sort_by("id")
-    assert rows["at"].to_pylist() == moments
+    for number, door in enumerate(DOORS):
+        rows = enumerate(moments, number * len(moments))
+        (tmp_path / door.__name__).mkdir()
+        door(service, spark.createDataFrame([*rows], "id int, at time(6)"), table, tmp_path / door.__name__)
+    expected = moments * len(DOORS)
+    assert service.iceberg(table).scan().to_arrow().sort_by("id")["at"].to_pylist() == expected
     for read_back in (reading(service, spark, table), read(spark, table, coordinator=service.address)):
-        found = read_back.orderBy("id").collect()
-        assert [row["at"] for row in found] == moments
+        assert [row["at"] for row in sorted(read_back.collect())] == expected

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from support.repository import TESTS
 from support.spark.spark_driver import COLUMNS, numbers
-from support.spark.spark_service import Program, Service, cluster, until, writing
+from support.spark.spark_service import Service, until, writing
 
 pytestmark = pytest.mark.spark
 
@@ -35,40 +38,58 @@ def test_a_worker_that_is_killed_costs_time_and_no_row(service: Service, spark: 
     until(lambda: service.files(table) == service.published(table))
 
 
-def test_a_lost_executor_and_a_speculative_attempt_cost_time_and_no_row(
-    service: Service, tmp_path: Path
-) -> None:
-    """P2, O11: the executor of one task is killed, another task is overtaken by a copy of itself."""
-    table = service.table()
-    settings = {
-        "spark.speculation": "true",
-        "spark.speculation.interval": "200ms",
-        "spark.speculation.multiplier": "1.1",
-        "spark.speculation.quantile": "0.5",
-        "spark.executor.memory": "600m",
-    }
-    given = {"rows": 1000, "at": 999, "deadly": 0, "settings": settings}
-    with (
-        cluster(tmp_path) as master,
-        Program(service, tmp_path, master=master, options={"table": table}, **given) as program,
-    ):
-        program.succeeds()
-    assert (tmp_path / "gate.deadly").exists()
-    assert (tmp_path / "gate.slow").exists()
-    assert service.ids(table) == list(range(1000))
-    published = [operation for operation in service.operations(table) if "snapshotId" in operation.facts]
-    assert len(published) == 1
+class Killed:
+    """A program that wrote under a request id and ran a stream, and was killed half-way in both."""
+
+    def __init__(self, service: Service, folder: Path) -> None:
+        self.written, self.streamed = service.table(), service.table()
+        self.source, self.checkpoint = folder / "src", folder / "checkpoint"
+        self.source.mkdir()
+        for number in range(4):
+            rows = [json.dumps({"id": number * 100 + i, "kind": f"k{i % 2}"}) for i in range(100)]
+            (self.source / f"{number}.json").write_text("\n".join(rows))
+            os.utime(self.source / f"{number}.json", (number + 1, number + 1))
+        given = {
+            "coordinator": service.address,
+            "gate": str(folder / "gate"),
+            "write": {"table": self.written, "requestId": "nightly"},
+            "stream": {"table": self.streamed, "checkpointLocation": str(self.checkpoint)},
+            "source": str(self.source),
+        }
+        command = [sys.executable, "-m", "support.spark.spark_driver", json.dumps(given)]
+        log = folder / "driver.log"
+        with log.open("wb") as output:
+            environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+            process = subprocess.Popen(
+                command, env=environment, stdout=output, stderr=output, start_new_session=True
+            )
+
+        def half_way() -> bool:
+            assert process.poll() is None, log.read_text()[-4000:]
+            reached = [any(folder.glob(f"gate.{what}.*")) for what in ("write", "stream")]
+            return all(reached) and bool(service.files(self.written))
+
+        try:
+            until(half_way)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # the driver, its JVM and its workers, all at once
+            process.wait(60)
 
 
+@pytest.fixture(scope="module")
+def killed(service: Service, tmp_path_factory: pytest.TempPathFactory) -> Killed:
+    return Killed(service, tmp_path_factory.mktemp("killed"))
+
+
+DRIVER = pytest.mark.slow("starts a driver of its own, which is a JVM, to kill it")
+
+
+@DRIVER
 def test_a_driver_that_is_killed_can_write_again_under_the_same_request_id(
-    service: Service, spark: Any, tmp_path: Path
+    service: Service, spark: Any, killed: Killed
 ) -> None:
     """P2, P8, P15"""
-    table = service.table()
-    options = {"table": table, "requestId": "nightly"}
-    with Program(service, tmp_path, master="local[2]", rows=1000, at=999, options=options) as program:
-        until(program.reached)
-        until(lambda: service.files(table))
+    table = killed.written
     assert service.operations(table) == []
     for _ in range(2):
         writing(service, table, numbers(spark, 1000), requestId="nightly")
@@ -76,23 +97,16 @@ def test_a_driver_that_is_killed_can_write_again_under_the_same_request_id(
     assert sum("rows" in operation.facts for operation in service.operations(table)) == 1
 
 
+@DRIVER
 def test_a_stream_whose_driver_is_killed_has_every_row_once(
-    service: Service, spark: Any, tmp_path: Path
+    service: Service, spark: Any, killed: Killed
 ) -> None:
     """P15: killed in the middle of a batch; and again, once one was published and Spark had not noted it."""
-    table, source, checkpoint = service.table(), tmp_path / "src", tmp_path / "checkpoint"
-    source.mkdir()
-    for number in range(4):
-        rows = [json.dumps({"id": number * 100 + i, "kind": f"k{i % 2}"}) for i in range(100)]
-        (source / f"{number}.json").write_text("\n".join(rows))
-        os.utime(source / f"{number}.json", (number + 1, number + 1))
-    given = {"stream": str(source), "checkpoint": str(checkpoint), "options": {"table": table}, "at": 250}
-    with Program(service, tmp_path, master="local[2]", **given) as program:
-        until(program.reached)
-        assert service.ids(table) == list(range(200))
+    table, checkpoint = killed.streamed, killed.checkpoint
+    assert service.ids(table) == list(range(200))
 
     def run() -> None:
-        stream = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(source))
+        stream = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(killed.source))
         query = (
             stream.writeStream.format("distop")
             .options(table=table, coordinator=service.address, checkpointLocation=str(checkpoint))

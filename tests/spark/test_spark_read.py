@@ -15,6 +15,15 @@ from support.spark.spark_service import Service, ids_of, reading, writing
 pytestmark = pytest.mark.spark
 
 
+def test_without_icebergs_runtime_only_names_below_its_catalog_are_not_found(spark: Any) -> None:
+    """All tests of this folder have a session that was set up for it."""
+    spark.sql("CREATE OR REPLACE TEMPORARY VIEW numbers AS SELECT 1 AS id")
+    assert spark.sql("SELECT id FROM numbers").collect()[0].id == 1
+    with pytest.raises(Exception, match=r"org\.apache\.iceberg\.spark\.SparkCatalog"):
+        spark.sql("SELECT * FROM distop.default.t")
+
+
+@pytest.mark.slow("ten jobs of Spark")
 def test_snapshots_columns_and_filters(service: Service, spark: Any) -> None:
     """P14"""
     table = service.table()
@@ -61,6 +70,7 @@ def test_spark_reads_planned_files_natively(service: Service, spark: Any) -> Non
     assert read(spark, table, filter="id > 1000", **where).count() == 0
 
 
+@pytest.mark.slow("fifteen jobs of Spark")
 def test_a_filter_means_the_same_however_a_table_is_read(service: Service, spark: Any) -> None:
     """NaN is less and greater than nothing, though greater than all numbers for Spark; and it is in no
     statistics."""
@@ -68,15 +78,12 @@ def test_a_filter_means_the_same_however_a_table_is_read(service: Service, spark
     for rows in ([(0, 1.0), (1, math.nan)], [(2, 2.0), (3, None)], [(4, math.nan)]):
         writing(service, table, spark.createDataFrame(rows, "id long, x double").coalesce(1))
     for where, ids in {
-        "x > 1": [2],
         "x >= 1": [0, 2],
         "not x < 2": [2],
         "x < 5": [0, 2],
-        "x = 1": [0],
         "x != 1": [1, 2, 4],
         "x not in (1, 2)": [1, 4],
         "x is nan": [1, 4],
-        "x is not nan": [0, 2],
     }.items():
         planned = reading(service, spark, table, filter=where)
         natively = read(spark, table, filter=where, coordinator=service.address)
@@ -84,18 +91,36 @@ def test_a_filter_means_the_same_however_a_table_is_read(service: Service, spark
         assert {where: ids_of(natively)} == {where: ids}
 
 
+def test_a_stream_carries_rows_from_table_to_table(service: Service, spark: Any, tmp_path: Path) -> None:
+    """P15: in one batch or more."""
+    source, target = service.table(), service.table()
+    writing(service, source, numbers(spark, 30, 1))
+    where = {"coordinator": service.address}
+    read_as_it_comes = spark.readStream.format("distop").options(table=source, **where).load()
+    query = (
+        read_as_it_comes.writeStream.format("distop")
+        .options(table=target, checkpointLocation=str(tmp_path / "checkpoint"), **where)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert service.ids(target) == list(range(30))
+
+
+@pytest.mark.slow("a stream that is started three times, each with Python workers of its own")
 def test_a_stream_reads_what_is_published_as_it_is_published(
     service: Service, spark: Any, tmp_path: Path
 ) -> None:
     """Every row once, in bounded batches, over restarts; what rewrites rows is refused by name."""
     table = service.table()
-    for start in (0, 30):
-        writing(service, table, numbers(spark, start + 30).where(f"id >= {start}"))
+
+    def published(start: int) -> None:
+        writing(service, table, numbers(spark, start + 30, 1).where(f"id >= {start}"))
 
     def run(**options: str) -> list[int]:
         stream = (
             spark.readStream.format("distop")
-            .options(table=table, coordinator=service.address, maxFilesPerTrigger="4", **options)
+            .options(table=table, coordinator=service.address, maxFilesPerTrigger="2", **options)
             .load()
         )
         query = (
@@ -107,13 +132,14 @@ def test_a_stream_reads_what_is_published_as_it_is_published(
         query.awaitTermination()
         return ids_of(spark.read.parquet(str(tmp_path / "out")))
 
+    published(0)
+    published(30)
     files = len(service.published(table))
     assert run() == list(range(60))
-    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= files / 4
-    writing(service, table, numbers(spark, 90).where("id >= 60"))
-    assert run() == list(range(90))
-    writing(service, table, numbers(spark, 10), "overwrite")
+    assert len(list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))) >= files / 2
+    published(60)
+    writing(service, table, numbers(spark, 10, 1), "overwrite")
     with pytest.raises(Exception, match="ignoreOverwrites"):
         run()
-    writing(service, table, numbers(spark, 100).where("id >= 90"))
-    assert run(ignoreOverwrites="true") == list(range(100))
+    published(90)
+    assert run(ignoreOverwrites="true") == list(range(120))

@@ -16,9 +16,9 @@ import pytest
 
 from support.spark.spark_service import Service, ingested
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow("writes 40,000 rows of 21 columns three times")]
 
-ROWS = 120_000
+ROWS = 40_000
 NULLS = ["", "NA"]
 MOST = 1.1
 """Bytes of ours for each of Spark's."""

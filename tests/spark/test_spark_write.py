@@ -14,7 +14,10 @@ from distop.spark_jobs import write
 from support.spark.spark_driver import COLUMNS, numbers
 from support.spark.spark_service import Service, ids_of, reading, until, writing
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("several jobs of Spark each, some of which are tried again"),
+]
 
 
 def test_save_modes(service: Service, spark: Any) -> None:
@@ -51,37 +54,24 @@ def test_a_table_is_made_if_that_is_asked_for(service: Service, spark: Any) -> N
     )
 
 
-@pytest.mark.parametrize(
-    ("columns", "says"),
-    [
-        (["kind"], "requires a column 'id'"),
-        (["id", "kind", "1 AS more"], "no column 'more'"),
-        (["id", "kind AS Kind"], "the table has 'kind'"),
-        (["CAST(id AS decimal(9,2)) AS id", "kind"], "'id': decimal.* cannot become int64"),
-        (["id", "CURRENT_TIMESTAMP() AS kind"], "'kind': timestamp.* cannot become"),
-    ],
-    ids=["missing", "extra", "spelled", "narrowing", "another type"],
-)
-def test_columns_that_are_not_those_of_the_table(
-    service: Service, spark: Any, columns: list[str], says: str
-) -> None:
-    """U3"""
-    table = service.table(schema=["id: long not null", "kind: string"])
-    with pytest.raises(Exception, match=says):
-        writing(service, table, numbers(spark, 3).selectExpr(*columns))
-    assert service.operations(table) == []
-
-
 def test_values_may_become_wider_and_nulls_are_refused_where_they_must_not_be(
     service: Service, spark: Any
 ) -> None:
+    """U3: what does not fit begins no operation."""
     table = service.table(schema=["id: long not null", "kind: string"])
     writing(service, table, numbers(spark, 3).selectExpr("kind", "CAST(id AS int) AS id"))
     assert service.ids(table) == [0, 1, 2]
     with pytest.raises(Exception, match="is required"):
         writing(service, table, spark.createDataFrame([(None, "k")], COLUMNS))
-    with pytest.raises(Exception, match="option 'tabel' is unknown"):
-        writing(service, table, numbers(spark, 3), tabel="x")
+    begun = len(service.operations(table))
+    for refused, options, says in (
+        (["id", "kind"], {"tabel": "x"}, "option 'tabel' is unknown"),
+        (["CAST(id AS decimal(9,2)) AS id", "kind"], {}, "'id': decimal.* cannot become int64"),
+        (["id", "CURRENT_TIMESTAMP() AS kind"], {}, "'kind': timestamp.* cannot become"),
+    ):
+        with pytest.raises(Exception, match=says):
+            writing(service, table, numbers(spark, 3).selectExpr(*refused), **options)
+    assert len(service.operations(table)) == begun
     assert service.ids(table) == [0, 1, 2]
     until(lambda: service.files(table) == service.published(table))
 

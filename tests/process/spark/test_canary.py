@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import secrets
+import signal
 import ssl
+import stat
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -22,17 +25,21 @@ from distop.cli.secure import Security
 from distop.client import AsyncClient, Credentials
 from distop.coordinator.web.doors import ASKS
 from distop.errors import DistopError
-from distop.executor.host.sidecar_folder import BASE_VARIABLE
+from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from support.etcd.etcds import enable_users
-from support.services.executing import Child, end_sidecar, place_in, short_folder
+from support.processes import ancestors
+from support.services.executing import Child, end_sidecar, place_in, short_folder, sidecar_pid
 from support.services.tokens import token_line
 from support.sources.s3 import S3
 from support.types.work_types import traces
 from support.waiting import eventually
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("starts an etcd with users, and from the command line a coordinator and a Spark"),
+]
 
 PLACES = (
     "etcd's password",
@@ -165,7 +172,10 @@ async def live(
 async def test_a_secret_is_found_nowhere_but_where_it_was_put(
     tmp_path: Path, s3: S3, record_property: Callable[[str, object], None]
 ) -> None:
-    """S5: logs, environments and command lines of all processes, etcd, page, catalog, errors and files."""
+    """S5: logs, environments and command lines of all processes, etcd, page, catalog, errors and files.
+
+    Tasks of Spark hold a socket and no credentials of etcd's, and go on when their sidecar dies.
+    """
     canaries, prefix = Canaries(), "secured"
     work, given = tmp_path / "work", tmp_path / "given"
     work.mkdir()
@@ -183,7 +193,7 @@ async def test_a_secret_is_found_nowhere_but_where_it_was_put(
         )
         place = place_in(base, config)
         async with live(config, work, given, canaries, s3, base) as doors:
-            await use(doors, work, canaries, s3)
+            await use(doors, work, canaries, s3, place)
         end_sidecar(place)
         canaries.search_files(base)
     stored = (tmp_path / "etcd/data/member/snap/db").read_bytes()
@@ -199,7 +209,18 @@ async def test_a_secret_is_found_nowhere_but_where_it_was_put(
     assert canaries.searched > 100
 
 
-async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3) -> None:
+def is_of_spark(worker: int) -> bool:
+    return any(b"java" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in ancestors(worker))
+
+
+def of_this_user(path: Path) -> int:
+    """The mode of a file of the user whose tests these are."""
+    found = path.stat()
+    assert found.st_uid == os.getuid()
+    return stat.S_IMODE(found.st_mode)
+
+
+async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3, sidecar: SidecarFolder) -> None:
     """Everything that takes a secret, and everything that may show one."""
     of = canaries.of
     storage = {"endpoint_url": s3.endpoint, "client_kwargs": {"region_name": "us-east-1"}}
@@ -266,9 +287,14 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3) -> 
             "named", "traced", {"folder": str(work), "hold": ["0", "1"], "partitions": 2}
         )
         await eventually(lambda: len(traces(work, "began")) == 2, 60.0)
+        assert all(is_of_spark(int(worker)) for *_, worker in traces(work, "began"))
         canaries.search_processes()
+        assert (of_this_user(sidecar.folder), of_this_user(sidecar.socket)) == (0o700, 0o600)
+        first = sidecar_pid(sidecar)
+        os.kill(first, signal.SIGKILL)
         (work / "release").touch()
         (await client.wait(held.name, timeout_s=60)).raise_for_outcome()
+        assert sidecar_pid(sidecar) != first
         operations = [operation.name async for operation in client.list()]
         canaries.search("the trail", [entry async for entry in client.audit()])
         canaries.search("the doctor", await client.diagnose(deep=True))

@@ -1,19 +1,23 @@
-"""An executor with a real Spark: a process of its own, shared by the tests of this module."""
+"""An executor with a real Spark: a process of its own, shared by the tests of this module.
+
+The last two kill it, and the one that takes its place.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from distop.client import OperationState
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
@@ -28,6 +32,7 @@ from support.processes import children
 from support.services.executing import (
     Child,
     all_done,
+    executor_process,
     job_records,
     place_in,
     runner,
@@ -37,53 +42,77 @@ from support.services.executing import (
     sidecar_pid,
     start_operation,
 )
-from support.services.leases import TTL_S
+from support.services.whole import Whole, coordinated, write_csv
+from support.sources.kafka import Brokers
 from support.types.work_types import files, traces
 from support.waiting import eventually
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow("starts two executors with a Spark of their own, and kills them half-way"),
+]
+
+ROWS = 24_000
+SCHEMA = ["id: long", "kind: string", "day: date"]
+PATIENCE_S = 240.0
 
 
 @dataclass(frozen=True)
-class Served:
-    """An executor that is up, and how to reach it."""
+class Hosts:
+    """Where executors of this module run, and how to reach them."""
 
     etcd: EtcdConfig
     place: SidecarFolder
-    process: Child
+    environment: dict[str, str]
+
+    def executor(self, folder: Path) -> Child:
+        """With two slots on this host, and its log in a folder."""
+        return executor_process(self.etcd, folder, "local[2]", **self.environment)
 
 
-@contextmanager
-def serving(etcd: EtcdConfig, folder: Path, *command: str) -> Iterator[Served]:
-    """A process that runs operations; its sidecars are ended with it."""
+@pytest.fixture(scope="module")
+def hosts(etcd: EtcdProcess) -> Iterator[Hosts]:
+    """Sidecars are ended with the module."""
+    config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=f"t{secrets.token_hex(6)}")
     with short_folder() as base:
-        place = place_in(base, etcd)
-        environment = {BASE_VARIABLE: str(base), "PYSPARK_PYTHON": sys.executable}
-        with Child(etcd, folder, *command, **environment) as process:
-            yield Served(etcd, place, process)
+        environment = {
+            BASE_VARIABLE: str(base),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        yield Hosts(config, place_in(base, config), environment)
+
+
+@pytest.fixture(scope="module")
+def executor(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """An executor with ``local[2]``, until a test kills it."""
+    with hosts.executor(tmp_path_factory.mktemp("first")) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def second(hosts: Hosts, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Child]:
+    """The executor that takes the place of the first one, once that was killed."""
+    with hosts.executor(tmp_path_factory.mktemp("second")) as process:
+        yield process
+
+
+@pytest_asyncio.fixture
+async def store(hosts: Hosts) -> AsyncIterator[LossyClient]:
+    """A client below the prefix of the executors."""
+    client = LossyClient(hosts.etcd)
+    yield client
+    await client.close()
+
+
+@pytest_asyncio.fixture
+async def spark_client(store: LossyClient, executor: Child) -> LossyClient:
+    """The same, while the first executor serves."""
+    return store
 
 
 def command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
-
-
-@pytest.fixture(scope="module")
-def local_spark(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """An executor with ``local[2]``."""
-    config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=f"t{secrets.token_hex(6)}")
-    command = ("-m", "support.services.executor_main", "local[2]", str(TTL_S))
-    with serving(config, tmp_path_factory.mktemp("spark"), *command) as served:
-        yield served
-        served.process.terminate()
-        served.process.wait(60)
-
-
-@pytest_asyncio.fixture
-async def spark_client(local_spark: Served) -> AsyncIterator[LossyClient]:
-    """A client below the prefix of the module's executor."""
-    client = LossyClient(local_spark.etcd)
-    yield client
-    await client.close()
 
 
 async def test_runs_a_thousand_small_jobs(spark_client: LossyClient) -> None:
@@ -191,49 +220,130 @@ async def test_an_attempt_that_hangs_costs_its_worker_and_is_tried_again(
     assert len({pid for *_, pid in traces(tmp_path, "began")}) == 2
 
 
-async def test_a_sidecar_that_is_killed_is_replaced_by_the_tasks(
-    spark_client: LossyClient, local_spark: Served, tmp_path: Path
+async def test_a_sidecar_that_is_killed_is_replaced(
+    spark_client: LossyClient, hosts: Hosts, tmp_path: Path
 ) -> None:
     argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
     arg = await start_operation(spark_client, "traced", argument, jobs=20)
     await eventually(lambda: len(traces(tmp_path, "holds")) == 2, 60.0)
-    first = sidecar_pid(local_spark.place)
+    first = sidecar_pid(hosts.place)
     os.kill(first, signal.SIGKILL)
-    await eventually(lambda: sidecar_pid(local_spark.place) not in (0, first), 20.0)
+    await eventually(lambda: sidecar_pid(hosts.place) not in (0, first), 20.0)
     (tmp_path / "release").touch()
     records = await all_done(spark_client, arg, 60.0)
     assert {record.state for record in records.values()} == {SUCCESS}
     assert len(traces(tmp_path, "began")) == 20
 
 
-async def test_an_executor_whose_spark_died_lets_go_and_ends(
-    spark_client: LossyClient, local_spark: Served, tmp_path: Path
+async def test_tasks_of_spark_read_files_and_topics_and_check_rules(
+    spark_client: LossyClient, hosts: Hosts, tmp_path: Path, brokers: Brokers
 ) -> None:
-    """The last of those that share it."""
-    argument = {"folder": str(tmp_path), "hold": ["0"]}
-    arg = await start_operation(spark_client, "traced", argument, jobs=1)
-    await eventually(lambda: traces(tmp_path, "holds"), 60.0)
-    for jvm in children(local_spark.process.pid, b"java"):
-        os.kill(jvm, signal.SIGKILL)
-    assert await local_spark.process.exit_code(20.0) == 1
-    assert await runner_of(spark_client, arg) == ""
-    (tmp_path / "release").touch()
-    async with runner(spark_client):
-        await all_done(spark_client, arg)
+    """P12: unique values are counted in the scratch of the worker."""
+    source, rows = write_csv(tmp_path / "src", "1.csv", 0, 600), 900
+    topic = brokers.topic()
+    topic.ids(rows, 300)
+    async with coordinated(hosts.etcd, tmp_path, spark_client) as service:
+        operation = await service.ingest(source)
+        assert operation.error is None
+        kafka = {"kafka": topic.argument(records_per_job=50)}
+        operation = await service.client.start("t", "ingest", kafka)
+        ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+        assert (ended.error, ended.jobs.succeeded) == (None, 6)
+        rules = ["id >= 0", {"unique": "id"}, {"column": "id", "type": "smallint"}, {"unique": "day"}]
+        operation = await service.client.start("t", "validate", {"rules": rules})
+        ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+        assert ended.error is not None
+        assert (ended.error.code, ended.jobs.total, ended.jobs.failed) == ("VALIDATION_FAILED", 3, 0)
+        # 28 days in each of three partitions.
+        assert [(one["rule"], one["rows"]) for one in ended.facts["violations"]] == [
+            ("unique(day)", 600 - 3 * 28)
+        ]
+        assert await asyncio.to_thread(service.ids) == [*range(600), *range(rows, rows + 300)]
+        await service.client.drop_table("t")
 
 
-async def test_a_users_program_runs_operations_on_executors_that_are_processes_of_their_own(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+async def test_queries_that_cannot_be_answered_fail_at_once_and_say_why(
+    spark_client: LossyClient, hosts: Hosts, tmp_path: Path
 ) -> None:
-    """``local-cluster``: as on a cluster, with the sidecar started by whichever task comes first."""
-    command = ("-m", "support.spark.spark_program", "local-cluster[2,1,1024]")
-    with serving(etcd_config, tmp_path, *command) as served:
-        argument = {"folder": str(tmp_path), "permanent": ["2"]}
-        arg = await start_operation(client, "traced", argument, jobs=6)
-        small = await start_operation(client, jobs=500)
-        records = await all_done(client, arg, 200.0)
-        assert len(await all_done(client, small, 60.0)) == 500
-        assert [name for name, record in records.items() if record.state == FAILED] == ["2"]
-        assert await job_records(client, arg) == records
-        served.process.terminate()
-        assert await served.process.exit_code(30.0) == 0, served.process.log.read_text()
+    """O20, U3: each says what to do, and is not tried again and again."""
+    source = tmp_path / "2.csv"
+    source.write_text("id,kind,day\n1,k,2013-01-01\nx,k,2013-01-01\n")
+    schema = {"id": "long", "kind": "string", "day": "date"}
+    async with coordinated(hosts.etcd, tmp_path, spark_client, schema=SCHEMA) as service:
+        for query, reason in (
+            ("SELECT nothing FROM source", "`nothing` cannot be resolved"),
+            ("DROP TABLE source", "Syntax error at or near"),
+            ("SELECT id, id AS other FROM source", "the table has no column 'other'"),
+            ("SELECT kind = 'k' AS id FROM source", "column 'id': bool in the source cannot become int64"),
+            ("SELECT kind AS id FROM source", "column 'id': "),
+            ("SELECT max(id) AS id FROM source", "2.csv, line 3: column 'id'"),
+        ):
+            ended = await service.ingest(source, schema=schema, transform=query)
+            assert ended.state is OperationState.FAILED
+            assert ended.error is not None
+            assert reason in ended.error.message, (query, ended.error.message)
+        await service.client.drop_table("t")
+
+
+async def nothing_else_is_left(service: Whole) -> None:
+    async def swept() -> bool:
+        return service.data_files() == await asyncio.to_thread(service.published_files)
+
+    await eventually(swept, 60.0)
+
+
+async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_random(
+    spark_client: LossyClient, hosts: Hosts, executor: Child, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """P2, P3, O11: the next driver cuts the rows in another way, and each is there once; what the first one
+    had written is removed."""
+    source = write_csv(tmp_path / "src", "1.csv", 0, 6000)
+    query = (
+        "SELECT /*+ REPARTITION(24) */ id, kind, day FROM "
+        "(SELECT * FROM source WHERE id >= 0 DISTRIBUTE BY rand()) -- a comment at the end"
+    )
+    async with coordinated(hosts.etcd, tmp_path, spark_client, schema=SCHEMA, partitionBy=[]) as service:
+        argument = {"paths": [str(source)], "split_bytes": 65536, "transform": query}
+        operation = await service.client.start("t", "ingest", argument)
+        await eventually(lambda: len(service.data_files()) > 3, PATIENCE_S)
+        executor.kill()
+        now = await service.client.get(operation.name)
+        assert now.state is OperationState.RUNNING
+        assert now.jobs.counting
+        of_the_dead = service.data_files()
+        request.getfixturevalue("second")
+        ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+        assert ended.jobs.total == ended.jobs.succeeded == 24
+        assert await asyncio.to_thread(service.ids) == list(range(6000))
+        await nothing_else_is_left(service)
+        assert not service.data_files() & of_the_dead
+        await service.client.drop_table("t")
+
+
+async def test_a_killed_driver_costs_time_and_no_row(
+    store: LossyClient, hosts: Hosts, second: Child, tmp_path: Path
+) -> None:
+    """P2, P3, O11: an executor whose Spark died lets go and ends. What was done stays done, the next executor
+    does the rest, every row is there once."""
+    source = write_csv(tmp_path / "src", "1.csv", 0, ROWS)
+    async with coordinated(hosts.etcd, tmp_path, store) as service:
+        argument = {"paths": [str(source)], "split_bytes": 8192}
+        operation = await service.client.start("t", "ingest", argument)
+        assert operation.jobs.total > 40
+
+        async def under_way() -> bool:
+            return (await service.client.get(operation.name)).jobs.succeeded > 5
+
+        await eventually(under_way, PATIENCE_S)
+        for jvm in children(second.pid, b"java"):
+            os.kill(jvm, signal.SIGKILL)
+        assert await second.exit_code(60.0) == 1
+        left = await service.client.get(operation.name)
+        assert left.runner == ""
+        assert 5 < left.jobs.succeeded < left.jobs.total
+        async with runner(store):
+            ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+        assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+        await nothing_else_is_left(service)

@@ -1,6 +1,7 @@
-"""A user's own Spark program that writes to a table: ``python -m support.spark.spark_driver JSON``.
+"""A user's own Spark program that writes to tables: ``python -m support.spark.spark_driver JSON``.
 
-Waits, in the middle of its rows, until a file is there. That is when tests kill it, or parts of it.
+It writes rows and runs a stream at the same time. Each waits for ever in the middle of its rows: there tests
+kill it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,16 +18,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from distop.executor.launch import SETTINGS
+from distop.spark import configure
 from distop.spark_jobs import register
 
 COLUMNS = "id long, kind string"
 
 
 def session_of(master: str, **settings: str) -> SparkSession:
-    """A session that knows the data source, and is quick about Python."""
+    """A session that knows the data source, and is quick about Python.
+
+    It is set up for Iceberg's runtime too, which is not there: only names below its catalog are not found.
+    """
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    builder = SparkSession.builder.master(master).config("spark.driver.host", "127.0.0.1")
+    builder = configure(SparkSession.builder.master(master)).config("spark.driver.host", "127.0.0.1")
     for name, value in {**SETTINGS, "spark.sql.shuffle.partitions": "2", **settings}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
@@ -36,39 +40,14 @@ def session_of(master: str, **settings: str) -> SparkSession:
 
 
 def gated(frame: DataFrame, gate: str, at: int) -> DataFrame:
-    """The same rows; the one with id ``at`` does not come before the file ``gate`` is there."""
+    """The same rows; the one with id ``at`` never comes. A file ``gate`` with a suffix says that it is waited
+    for."""
 
     def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if at in batch["id"].to_pylist():
-                Path(f"{gate}.reached.{os.getpid()}").touch()
-                while not Path(gate).exists():
-                    time.sleep(0.05)
-            yield batch
-
-    return frame.mapInArrow(passing, COLUMNS)
-
-
-def awkward(frame: DataFrame, gate: str, slow: int, deadly: int) -> DataFrame:
-    """The same rows; who comes first to the row ``slow`` waits there, at ``deadly`` its executor dies."""
-
-    def first(what: str) -> bool:
-        try:
-            Path(f"{gate}.{what}").touch(exist_ok=False)
-        except FileExistsError:
-            return False
-        return True
-
-    def passing(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            ids = batch["id"].to_pylist()
-            if deadly in ids and first("deadly"):
-                # Its parent is the daemon of Python workers, and the parent of that the executor.
-                executor = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
-                os.kill(executor, signal.SIGKILL)
-            if slow in ids and first("slow"):
-                while not Path(gate).exists():
-                    time.sleep(0.05)
+                Path(f"{gate}.{os.getpid()}").touch()
+                signal.pause()
             yield batch
 
     return frame.mapInArrow(passing, COLUMNS)
@@ -80,23 +59,17 @@ def numbers(session: SparkSession, count: int, partitions: int = 4) -> DataFrame
 
 
 def main(what: dict[str, Any]) -> None:
-    session = session_of(what["master"], **what.get("settings", {}))
-    options = {"table": "t", "coordinator": what["coordinator"], **what.get("options", {})}
-    if "stream" in what:
-        read = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(what["stream"])
-        query = (
-            gated(read, what["gate"], what["at"])
-            .writeStream.format("distop")
-            .options(**options, checkpointLocation=what["checkpoint"])
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-    else:
-        frame, gate, at = numbers(session, what["rows"]), what["gate"], what["at"]
-        frame = awkward(frame, gate, at, what["deadly"]) if "deadly" in what else gated(frame, gate, at)
-        frame.write.format("distop").options(**options).mode("append").save()
-    session.stop()
+    session = session_of("local[2]")
+
+    def written(frame: DataFrame, name: str, at: int) -> Any:
+        rows = gated(frame, f"{what['gate']}.{name}", at)
+        write: Any = rows.writeStream if frame.isStreaming else rows.write
+        return write.format("distop").options(coordinator=what["coordinator"], **what[name])
+
+    batches = session.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(what["source"])
+    query = written(batches, "stream", 250).trigger(availableNow=True).start()
+    written(numbers(session, 1000), "write", 999).mode("append").save()
+    query.awaitTermination()
 
 
 if __name__ == "__main__":

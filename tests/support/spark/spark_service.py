@@ -1,35 +1,29 @@
-"""What tests of the data source need: a coordinator, tables, a session, and drivers that are processes."""
+"""What tests of the data source need: a coordinator, tables and a session."""
 
 from __future__ import annotations
 
-import json
-import os
 import secrets
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import urlsplit
 
-import pyspark
 import pytest
 
 from distop.client import Client, Operation
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.executor.runner import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.records.operation_id import OperationId
 from distop.spark_jobs.ingest.operation import Ingest
 from support.repository import TESTS as TESTS
 from support.services.coordinators import CoordinatorProcess
+from support.services.leases import LEASE_S
 from support.spark.spark_driver import session_of
 from support.tables.trees import all_files
 
@@ -96,7 +90,7 @@ def service(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture(scope="package")
 def spark() -> Iterator[Any]:
     """One for all tests in this process: to start Spark takes longer than most of what they do with it."""
-    session = session_of("local[2,4]")
+    session = session_of("local[2,2]")
     yield session
     session.stop()
 
@@ -115,6 +109,7 @@ def ingested(service: Service, spark: Any, table: str, argument: dict[str, Any])
         lambda: service.client.wait(operation.name, timeout_s=1.0),
         session=spark,
         etcd=service.etcd,
+        lease_ttl_s=LEASE_S,
     ).raise_for_outcome()
 
 
@@ -124,68 +119,3 @@ def reading(service: Service, spark: Any, table: str, **options: str) -> Any:
 
 def ids_of(frame: Any) -> list[int]:
     return sorted(row.id for row in frame.select("id").collect())
-
-
-class Program:
-    """A driver in a process of its own, and its children."""
-
-    def __init__(self, service: Service, folder: Path, **what: Any) -> None:
-        self.gate = folder / "gate"
-        given = {"coordinator": service.address, "gate": str(self.gate), **what}
-        command = [sys.executable, "-m", "support.spark.spark_driver", json.dumps(given)]
-        self.log = folder / "driver.log"
-        with self.log.open("ab") as log:
-            environment = {**os.environ, "PYTHONPATH": str(TESTS)}
-            self._process = subprocess.Popen(
-                command, env=environment, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def reached(self) -> list[int]:
-        """The workers that wait at the gate."""
-        assert self._process.poll() is None, self.log.read_text()[-4000:]
-        return [int(path.suffix[1:]) for path in self.gate.parent.glob("gate.reached.*")]
-
-    def kill(self) -> None:
-        """The driver, its JVM and its workers, all at once."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(20)
-
-    def succeeds(self) -> None:
-        assert self._process.wait(400) == 0, self.log.read_text()[-4000:]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-
-@contextmanager
-def cluster(folder: Path) -> Iterator[str]:
-    """A standalone cluster of two hosts with one core each: the only kind where Spark speculates."""
-    spark_class = str(Path(pyspark.__path__[0]) / "bin" / "spark-class")
-    package, port = "org.apache.spark.deploy", free_port()
-    master = f"spark://127.0.0.1:{port}"
-    ports = ["--webui-port", "0", "--port", str(port)]
-    commands = {"127.0.0.1": [f"{package}.master.Master", "--host", "127.0.0.1", *ports]}
-    for host in ("127.0.0.2", "127.0.0.3"):
-        resources = ["--cores", "1", "--memory", "1g", "--work-dir", str(folder / host)]
-        worker = [f"{package}.worker.Worker", "--host", host, "--webui-port", "0", *resources, master]
-        commands[host] = worker
-    processes = []
-    try:
-        with (folder / "cluster.log").open("ab") as log:
-            for host, command in commands.items():
-                environment = {**os.environ, "SPARK_LOCAL_IP": host, "SPARK_WORKER_DIR": str(folder / host)}
-                processes.append(
-                    subprocess.Popen([spark_class, *command], env=environment, stdout=log, stderr=log)
-                )
-        started = folder / "cluster.log"
-        until(lambda: started.read_text().count("Registering worker") == 2)
-        yield master
-    finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait(30)

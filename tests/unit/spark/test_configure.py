@@ -14,22 +14,6 @@ from distop.spark import configure
 CATALOG = "spark.sql.catalog.distop"
 EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
-WITHOUT_THE_RUNTIME = """
-from pyspark.sql import SparkSession
-from distop.spark import configure
-
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-spark = configure(builder).getOrCreate()
-assert spark.range(3).count() == 3
-spark.sql("CREATE TEMPORARY VIEW numbers AS SELECT 1 AS id")
-assert spark.sql("SELECT id FROM numbers").collect()[0].id == 1
-try:
-    spark.sql("SELECT * FROM distop.default.t")
-except Exception as error:
-    print("missing:", "org.apache.iceberg.spark.SparkCatalog" in str(error))
-spark.stop()
-"""
-
 
 @pytest.fixture(autouse=True)
 def nothing_around(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,20 +59,6 @@ def test_what_cannot_be_is_refused(wrong: dict[str, str]) -> None:
     """U3"""
     with pytest.raises(ValueError, match=next(iter(wrong))):
         configure(SparkSession.Builder(), **wrong)
-
-
-def test_without_icebergs_runtime_a_session_works_as_before(tmp_path: Path) -> None:
-    """Only names below the catalog are not found."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_THE_RUNTIME],
-        cwd=tmp_path,
-        text=True,
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout == "missing: True\n"
 
 
 def test_it_loads_nothing() -> None:
