@@ -18,6 +18,8 @@ from support.services.whole import Whole, write_csv
 from support.waiting import eventually
 
 ROWS = 20
+PAUSE_S = 0.1
+"""Between two operations: without it most of them would be published where nothing is tested."""
 RESUMES_S = 40.0
 """Within so many seconds an operation that was started after the fault must have published its rows."""
 
@@ -43,6 +45,7 @@ class Feeding:
             (await self._until_it_is_over(source, f"r{number}")).raise_for_outcome()
             number += 1
             self.published = number
+            await asyncio.sleep(PAUSE_S)
 
     async def _until_it_is_over(self, source: Path, request_id: str) -> Operation:
         """As a caller does who repeats what may be repeated."""

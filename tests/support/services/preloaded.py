@@ -67,6 +67,7 @@ def start(module: str, arguments: Sequence[str], *, env: Mapping[str, str], log:
     Until everything is loaded, interpreters are started: whoever calls this may have leases to keep.
     """
     parent = _parent()
+    log.touch()  # so that it can be read from now on
     if parent.is_ready():
         return Preloaded(parent.fork([module, *arguments], env, log))
     return interpreter(module, arguments, env=env, log=log)
