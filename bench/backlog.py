@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from common import Processes, print_json, print_table, run_on_own_etcd, until
+from common import Processes, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
 from distop.metastore.backlog.decisions import open_gate
@@ -22,10 +22,10 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 
-BATCHES = 500
-ALONE = 100
+BATCHES = sized(500, 10)
+ALONE = sized(100, 3)
 """Operations of the baseline."""
-TABLES, BATCHES_PER_TABLE = 200, 6
+TABLES, BATCHES_PER_TABLE = sized((200, 6), (3, 2))
 IN_FLIGHT = 16
 
 
@@ -90,7 +90,7 @@ async def shared(client: AsyncClient, etcd: EtcdClient) -> tuple[float, float]:
             half.extend(counts)
         return sum(counts) == total or None
 
-    await until(done, "200 backlogs", timeout_s=300)
+    await until(done, f"{TABLES} backlogs", timeout_s=300)
     took = time.perf_counter() - began
     await opening
     return sum(half) ** 2 / (len(half) * sum(count * count for count in half)), total / took

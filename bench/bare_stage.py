@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 
+from common import sized
 from pyspark.sql import SparkSession
 
 from distop.executor.launch import SETTINGS
@@ -51,7 +52,7 @@ def main(master: str, mode: str, rounds: str, *sizes: str) -> None:
             raise SystemExit("the stage lost tasks")
         return time.perf_counter() - began
 
-    stage(100)
+    stage(sized(100, 2))
     taken = {size: statistics.median([stage(int(size)) for _ in range(int(rounds))]) for size in sizes}
     print(json.dumps(taken))
 

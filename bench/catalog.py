@@ -25,7 +25,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
 
-from common import Processes, print_json, print_table
+from common import Processes, is_small, print_json, print_table, sized, skip
 from peers.catalogs import USER, missing, postgres, rest_service
 from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.exceptions import CommitFailedException
@@ -35,8 +35,9 @@ from pyiceberg.types import LongType, NestedField
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 
-WRITERS, TABLES, LOADS = 4, 100, 300
-SECONDS, ROUNDS = 4.0, int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else 3
+WRITERS, TABLES, LOADS = sized((4, 100, 300), (1, 2, 3))
+SECONDS = sized(4.0, 0.2)
+ROUNDS = int(sys.argv[1]) if sys.argv[1:2] and sys.argv[1].isdecimal() else sized(3, 1)
 DRIVERS = ("sqlalchemy==2.*", "psycopg2-binary==2.*")
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 LIBRARIES = Path(__file__).resolve().parents[1] / "build/bench"
@@ -131,10 +132,18 @@ def over(ours: dict[str, float], peers: dict[str, dict[str, float]]) -> float:
     return round(min(ours[rate] / of[rate] for of in peers.values() for rate in ("one", "all")), 2)
 
 
-def main() -> None:
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--upgrade", "--target", str(LIBRARIES), *DRIVERS], check=True)
+def install() -> None:
+    """What is compared with, in a folder of its own."""
+    if not is_small():
+        pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*pip, "install", "--upgrade", "--target", str(LIBRARIES), *DRIVERS], check=True)
+    elif not (LIBRARIES / "sqlalchemy").is_dir():
+        skip("SqlCatalog needs SQLAlchemy in build/bench: make bench-catalog downloads it")
     sys.path.insert(0, str(LIBRARIES))
+
+
+def main() -> None:
+    install()
     with ExitStack() as ending:
         folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix="distop-bench-")))
         etcd = ending.enter_context(EtcdProcess(folder / "etcd"))
@@ -156,7 +165,7 @@ def main() -> None:
             },
             "rest": {"type": "rest", "uri": f"http://{address}"},
         }
-        if without := missing():
+        if without := "--small" if is_small() else missing():
             print(f"left out: {DOORS['postgres']} and {DOORS['java']}: {without}")
         else:
             database = ending.enter_context(postgres())

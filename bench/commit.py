@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import s3fs
-from common import Processes, print_json, print_table, until
+from common import Processes, print_json, print_table, sized, until
 
 from distop.client import AsyncClient
 from distop.executor.host.loop import event_loop
@@ -43,9 +43,12 @@ from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.watch import watch
 from distop.metastore.records.components import prefix_end
 
-SIZES = (100, 1_000, 4_000)
+SIZES = sized((100, 1_000, 4_000), (4,))
+WARM_UP = sized(20, 2)
+"""Files written before the clock runs."""
 ROWS = 50
-MASTER = "local[2]"
+MASTER = sized("local[2]", "none")
+"""Without Spark jobs run in threads."""
 OURS = ("files", "iceberg")
 PLACES = ("local", "s3")
 HERE = Path(__file__).parent
@@ -200,7 +203,7 @@ async def ours(
         await until(served, "an executor", 120)
         tables = Ours(client, etcd, location)
         for output in wanted.outputs:
-            await tables.write(f"{where}-{output}-warm", output, 20)
+            await tables.write(f"{where}-{output}-warm", output, WARM_UP)
             for size in wanted.sizes:
                 taken = await tables.write(f"{where}-{output}-{size}", output, size)
                 results[where, output, size] = told(where, output, size, taken)

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pyarrow as pa
-from common import print_json, print_table
+from common import print_json, print_table, sized
 
 from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.append import IcebergAppend
@@ -39,9 +39,11 @@ from distop.operations.job import staging_folder, staging_stem
 COLUMNS = pa.schema([("id", pa.int64()), ("part", pa.int64()), ("note", pa.string())])
 EARLY = (5, 15)
 """Commits of a table that stand for its 10th."""
-TURNS = 30
+COMMITS = sized(1000, 20)
+"""Commits of a table that has seen many."""
+TURNS = sized(30, 2)
 """Commits timed of either kind."""
-SIZES = (1_000, 2_000, 4_000)
+SIZES = sized((1_000, 2_000, 4_000), (20, 40))
 JOB_FILES = 10
 """Files that one job writes."""
 
@@ -137,7 +139,7 @@ def early_and_late(etcd: SyncEtcd, folder: Path, commits: int) -> tuple[float, f
 def thousand_commits() -> dict[int, float]:
     """Seconds of the 10th and of the 1,000th append to one table: medians of those around each."""
     with tempfile.TemporaryDirectory(prefix="distop-bench-") as folder, _etcd(Path(folder)) as etcd:
-        early, late = early_and_late(etcd, Path(folder), 1000)
+        early, late = early_and_late(etcd, Path(folder), COMMITS)
     return {10: early, 1000: late}
 
 
@@ -157,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--commits", type=int, default=1000, help="appends to one table")
+    parser.add_argument("--commits", type=int, default=COMMITS, help="appends to one table")
     parser.add_argument("--sizes", type=int, nargs="*", default=list(SIZES), help="partitions in one commit")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="distop-bench-") as folder, _etcd(Path(folder)) as etcd:

@@ -1,4 +1,7 @@
-"""What the benchmarks share: processes with logs, a table for people, one line of JSON for programs."""
+"""What the benchmarks share: sizes, processes with logs, a table for people, one line of JSON for programs.
+
+Each benchmark takes ``--small``: it runs once, in seconds, and its figures mean nothing.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,44 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, 
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from rich.console import Console
 from rich.table import Table
 
 from distop.client import AsyncClient
 from distop.commit.files.allowed import ALL
+from distop.errors import DeadlineExceeded
 from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, find_etcd
 
 T = TypeVar("T")
+
+_SMALL = "DISTOP_BENCH_SMALL"
+"""Environment variable: it reaches the processes of a benchmark, too."""
+if "--small" in sys.argv:
+    sys.argv.remove("--small")
+    os.environ[_SMALL] = "1"
+
+SKIPPED = 77
+"""Exit code of a benchmark that lacks something that it needs; as of automake's tests."""
+
+
+def is_small() -> bool:
+    """Whether it is only to be seen that the benchmark runs."""
+    return _SMALL in os.environ
+
+
+def sized(full: T, small: T) -> T:
+    """A size of what is measured."""
+    return small if is_small() else full
+
+
+def skip(reason: str) -> NoReturn:
+    """End a benchmark that lacks something that it needs."""
+    print(reason)
+    sys.exit(SKIPPED)
 
 
 @contextmanager
@@ -121,7 +150,10 @@ async def one_operation(client: AsyncClient, table: str, jobs: int) -> float:
     """Run an operation of so many trivial jobs; seconds from the start call until its end is known."""
     began = time.perf_counter()
     operation = await client.start(table, "noop", {"partitions": jobs})
-    ended = await client.wait(operation.name, timeout_s=300)
+    try:
+        ended = await client.wait(operation.name, timeout_s=300)
+    except DeadlineExceeded as error:
+        raise SystemExit(f"{error.message}: {(await client.explain(table)).sentence}") from error
     took = time.perf_counter() - began
     ended.raise_for_outcome()
     return took
@@ -167,4 +199,5 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 def print_json(**figures: float) -> None:
     """The figures for programs: one JSON object on the last line, which names the version of etcd."""
-    print(json.dumps({"etcd": find_etcd().version, **figures}))
+    small = {"small": True} if is_small() else {}
+    print(json.dumps({"etcd": find_etcd().version, **small, **figures}))

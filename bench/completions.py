@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from itertools import count, islice
 from pathlib import Path
 
-from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, until
+from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -27,13 +27,12 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import Put, Txn, absent
 
-SIZES = (1_000, 10_000, 100_000)
-COMPARED = 10_000
-"""Jobs of the operation whose rate is compared with that of grouped transactions."""
+SIZES = _, COMPARED, LARGEST = sized((1_000, 10_000, 100_000), (50, 100, 200))
+"""Jobs of the operations; the rate of :data:`COMPARED` is compared with that of grouped transactions."""
 GROUP, GROUPS_IN_FLIGHT = 120, 4
-ROUNDS = {1_000: 5, 10_000: 5, 100_000: 2}
-ONE_JOB_ROUNDS = 200
-RAW_TXNS, IN_FLIGHT = 10_000, 32
+ROUNDS = dict(zip(SIZES, sized((5, 5, 2), (1, 1, 1)), strict=True))
+ONE_JOB_ROUNDS = sized(200, 3)
+RAW_TXNS, IN_FLIGHT = sized(10_000, 100), 32
 TABLE = "bench"
 
 
@@ -140,7 +139,7 @@ async def measured(
         "raw_ratio_10k": round(rate / raw, 2),
         "raw_grouped_per_s": round(raw_grouped),
         "completions_over_grouped_raw": round(rate / raw_grouped, 2),
-        **({"seconds_100k": round(median[100_000], 2)} if 100_000 in median else {}),
+        **({"seconds_100k": round(median[LARGEST], 2)} if LARGEST in median else {}),
         "coordinator_peak_mb": round(memory),
         "one_job_p50_ms": round(one_job[ONE_JOB_ROUNDS // 2] * 1e3, 2),
     }

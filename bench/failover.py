@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from functools import partial
 
-from common import Processes, own_etcd, print_json, print_table, until
+from common import Processes, own_etcd, print_json, print_table, sized, until
 from rich.progress import track
 
 from distop.client import AsyncClient
@@ -41,10 +41,10 @@ from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.operations.registry import Registry
 
-ROUNDS = 20
+ROUNDS = sized(20, 1)
 LEASE_TTL_S = 2
 TABLE, LARGE = "bench", "large"
-REBUILDS, JOBS, MARKED = 10, 10_000, 9_000
+REBUILDS, JOBS, MARKED = sized((10, 10_000, 9_000), (1, 200, 100))
 
 
 class Bench:

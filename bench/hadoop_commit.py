@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from common import sized
 from frame import COLUMNS
 from pyspark.sql import DataFrame, SparkSession
 
@@ -84,7 +85,7 @@ def write(spark: SparkSession, folder: Path, version: int, rows: int, files: int
 
 def main(folder: str, rows: str, *sizes: str) -> None:
     spark = session(Path(folder))
-    write(spark, Path(folder), 1, int(rows), 20)  # classes are loaded, the code is compiled
+    write(spark, Path(folder), 1, int(rows), sized(20, 2))  # classes are loaded, the code is compiled
     taken = {
         version: {size: write(spark, Path(folder), version, int(rows), int(size)) for size in sizes}
         for version in VERSIONS

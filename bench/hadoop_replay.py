@@ -24,8 +24,9 @@ import frame
 import pyarrow as pa
 import pyarrow.parquet as pq
 import s3fs
+from common import sized
 
-SLOTS = 2
+SLOTS = sized(2, 1)
 ROWS = 50
 
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import counting_io
 import pyarrow as pa
-from common import Processes, peak_mb, print_json, print_table, run_on_own_etcd, until
+from common import Processes, peak_mb, print_json, print_table, run_on_own_etcd, sized, until
 from pyiceberg.catalog.rest import RestCatalog
 
 from distop.client import AsyncClient
@@ -38,9 +38,10 @@ from distop.metastore.etcd.embedded import free_port
 from distop.metastore.tables.indexes import read_indexes
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 
-FILES, ROWS = int(sys.argv[1]) if sys.argv[1:] else 2000, 1_000_000
-LOOKUPS, SCANS = 30, 2
-PLANS, AT_ONCE = 3, 4
+FILES = int(sys.argv[1]) if sys.argv[1:] else sized(2000, 8)
+ROWS = sized(1_000_000, 800)
+LOOKUPS, SCANS = sized((30, 2), (3, 1))
+PLANS, AT_ONCE = sized((3, 4), (1, 2))
 TABLE = "default.events"
 
 

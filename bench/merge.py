@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from common import Processes, print_json, print_table, until
+from common import Processes, print_json, print_table, sized, until
 from peers.native import NativeSpark
 
 from distop.client import AsyncClient
@@ -35,7 +35,7 @@ from distop.executor.launch.settings import SETTINGS
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 
-FILES, ROWS_PER_FILE, BATCH, ROUNDS = 20, 200_000, 20_000, 2
+FILES, ROWS_PER_FILE, BATCH, ROUNDS = sized((20, 200_000, 20_000, 2), (2, 400, 40, 1))
 ROWS = FILES * ROWS_PER_FILE
 SCHEMA = pa.schema([("id", pa.int64()), ("amount", pa.float64()), ("day", pa.int32()), ("note", pa.string())])
 

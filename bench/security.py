@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from common import Processes, one_operation, print_json, print_table, until
+from common import Processes, one_operation, print_json, print_table, sized, until
 
 from distop.cli.secure import ADMIN, GRANTS, Security
 from distop.client import AsyncClient, Credentials
@@ -27,7 +27,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
 
-JOBS, ROUNDS, ONE_JOB_ROUNDS = 10_000, 15, 300
+JOBS, ROUNDS, ONE_JOB_ROUNDS = sized((10_000, 15, 300), (100, 1, 2))
 CALLER = "operator"
 """Who starts operations where somebody must be known."""
 TABLE = "bench"

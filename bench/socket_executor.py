@@ -9,6 +9,7 @@ one line of JSON with the latencies of its marks to RESULTS. No job begins while
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import signal
 import sys
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from distop.executor.host.loop import event_loop
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.launch.launch import Launch, LaunchedFrame, NeedsSpark, pack
+from distop.executor.launch.launch import Launch, LaunchedFrame, NeedsSpark, pack, settling, summed
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.runner import Runner
@@ -55,10 +56,12 @@ class SocketTasks:
     """The threads of one launch."""
 
     def __init__(self, client: SidecarClient, launch: Launch, results: Path, held: Path | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._ended: asyncio.Future[TaskSummary] = self._loop.create_future()
-        self._client, self._launch, self._results, self._held = client, launch, results, held
-        threading.Thread(target=self._run, daemon=True).start()
+        self._client, self._work, self._results, self._held = client, launch.work, results, held
+        self._tasks: list[asyncio.Future[TaskSummary]] = []
+        for number, partitions in enumerate(pack(launch.partitions, slots=SLOTS, small=True)):
+            task = functools.partial(self._task, partitions, f"t{number}")
+            self._tasks.append(asyncio.get_running_loop().create_future())
+            threading.Thread(target=settling(self._tasks[-1], task), daemon=True).start()
 
     def held_up(self) -> str:
         return ""
@@ -67,29 +70,18 @@ class SocketTasks:
         """Tasks hear of it from the sidecar."""
 
     async def wait(self) -> TaskSummary:
-        return await self._ended
+        summary = await summed(self._tasks)
+        if _latencies:
+            self._report()
+        return summary
 
-    def _run(self) -> None:
+    def _task(self, partitions: list[str], name: str) -> TaskSummary:
         while self._held is not None and self._held.exists():
             time.sleep(0.005)
-        packs = pack(self._launch.partitions, slots=SLOTS, small=True)
-        summaries: list[TaskSummary] = []
-        threads = [
-            threading.Thread(target=self._task, args=(partitions, f"t{number}", summaries))
-            for number, partitions in enumerate(packs)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        self._report()
-        self._loop.call_soon_threadsafe(self._ended.set_result, sum(summaries, TaskSummary()))
-
-    def _task(self, partitions: list[str], name: str, summaries: list[TaskSummary]) -> None:
-        work = self._launch.work
+        work = self._work
         session = TimedSession(self._client, str(work.arg.id), work.run_token, claims=work.claims)
         try:
-            summaries.append(Task(work, session, name).run(partitions))
+            return Task(work, session, name).run(partitions)
         finally:
             session.close()
 

@@ -16,14 +16,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import Processes, one_operation, print_json, print_table, run_on_own_etcd, until
+from common import Processes, one_operation, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.embedded import free_port
 
 MASTER = "local[2]"
-SIZES = (1_000, 10_000)
-ROUNDS = 3
+SIZES = SMALLER, LARGER = sized((1_000, 10_000), (10, 20))
+ROUNDS = sized(3, 1)
 TABLE = "bench"
 
 
@@ -55,7 +55,7 @@ async def operations(processes: Processes) -> dict[int, float]:
             return any("noop" in member.types for member in await client.members()) or None
 
         await until(served, "an executor")
-        await one_operation(client, TABLE, 100)
+        await one_operation(client, TABLE, sized(100, 2))
         return {
             size: statistics.median([await one_operation(client, TABLE, size) for _ in range(ROUNDS)])
             for size in SIZES
@@ -65,7 +65,7 @@ async def operations(processes: Processes) -> dict[int, float]:
 def main() -> None:
     ours = run_on_own_etcd(lambda config, folder, processes: operations(processes))
     tuned = bare_stage(True, *SIZES)
-    default = bare_stage(False, SIZES[0])
+    default = bare_stage(False, SMALLER)
     rows = [
         (
             f"{size:,}",
@@ -87,9 +87,9 @@ def main() -> None:
     )
     print_table(f"trivial jobs on Spark, {MASTER}", headings, rows)
     print_json(
-        ratio_1k=round(ours[1_000] / tuned[1_000], 3),
-        ratio_10k=round(ours[10_000] / tuned[10_000], 3),
-        ratio_1k_default=round(ours[1_000] / default[1_000], 3),
+        ratio_1k=round(ours[SMALLER] / tuned[SMALLER], 3),
+        ratio_10k=round(ours[LARGER] / tuned[LARGER], 3),
+        ratio_1k_default=round(ours[SMALLER] / default[SMALLER], 3),
     )
 
 

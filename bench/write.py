@@ -24,16 +24,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from common import Processes, cpu_of_all_s, print_json, print_table
+from common import Processes, cpu_of_all_s, print_json, print_table, sized
 from peers.native import NativeSpark
 
 from distop.client import Client
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 
-ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else 5_000_000
-PARTITIONS = 8
-ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else 3
+ROWS = int(sys.argv[1]) if len(sys.argv) > 1 else sized(5_000_000, 1_000)
+PARTITIONS = sized(8, 2)
+ROUNDS = int(sys.argv[2]) if len(sys.argv) > 2 else sized(3, 1)
 COLUMNS = (
     "id",
     "id % 1000 AS customer",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 
-from common import Processes, print_json, print_table, run_on_own_etcd, until
+from common import Processes, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
 from distop.metastore.backlog.batches import BatchRecord, ordering_of
@@ -18,8 +18,8 @@ from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, free_port
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.record import encode
 
-WAITING = (1_000, 10_000, 50_000)
-DRAINED = 1_000
+WAITING = FEW, SOME, MANY = sized((1_000, 10_000, 50_000), (10, 20, 30))
+DRAINED = sized(1_000, 5)
 AT_ONCE = 100
 """Batches of one transaction that fills a backlog."""
 
@@ -60,12 +60,13 @@ def measure() -> dict[str, float]:
     rates = run_on_own_etcd(
         lambda config, folder, processes: measured(config, processes), FREQUENT_COMPACTION
     )
-    rows = [
-        (f"{waiting:,}", f"{rate:.0f}", f"{rate / rates[WAITING[0]]:.2f}") for waiting, rate in rates.items()
-    ]
+    rows = [(f"{waiting:,}", f"{rate:.0f}", f"{rate / rates[FEW]:.2f}") for waiting, rate in rates.items()]
     print_table("batches without jobs, one table", ("waiting", "batches/s", "ratio"), rows)
-    figures = {f"backlog_{waiting // 1000}k_per_s": round(rate, 1) for waiting, rate in rates.items()}
-    return {**figures, "backlog_50k_over_1k": round(rates[50_000] / rates[1_000], 3)}
+    names = ("1k", "10k", "50k")
+    figures = {
+        f"backlog_{name}_per_s": round(rates[size], 1) for name, size in zip(names, WAITING, strict=True)
+    }
+    return {**figures, "backlog_50k_over_1k": round(rates[MANY] / rates[FEW], 3)}
 
 
 if __name__ == "__main__":

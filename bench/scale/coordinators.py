@@ -12,7 +12,7 @@ import asyncio
 import statistics
 import time
 
-from common import Processes, cpu_s, print_json, print_table, run_on_own_etcd, until
+from common import Processes, cpu_s, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
 from distop.metastore.backlog.batches import BatchRecord, ordering_of
@@ -23,9 +23,9 @@ from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, free_port
 from distop.metastore.etcd.txn import Get, Put, Txn
 from distop.metastore.records.record import encode
 
-TABLES, BATCHES = 40, 25
-ROUNDS = 3
-"""With one coordinator, and as many with both."""
+TABLES, BATCHES = sized((40, 25), (2, 3))
+WARM_UPS, ROUNDS = sized((1, 3), (0, 1))
+"""Rounds before, for imports and connections; then with one coordinator, and as many with both."""
 
 
 class Bench:
@@ -55,7 +55,7 @@ class Bench:
         await until(lambda: self._drained(names[-1]), "the backlogs", timeout_s=300)
         took = time.perf_counter() - began
         used = [cpu_s(pid) - was for pid, was in zip(self._pids, before, strict=True)]
-        return TABLES * BATCHES / took, [one / sum(used) for one in used]
+        return TABLES * BATCHES / took, [one / (sum(used) or 1) for one in used]
 
     async def _nobody_leads(self) -> bool | None:
         read = await self._etcd.txn(Txn(then=tuple(Get(keys.coordinator) for keys in self._keys)))
@@ -84,7 +84,8 @@ async def measured(config: EtcdConfig, processes: Processes) -> dict[str, float]
         await until(both, "the coordinators")
         bench = Bench(client, etcd, pids)
         await bench.prepare()
-        await bench.round()  # imports, connections
+        for _ in range(WARM_UPS):
+            await bench.round()
         for _ in range(ROUNDS):
             for count in (1, 2):
                 await client.drain(addresses[1], undo=count == 2)

@@ -14,7 +14,7 @@ import statistics
 import time
 from pathlib import Path
 
-from common import Processes, own_etcd, print_json, print_table, until
+from common import Processes, own_etcd, print_json, print_table, sized, until
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -26,8 +26,8 @@ from distop.metastore.records.operation import HistoryRecord, RequestRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 
-SHORT, LONG = 100, int(os.environ.get("DISTOP_BENCH_HISTORY", "20000"))
-ROUNDS = 25
+SHORT, LONG = sized((100, int(os.environ.get("DISTOP_BENCH_HISTORY", "20000"))), (10, 50))
+ROUNDS = sized(25, 2)
 """Starts of each table; fewer than the operations after which a history is cut."""
 BITE = 40
 """Operations written by one transaction."""

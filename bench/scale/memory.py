@@ -13,7 +13,7 @@ import asyncio
 import os
 from pathlib import Path
 
-from common import Processes, own_etcd, print_json, print_table, until
+from common import Processes, own_etcd, print_json, print_table, sized, until
 from scale.tables import make_tables
 from scale.watchers import Watchers
 
@@ -23,8 +23,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 
-TABLES = int(os.environ.get("DISTOP_BENCH_TABLES", "10000"))
-WAITING, JOBS, WATCHERS, ENDED = 500, 100_000, 1000, 300
+TABLES = sized(int(os.environ.get("DISTOP_BENCH_TABLES", "10000")), 10)
+WAITING, JOBS, WATCHERS, ENDED = sized((500, 100_000, 1000, 300), (3, 100, 3, 3))
 TYPE = "noop"
 KEYS = "keys and values"
 

@@ -22,15 +22,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from common import sized
+
 from distop.errors import Busy, DistopError
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 
-TABLES = 20
-CALLERS = 8, 16, 32
-WINDOW_S = float(os.environ.get("DISTOP_BENCH_SECONDS", "10"))
+TABLES = sized(20, 2)
+CALLERS = sized((8, 16, 32), (2,))
+WINDOW_S = sized(float(os.environ.get("DISTOP_BENCH_SECONDS", "10")), 0.4)
 DEADLINE_S = 10.0
-BURST = 1000
+BURST = sized(1000, 10)
 
 
 class Quick(DistributedOperation):
@@ -178,5 +183,6 @@ def measure() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parent.parent))
-    measure()
+    from common import print_json
+
+    print_json(**measure())

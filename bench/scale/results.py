@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 
-from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, until
+from common import Processes, one_operation, peak_mb, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -26,8 +26,8 @@ from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.jobs import success_record
 from distop.metastore.records.operation_id import OperationId
 
-FEW, MANY, MILLION = 1_000, 500_000, 1_000_000
-LOOKS = 21
+FEW, MANY, MILLION = sized((1_000, 500_000, 1_000_000), (10, 50, 200))
+LOOKS = sized(21, 3)
 TABLE, HELD = "bench", "held"
 
 
@@ -61,8 +61,9 @@ async def look_ms(client: AsyncClient, operation: str, results: int) -> float:
 
 @asynccontextmanager
 async def looking(client: AsyncClient) -> AsyncIterator[list[float]]:
-    """One caller lists every second; the seconds each listing takes."""
+    """One caller lists every second, at least once; the seconds each listing takes."""
     taken: list[float] = []
+    looked = asyncio.Event()
 
     async def look() -> None:
         while True:
@@ -70,11 +71,14 @@ async def looking(client: AsyncClient) -> AsyncIterator[list[float]]:
             async for _ in client.list(TABLE):
                 pass
             taken.append(time.perf_counter() - began)
+            looked.set()
             await asyncio.sleep(1)
 
     task = asyncio.create_task(look())
     try:
         yield taken
+        first = asyncio.create_task(looked.wait())
+        await asyncio.wait([first, task], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()
     finally:
@@ -83,12 +87,10 @@ async def looking(client: AsyncClient) -> AsyncIterator[list[float]]:
             await task
 
 
-async def watch(client: AsyncClient, running: asyncio.Event) -> int:
-    """Watch the operation that runs to its end; updates there were."""
-    await running.wait()
-    live = [operation async for operation in client.list(TABLE) if not operation.done]
+async def watch(client: AsyncClient, operation: str) -> int:
+    """Watch an operation to its end; updates there were."""
     count = 0
-    async with aclosing(client.watch(live[0].name)) as updates:
+    async with aclosing(client.watch(operation)) as updates:
         async for _ in updates:
             count += 1
     return count
@@ -141,11 +143,12 @@ async def run(
         await until(served, "an executor")
         await one_operation(client, TABLE, 1000)
         alone_s = await one_operation(client, TABLE, million // 10)
-        running = asyncio.Event()
-        watching = asyncio.create_task(watch(client, running))
         async with looking(client) as taken:
-            asyncio.get_running_loop().call_later(0.5, running.set)
-            took = await one_operation(client, TABLE, million)
+            began = time.perf_counter()
+            operation = await client.start(TABLE, "noop", {"partitions": million})
+            watching = asyncio.create_task(watch(client, operation.name))
+            (await client.wait(operation.name, timeout_s=300)).raise_for_outcome()
+            took = time.perf_counter() - began
             updates = await watching
         memory = peak_mb(first)
     await etcd.close()

@@ -17,7 +17,7 @@ import time
 import urllib.request
 from collections.abc import Awaitable, Callable
 
-from common import Processes, own_etcd, print_json, print_table, until
+from common import Processes, own_etcd, print_json, print_table, sized, until
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
@@ -32,8 +32,8 @@ from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
 
-SIZES = tuple(int(size) for size in os.environ.get("DISTOP_BENCH_TABLES", "1000,4000,10000").split(","))
-LED = int(os.environ.get("DISTOP_BENCH_LED", "1000"))
+SIZES = sized(tuple(map(int, os.environ.get("DISTOP_BENCH_TABLES", "1000,4000,10000").split(","))), (10, 30))
+LED = sized(int(os.environ.get("DISTOP_BENCH_LED", "1000")), 3)
 CANCELLED = 10
 """Operations that a new leader has to end before it counts as acting."""
 LEASE_TTL_S = 2

@@ -21,7 +21,7 @@ from types import MappingProxyType
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from common import print_json, print_table
+from common import print_json, print_table, sized
 
 from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.commit.steps.contract import FinishContext
@@ -38,13 +38,12 @@ from distop.metastore.records.watermarks import FOLD_BYTES
 from distop.metastore.tables.watermarks import make_room, read_marks, watermark_chunks
 from distop.operations.api import OperationView
 
-ENTRIES = 1_000_000
-FEW = 1_000
-FOLDER_FILES = 10_000
+FEW, ENTRIES = sized((1_000, 1_000_000), (20, 200))
+FOLDER_FILES = sized(10_000, 100)
 """Files of one folder."""
 MOVED = 10
 """Files of one commit."""
-COMMITS = 120
+COMMITS = sized(120, 2)
 """Timed on either table: some of them make room."""
 NOW = "2024-02-01T00:00:00.000000Z"
 
