@@ -137,7 +137,7 @@ def codes(found: list[dict[str, object]], table: str) -> Counter[object]:
 
 
 async def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, prefix: str) -> None:
-    """O27, P16, B1: backed up under load, written on, etcd destroyed, restored, mended; callers send all
+    """D2, O27, P16, B1: backed up under load, written on, etcd destroyed, restored, mended; callers send all
     again, and processes of before wake up."""
     backup = tmp_path / "backup.db"
     async with AsyncExitStack() as stack:
@@ -212,7 +212,7 @@ async def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, prefix: str) 
 
 
 async def test_what_was_held_before_is_held_no_more(tmp_path: Path, prefix: str) -> None:
-    """O24, O26: leases come back with a backup, and their keys with the revisions that they had."""
+    """D2, O24, O26: leases come back with a backup, and their keys with the revisions that they had."""
     backup = tmp_path / "backup.db"
     with EtcdProcess(tmp_path / "etcd", binary=etcd_that_restores()) as etcd:
         config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
