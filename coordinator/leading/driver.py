@@ -258,8 +258,7 @@ class TableDriver:
         try:
             while True:
                 self._session.check()
-                self._act()
-                await self._alarm.within(self._next_due())
+                await self._alarm.within(self._next_due(self._act()))
                 for follower in followers:
                     if follower.done():
                         follower.result()
@@ -350,15 +349,18 @@ class TableDriver:
 
     # -- deciding and acting ---------------------------------------------------------------------------
 
-    def _next_due(self) -> float:
-        """Seconds until the next timer is due; short enough to notice an expired lease."""
-        now = self._clock()
-        times = [now + self._session.ttl_s]
-        for slot in self._slots.values():
-            times += slot.due(now)
-        return max(0.0, min(times) - now)
+    def _next_due(self, acted_at: float) -> float:
+        """Seconds until the next timer is due; short enough to notice an expired lease.
 
-    def _act(self) -> None:
+        A timer counts that was not due yet at ``acted_at``, also if it is by now: nothing has acted on it.
+        """
+        times = [acted_at + self._session.ttl_s]
+        for slot in self._slots.values():
+            times += slot.due(acted_at)
+        return max(0.0, min(times) - self._clock())
+
+    def _act(self) -> float:
+        """Do what is due; returns the time by which that was decided."""
         now = self._clock()
         for slot in list(self._slots.values()):
             slot.say_counts(self._client, self._epoch, now)
@@ -384,3 +386,4 @@ class TableDriver:
                 slot.task = asyncio.create_task(self._acting.perform(slot.tracked, action))
                 slot.task.add_done_callback(lambda _: self._alarm.ring())
         self._note_idle()
+        return now
