@@ -588,7 +588,7 @@ async def test_a_dead_etcd_is_reported_within_the_callers_deadline(
     etcd_config: EtcdConfig, etcd: EtcdProcess, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U4: by every call, as UNAVAILABLE with its own code."""
-    timeout = 5.0
+    timeout = 3.0
     monkeypatch.setattr(calls_module, "ANSWER_S", 0.5)  # a busy machine takes its time to say so
     async with Proxy(etcd.endpoint) as proxy:
         config = replace(through(etcd_config, proxy.endpoint), timeout_s=timeout + 1)

@@ -171,7 +171,7 @@ async def test_failed_batches_block_and_are_decided_about(
     await terminal.why("t", "batch a! blocks the table")
     await terminal.run("backlog", "skip", "t", "a!", "--reason", "nobody needs it")
     await terminal.reads("t", "b")
-    await terminal.run("backlog", "set", "u", "--max-attempts", "5")
+    await terminal.run("backlog", "set", "u", "--max-attempts", "4")
     await terminal.run("backlog", "add", "u", "x", "--type", "clumsy")
     await terminal.why("u", "batch x is retried after ")
     async with running(config_of(etcd_config)) as other:
@@ -179,7 +179,7 @@ async def test_failed_batches_block_and_are_decided_about(
         second = Terminal(other.address)
         await second.why("u", "batch x blocks the table: CRASHED: ZeroDivisionError")
         [batch] = await second.run("backlog", "ls", "u")
-        assert batch["attempts"] == 5
+        assert batch["attempts"] == 4
 
 
 async def test_a_drain_goes_on_under_another_coordinator(etcd_config: EtcdConfig) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import operator
 import os
+import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -32,11 +35,12 @@ from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
 from distop.errors import TableNotFound
+from distop.executor.host.loop import event_loop
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess
-from distop.metastore.etcd.txn import Delete, Txn
+from distop.metastore.etcd.txn import Delete, Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.own_record import change_own_record
 from distop.metastore.records.keyspace import OperationKeys
@@ -61,11 +65,13 @@ from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
-from support.services.whole import Whole, coordinated, whole, write_csv
+from support.services.whole import LINGER_S, Whole, coordinated, whole, write_csv
 from support.waiting import eventually
 
-SOON = Patience(hand_over_s=0.2)
+SOON = Patience(hand_over_s=0.05)
 
+
+REVISION = operator.attrgetter("mod_revision")
 
 ETCD_VERSION = "ETCD_LOSSY_VERSION"
 """Said of the etcd that runs these tests, where no other one could be had."""
@@ -553,15 +559,61 @@ async def test_the_whole_installation_with_its_members_is_looked_at(
 # -- files -------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class AtRest:
+    """A table with rows, from two operations: its keys, behind the prefix, and its folder as it was."""
+
+    keys: list[list[tuple[bytes, bytes]]]
+    """Those of each revision, in order."""
+    folder: Path
+    copied: Path
+
+
+@pytest.fixture(scope="module")
+def at_rest(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> AtRest:
+    folder = tmp_path_factory.mktemp("ingested")
+    config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=folder.name)
+
+    async def ingest() -> list[list[tuple[bytes, bytes]]]:
+        client = EtcdClient(config)
+        async with whole(config, folder, client) as service:
+            for number in range(2):
+                source = write_csv(folder / f"source{number}", "a.csv", number * 100, 50)
+                (await service.ingest(source)).raise_for_outcome()
+            await service.at_rest()
+        prefix = client.keyspace.prefix
+        kvs = [kv for kv in (await client.scan(prefix)).kvs if not kv.lease]
+        await client.close()
+        revisions = itertools.groupby(sorted(kvs, key=REVISION), REVISION)
+        return [[(kv.key[len(prefix) :], kv.value) for kv in group] for _, group in revisions]
+
+    with asyncio.Runner(loop_factory=event_loop) as loop:
+        keys = loop.run(ingest())
+    copied = folder / "copied"
+    shutil.copytree(folder / "table", copied)
+    return AtRest(keys, folder, copied)
+
+
 @pytest_asyncio.fixture
-async def ingested(etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path) -> AsyncIterator[Whole]:
-    """A table with rows, from two operations; all at rest, and nobody there any more."""
-    async with whole(etcd_config, tmp_path, client) as service:
-        for number in range(2):
-            source = write_csv(tmp_path / f"source{number}", "a.csv", number * 100, 50)
-            (await service.ingest(source)).raise_for_outcome()
-        await service.at_rest()
-        yield service
+async def ingested(at_rest: AtRest, etcd_config: EtcdConfig, client: EtcdClient) -> Whole:
+    """That table below the test's own prefix; nobody is there any more."""
+    table, prefix = at_rest.folder / "table", client.keyspace.prefix
+    shutil.rmtree(table)
+    shutil.copytree(at_rest.copied, table)
+    for group in at_rest.keys:
+        await client.txn(Txn(then=tuple(Put(prefix + key, value) for key, value in group)))
+    return Whole(etcd_config, client, None, at_rest.folder)  # type: ignore[arg-type]
+
+
+@pytest_asyncio.fixture
+async def served(ingested: Whole, etcd_config: EtcdConfig, client: EtcdClient) -> AsyncIterator[Whole]:
+    """The same with a coordinator and an executor."""
+    async with (
+        running(config_of(etcd_config, linger_s=LINGER_S)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=60) as sdk,
+        runner(client),
+    ):
+        yield replace(ingested, client=sdk, address=coordinator.address)
 
 
 @pytest.fixture
@@ -639,25 +691,25 @@ def replace_id(head: Head) -> Head:
 
 
 async def test_files_of_an_operation_that_published_nothing_are_removed_when_they_are_old(
-    files: Practice, ingested: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Practice, served: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C18: and never those that are young, nor those of an operation that has published."""
     monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
     bad = tmp_path / "bad"
     bad.mkdir()
     (bad / "a.csv").write_text("id,kind,day\nnonsense,k,2013-01-01\n")
-    failed = await ingested.ingest(bad)
+    failed = await served.ingest(bad)
     assert failed.state.value != "succeeded"
-    await ingested.at_rest()
+    await served.at_rest()
     history = await files.client.get(files.client.keyspace.table("t").history(OperationId.parse(failed.name)))
     uuid = decode(history.value, HistoryRecord).uuid
-    folder = ingested.location / "data" / f"ingest-{uuid}"
+    folder = served.location / "data" / f"ingest-{uuid}"
     folder.mkdir()
     old, young = folder / "0-old-1-0.parquet", folder / "0-young-1-0.parquet"
     for file in (old, young):
         file.write_bytes(b"x")
     os.utime(old, (1.0, 1.0))
-    published = ingested.published_files()
+    published = served.published_files()
     [told] = await files.examine(fix=True)
     assert (told.finding.code, told.finding.operation) == ("STAGED_FILES_WITHOUT_OWNER", failed.name)
     assert told.fixed
@@ -727,13 +779,13 @@ async def test_files_of_nobody_are_told_by_a_deep_look_only(
 
 
 async def test_parts_of_an_index_are_nobodys_litter(
-    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch
+    files: Practice, served: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P13: no snapshot refers to them; also once their operation has left the history."""
     monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
-    operation = await ingested.client.start("t", "build_index", {"column": "id"})
-    (await ingested.client.wait(operation.name, timeout_s=90)).raise_for_outcome()
-    await ingested.at_rest()
+    operation = await served.client.start("t", "build_index", {"column": "id"})
+    (await served.client.wait(operation.name, timeout_s=90)).raise_for_outcome()
+    await served.at_rest()
     assert await files.examine(deep=True) == []
     history = files.client.keyspace.table("t").history(OperationId.parse(operation.name))
     await files.client.txn(Txn(then=(Delete(history),)))
@@ -741,14 +793,14 @@ async def test_parts_of_an_index_are_nobodys_litter(
 
 
 async def test_what_a_plain_table_has_moved_on_from_is_removed(
-    files: Practice, ingested: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: Practice, served: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C18: nothing in the private folder is needed once its operation has ended."""
     monkeypatch.setattr(doctor_files, "SETTLES_S", 0.1)
-    await ingested.client.create_table("f", str(tmp_path / "f"), format="files")
-    done = await ingested.ingest(tmp_path / "source0", "f")
+    await served.client.create_table("f", str(tmp_path / "f"), format="files")
+    done = await served.ingest(served.folder / "source0", "f")
     done.raise_for_outcome()
-    await ingested.at_rest()
+    await served.at_rest()
     assert await files.examine("f", deep=True) == []
     history = await files.client.get(files.client.keyspace.table("f").history(OperationId.parse(done.name)))
     folder = tmp_path / "f" / "_distop" / f"ingest-{decode(history.value, HistoryRecord).uuid}"

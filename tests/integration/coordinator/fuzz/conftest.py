@@ -9,10 +9,10 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from support.services.reached import Reached, reached
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def door(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reached]:
-    """A coordinator of all tests of a module. In the end it is the one that it was, and has seen nothing that
-    it takes for a defect."""
+    """A coordinator of all tests of the folder. In the end it is the one that it was, and has seen nothing
+    that it takes for a defect."""
     folder = tmp_path_factory.mktemp("reached")
     with reached(EtcdConfig(endpoints=(etcd.endpoint,), prefix=folder.name), folder) as coordinator:
         members = coordinator.members()

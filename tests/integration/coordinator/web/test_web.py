@@ -410,7 +410,7 @@ async def test_a_page_on_loopback_answers_to_loopback_names_only(etcd_config):
 async def test_an_etcd_that_is_away_is_named_within_the_deadline(tmp_path: Path, prefix: str):
     """U4: and the page is well again when etcd is."""
     with EtcdProcess(tmp_path) as etcd:
-        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
+        config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, timeout_s=2.0)
         async with page(config) as (service, web):
             await service.create_table("t")
             await web.shows("/", "idle: no operation has run yet")

@@ -66,13 +66,11 @@ def test_different_names_have_different_components(one: str, other: str) -> None
     assert (escape(one) == escape(other)) == (one == other)
 
 
-@pytest.mark.parametrize(
-    "name", ["a.b", "a b", "a%b", "a/b", "a%2Eb", "größe", "日本", "🦆", "a\nb", "x" * 512]
-)
-def test_names_of_the_checklist_are_allowed(name: str) -> None:
+def test_names_of_the_checklist_are_allowed() -> None:
     """O29."""
-    assert check_name(name, "table") == name
-    assert unescape(escape(name)) == name
+    for name in ("a.b", "a b", "a%b", "a/b", "a%2Eb", "größe", "日本", "🦆", "a\nb", "x" * 512):
+        assert check_name(name, "table") == name
+        assert unescape(escape(name)) == name
 
 
 @given(NAMES, NAMES)
@@ -109,17 +107,15 @@ def test_instance_1_does_not_see_instance_10() -> None:
     assert not keyspace.operation(OperationId("orders2", "noop", 1)).state.startswith(one.prefix)
 
 
-@given(OPERATIONS, PARTITIONS, st.sampled_from(["job_state", "claim", "progress"]))
-def test_a_partition_is_found_again_in_its_keys(operation: OperationId, partition: str, kind: str) -> None:
+@given(OPERATIONS, PARTITIONS)
+def test_a_partition_is_found_again_in_its_keys_and_in_no_others(
+    operation: OperationId, partition: str
+) -> None:
     """O29."""
     keys = Keyspace().operation(operation)
-    word = {"job_state": "state"}.get(kind, kind)
-    assert keys.partition_of(getattr(keys, kind)(partition)) == (partition, word)
-
-
-@given(OPERATIONS)
-def test_keys_of_the_operation_itself_are_no_partitions(operation: OperationId) -> None:
-    keys = Keyspace().operation(operation)
+    assert keys.partition_of(keys.job_state(partition)) == (partition, "state")
+    assert keys.partition_of(keys.claim(partition)) == (partition, "claim")
+    assert keys.partition_of(keys.progress(partition)) == (partition, "progress")
     for key in (keys.arg, keys.state, keys.runner, keys.cancel, keys.error, keys.commit, keys.commit + b".3"):
         assert keys.partition_of(key) is None
 
@@ -146,9 +142,9 @@ def test_what_is_no_operation_id_is_refused_by_name(text: str) -> None:
     assert OperationId.parse(str(operation)) == operation
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_malformed_operation_ids() -> None:
+    """U3: a partition ("t/noop/5/3") or an internal key is never taken for an operation."""
+    malformed = (
         "",
         "t/noop",
         "t/noop/",
@@ -168,12 +164,8 @@ def test_what_is_no_operation_id_is_refused_by_name(text: str) -> None:
         "_active/noop/1",
         "t/noop/a/b/1",
         "x" * (MAX_NAME_BYTES + 1) + "/noop/1",
-    ],
-)
-def test_malformed_operation_ids(text: str) -> None:
-    """U3: a partition ("t/noop/5/3") or an internal key is never taken for an operation."""
-    with pytest.raises(InvalidName):
-        OperationId.parse(text)
+    )
+    assert [text for text in malformed if _accepted(OperationId.parse, text)] == []
 
 
 @pytest.mark.parametrize(
@@ -202,12 +194,9 @@ def test_an_object_begins_with_a_letter(name: str) -> None:
         check_object(name)
 
 
-@pytest.mark.parametrize(
-    "name", ["", "1x", "a.b", "a b", "table", "history", "runOps", "request", "x" * 65, "é"]
-)
-def test_type_names(name: str) -> None:
-    with pytest.raises(InvalidName):
-        check_type(name)
+def test_type_names() -> None:
+    refused = ("", "1x", "a.b", "a b", "table", "history", "runOps", "request", "x" * 65, "é")
+    assert [name for name in refused if _accepted(check_type, name)] == []
 
 
 @given(TEXT.filter(lambda name: not name.startswith("_")), NAMES)
