@@ -266,6 +266,8 @@ class _Judging:
             self._lines.append((f"longer than {LONG_S:g} s, and not marked slow: {test}", ""))
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for reason, count in sorted(self._record.skipped.items()):
+            terminalreporter.write_line(f"skipped {count}: {reason}")
         if self._lines:
             terminalreporter.section("verdicts")
         for heading, text in self._lines:

@@ -23,10 +23,8 @@ from support.repository import ROOT
 PATH = os.pathsep.join([str(ROOT / ".venv" / "helm" / "bin"), os.environ.get("PATH", "")])
 HELM, VALIDATE = shutil.which("helm", path=PATH), shutil.which("kubernetes-validate", path=PATH)
 
-if not (HELM and VALIDATE):
-    pytest.skip("helm is not there: make test-helm", allow_module_level=True)
-
 pytestmark = [
+    pytest.mark.skipif(not (HELM and VALIDATE), reason="helm is not there: make test-helm"),
     pytest.mark.process,
     pytest.mark.slow("needs helm, and kubernetes-validate"),
 ]

@@ -26,10 +26,8 @@ from support.kubernetes.pretended_nodes import PretendedNodes
 from support.repository import ROOT
 from support.waiting import eventually
 
-if not found("helm", *PROGRAMS):
-    pytest.skip("Kubernetes is not there: make test-kubernetes", allow_module_level=True)
-
 pytestmark = [
+    pytest.mark.skipif(not found("helm", *PROGRAMS), reason="Kubernetes is not there: make test-kubernetes"),
     pytest.mark.process,
     pytest.mark.slow("needs helm, kubectl and the control plane of Kubernetes"),
     pytest.mark.timeout(600),

@@ -10,10 +10,11 @@ import pytest
 
 from support.repository import ROOT
 
-if not shutil.which("systemd-analyze"):
-    pytest.skip("systemd-analyze is not there: no target of make installs systemd", allow_module_level=True)
-
 pytestmark = [
+    pytest.mark.skipif(
+        not shutil.which("systemd-analyze"),
+        reason="systemd-analyze is not there: no target of make installs systemd",
+    ),
     pytest.mark.process,
     pytest.mark.slow("needs systemd-analyze"),
 ]

@@ -30,10 +30,8 @@ from support.services.whole import Whole, coordinated, write_csv
 from support.spark.yarn import Yarn, executor, there
 from support.waiting import eventually
 
-if not there():
-    pytest.skip("YARN is not there: make test-yarn", allow_module_level=True)
-
 pytestmark = [
+    pytest.mark.skipif(not there(), reason="YARN is not there: make test-yarn"),
     pytest.mark.process,
     pytest.mark.slow("needs YARN, Java and a packed Python"),
     pytest.mark.timeout(1800),

@@ -28,10 +28,10 @@ from support.tables.catalogs import SCHEMA, make_catalog
 
 PYTHON = ROOT / "build/conformance/venv-duckdb/bin/python"
 
-if not (PYTHON.parents[1] / "ready").exists():
-    pytest.skip("DuckDB is not installed: make conformance does it", allow_module_level=True)
-
 pytestmark = [
+    pytest.mark.skipif(
+        not (PYTHON.parents[1] / "ready").exists(), reason="DuckDB is not installed: make conformance does it"
+    ),
     pytest.mark.process,
     pytest.mark.slow("starts DuckDB twice, and kills it or its coordinator"),
 ]
