@@ -16,7 +16,12 @@ from distop.metastore.etcd.config import EtcdConfig
 def main(master: str, ttl_s: str) -> int:
     configure()
     options = RunnerOptions(lease_ttl_s=int(ttl_s), resync_s=2.0)
-    return run(ExecutorConfig(etcd=EtcdConfig.from_env(), master=master, slots=4, runner=options))
+    # With its heartbeats Spark's driver brings up to date what it says of tasks.
+    settings = {"spark.executor.heartbeatInterval": "1s"}
+    config = ExecutorConfig(
+        etcd=EtcdConfig.from_env(), master=master, settings=settings, slots=4, runner=options
+    )
+    return run(config)
 
 
 if __name__ == "__main__":
