@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from distop.errors import DistopError
 from distop.spark_jobs import read
+from distop.spark_jobs.dataframes.source import DistopDataSource
 from support.spark.spark_driver import numbers
 from support.spark.spark_service import Service, ids_of, reading, writing
 
@@ -48,8 +50,10 @@ def test_snapshots_columns_and_filters(service: Service, spark: Any) -> None:
         ({"columns": "nothing"}, "no column 'nothing'"),
         ({"asOf": "yesterday"}, "is not a time"),
     ):
-        with pytest.raises(Exception, match=says):
-            reading(service, spark, table, **options).count()
+        # As a worker of Spark's plans it, which ends when that fails.
+        source = DistopDataSource({"table": table, "coordinator": service.address, **options})
+        with pytest.raises(DistopError, match=says):
+            source.reader(source.schema()).partitions()
     with pytest.raises(Exception, match="does not exist"):
         reading(service, spark, "nobody").count()
 

@@ -54,24 +54,18 @@ def test_a_table_is_made_if_that_is_asked_for(service: Service, spark: Any) -> N
     )
 
 
-def test_values_may_become_wider_and_nulls_are_refused_where_they_must_not_be(
-    service: Service, spark: Any
-) -> None:
+def test_values_may_become_wider_and_not_narrower(service: Service, spark: Any) -> None:
     """U3: what does not fit begins no operation."""
     table = service.table(schema=["id: long not null", "kind: string"])
     writing(service, table, numbers(spark, 3).selectExpr("kind", "CAST(id AS int) AS id"))
     assert service.ids(table) == [0, 1, 2]
-    with pytest.raises(Exception, match="is required"):
-        writing(service, table, spark.createDataFrame([(None, "k")], COLUMNS))
-    begun = len(service.operations(table))
     for refused, options, says in (
         (["id", "kind"], {"tabel": "x"}, "option 'tabel' is unknown"),
         (["CAST(id AS decimal(9,2)) AS id", "kind"], {}, "'id': decimal.* cannot become int64"),
-        (["id", "CURRENT_TIMESTAMP() AS kind"], {}, "'kind': timestamp.* cannot become"),
     ):
         with pytest.raises(Exception, match=says):
             writing(service, table, numbers(spark, 3).selectExpr(*refused), **options)
-    assert len(service.operations(table)) == begun
+    assert len(service.operations(table)) == 1
     assert service.ids(table) == [0, 1, 2]
     until(lambda: service.files(table) == service.published(table))
 
