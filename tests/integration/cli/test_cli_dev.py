@@ -80,28 +80,17 @@ def credentials(ready: dict[str, Any], subject: str = "admin") -> Credentials:
     return Credentials(ca=str(folder / "ca.crt"), token_file=str(folder / f"{subject}.token"))
 
 
+def arguments(data: Path, *options: str) -> list[str]:
+    # Nothing here waits for a lease to run out, and a busy machine must not lose one.
+    lasting = ("--master", "none", "--lease-ttl", "60", "-o", "json")
+    return [*DISTOP, "dev", "--data", str(data), "--listen", "127.0.0.1:0", *ELSEWHERE, *lasting, *options]
+
+
 @asynccontextmanager
 async def dev(data: Path, *options: str) -> AsyncIterator[Dev]:
     # What the environment says of another etcd is not for the services of dev.
     process = await asyncio.create_subprocess_exec(
-        *DISTOP,
-        *(
-            "dev",
-            "--data",
-            str(data),
-            "--listen",
-            "127.0.0.1:0",
-            "--web",
-            "127.0.0.1:0",
-            "--catalog",
-            "127.0.0.1:0",
-            "--master",
-            "none",
-            # Nothing here waits for a lease to run out, and a busy machine must not lose one.
-            "--lease-ttl",
-            "60",
-        ),
-        *("-o", "json", *options),
+        *arguments(data, *options),
         stdout=PIPE,
         stderr=PIPE,
         env={**os.environ, "DISTOP_ETCD": "127.0.0.1:1", "DISTOP_PREFIX": "other"},
@@ -124,8 +113,7 @@ async def dev(data: Path, *options: str) -> AsyncIterator[Dev]:
             await process.wait()
 
 
-async def test_everything_works_and_is_there_the_next_time(tmp_path: Path) -> None:
-    """Ctrl-C ends the first one. Of the second one the coordinator dies, which ends the rest."""
+async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     async with dev(tmp_path / "data") as running:
         address = running.ready["address"]
         assert set(running.pids) == {"coordinator", "executor"}
@@ -170,26 +158,26 @@ async def test_everything_works_and_is_there_the_next_time(tmp_path: Path) -> No
         assert running.process.returncode == 0
         assert "coordinator | " in said
         assert "executor    | " in said
-        etcd = running.ready["etcd"]
-    async with dev(tmp_path / "data") as running:
-        assert running.ready["etcd"] == etcd
-        async with AsyncClient(running.ready["address"]) as client:
-            assert [table.name async for table in client.list_tables()] == ["days", "demo"]
-        os.kill(running.pids["coordinator"], signal.SIGKILL)
-        said = await running.end(None)
-        assert running.process.returncode == 13, said
-        error = json.loads(said.splitlines()[-1])["error"]
-        assert error["code"] == "SERVICE_ENDED", said
-        assert error["message"] == "the coordinator has ended by signal 9"
+
+
+async def test_sigterm_ends_it_while_it_starts(tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(*arguments(tmp_path), stdout=PIPE, stderr=PIPE)
+    assert process.stderr is not None
+    while not (line := await asyncio.wait_for(process.stderr.readline(), 60)).startswith(b"coordinator"):
+        assert line
+    process.terminate()
+    out, err = await asyncio.wait_for(process.communicate(), 60)
+    assert (process.returncode, out) == (0, b""), err
+    assert not _listens(f"127.0.0.1:{(tmp_path / 'etcd-port').read_text().strip()}")
 
 
 @pytest.mark.slow("starts all services behind TLS twice, each a process")
-async def test_everything_works_behind_tls_for_those_who_have_a_token(
+async def test_everything_works_behind_tls_and_is_there_the_next_time_for_those_who_have_a_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U5, S3: ingest, ls, show, the page and the catalog; each by who may, and by nobody else.
 
-    SIGTERM ends the first one. The second one is killed, and leaves nothing.
+    Of the first one the coordinator dies, which ends the rest. The second one is killed, and leaves nothing.
     """
     for variable in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # go before what pyiceberg is told
         monkeypatch.delenv(variable, raising=False)
@@ -244,17 +232,23 @@ async def test_everything_works_behind_tls_for_those_who_have_a_token(
             await client.change_grants(remove=[Grant(who="writer", role="writer")])
         made, _ = files(secure)
         (secure / "jane.token").write_text("hers")
-        said = await running.end(signal.SIGTERM)
-        assert running.process.returncode == 0
+        os.kill(running.pids["coordinator"], signal.SIGKILL)
+        said = await running.end(None)
+        assert running.process.returncode == 13, said
+        error = json.loads(said.splitlines()[-1])["error"]
+        assert error["code"] == "SERVICE_ENDED", said
+        assert error["message"] == "the coordinator has ended by signal 9"
         assert token not in said
     code, _, err = await distop(
         "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *ELSEWHERE
     )
     assert (code, "was created with --secure" in err) == (5, True)
     async with dev(tmp_path / "data", "--secure") as running:
+        assert running.ready["etcd"] == ready["etcd"]
         now, _ = files(secure)
         assert {name for name in now if now[name] != made.get(name)} == {"tokens", "jane.token"}
         async with AsyncClient(running.ready["address"], credentials=credentials(running.ready)) as client:
+            assert [table.name async for table in client.list_tables()] == ["rows"]
             grants = (await client.grants()).grants
             assert {grant.who for grant in grants} == {"admin", "operator", "reader", "landing"}
         jane = credentials(running.ready, "jane")

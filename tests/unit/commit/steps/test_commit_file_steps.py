@@ -7,6 +7,7 @@ import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,11 @@ WORLDS = ["disk", "s3", "memory", "disk to s3", "s3 to disk"]
 ACROSS = ["disk to s3", "s3 to disk"]
 
 
-def cases(*names: str) -> pytest.MarkDecorator:
-    """These cases on each file system, and renames also between two."""
+def cases(*names: str, on_s3: Collection[str] = tuple(CASES)) -> pytest.MarkDecorator:
+    """These cases on each file system, and renames also between two; on S3 only some of them."""
     chosen = names or tuple(CASES)
-    pairs = [(world, case) for world in WORLDS for case in chosen if world not in ACROSS or case == "rename"]
+    among = dict.fromkeys(ACROSS, ("rename",)) | {"s3": on_s3}
+    pairs = [(world, case) for world in WORLDS for case in chosen if case in among.get(world, chosen)]
     return pytest.mark.parametrize(("world", "case"), pairs, indirect=["world"])
 
 
@@ -94,7 +96,7 @@ def test_what_was_executed_is_done_and_doing_it_again_changes_nothing(world: Wor
     assert not [name for name in after if "staged/1.csv" in name or "/.distop" in name]
 
 
-@cases()
+@cases(on_s3=("rename", "rename over", "delete", "success"))
 def test_what_was_cut_short_anywhere_is_finished_by_the_next(
     world: World, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,7 +120,7 @@ def test_what_was_cut_short_anywhere_is_finished_by_the_next(
     assert all(end == ends[0] for end in ends)
 
 
-@cases("rename", "mkdir", "success")
+@cases("rename", "mkdir", "success", on_s3=("rename", "success"))
 def test_what_was_executed_is_taken_back(world: World, case: str) -> None:
     """P9: what was not, too; and again."""
     record = made(world, case)
@@ -142,7 +144,7 @@ def test_what_has_destroyed_something_says_that_it_cannot_be_taken_back(world: W
     assert world.files() == after
 
 
-@cases(*(case for case in CASES if case != "mkdir"))
+@cases(*(case for case in CASES if case != "mkdir"), on_s3=("rename", "delete"))
 def test_nothing_is_changed_without_asking_whether_one_may(world: World, case: str) -> None:
     """O24: right before the act, after all looking and copying."""
     record = made(world, case)

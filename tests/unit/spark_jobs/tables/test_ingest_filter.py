@@ -72,7 +72,7 @@ def test_a_filter_names_its_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "n >", "n > 1 or", "drop table x", "n like '%a%'", "(" * 3000 + "n = 1"]
+    "text", ["", "n >", "n > 1 or", "drop table x", "n like '%a%'", "(" * 1200 + "n = 1"]
 )
 def test_text_that_is_no_filter_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="cannot be parsed") as caught:
