@@ -46,7 +46,10 @@ def request(method: str) -> Any:
     return request_of(method, name, **FIELDS.get(method.rpartition("/")[2], {}))
 
 
-@pytest.mark.parametrize("timeout_s", [2.0, None])
+@pytest.mark.parametrize(
+    "timeout_s",
+    [2.0, pytest.param(None, marks=pytest.mark.slow("waits for the deadline of calls that have none"))],
+)
 async def test_no_call_hangs_while_etcd_is_silent(
     etcd_config: EtcdConfig, etcd: EtcdProcess, timeout_s: float | None
 ) -> None:

@@ -17,7 +17,10 @@ from support.services.schedules import YEARLY, at_rest, backdate, operations, sc
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
-pytestmark = pytest.mark.process
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills the leader of a table three times, and halts it for longer than its lease"),
+]
 
 STRUCK = [
     ("schedule.start.before", "die"),
