@@ -53,6 +53,8 @@ hypothesis.settings.load_profile("untimed")
 
 # Of all services that tests start: their folders are made as they run.
 os.environ.update(ALL)
+# Of each etcd: tests have small ones, and a third of their processor time went into Go's threads and collections.
+os.environ.update(GOMAXPROCS="1", GOGC="400")
 jvm.hurry()
 # Making the tree of all commands takes longer than most commands do.
 vars(typer.testing)["_get_command"] = functools.cache(typer.main.get_command)
@@ -122,8 +124,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
-    """One etcd for each process of the run. Tests share it, each below its own ``prefix``; none stops it."""
-    with EtcdProcess(tmp_path_factory.mktemp("etcd")) as process:
+    """One etcd for each process of the run. Tests share it, each below its own ``prefix``; none stops it, so it
+    need not keep anything."""
+    with EtcdProcess(tmp_path_factory.mktemp("etcd"), options=["--unsafe-no-fsync"]) as process:
         yield process
 
 
