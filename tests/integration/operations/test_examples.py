@@ -14,9 +14,10 @@ import pytest_asyncio
 from distop.client import AsyncClient, Operation, OperationState
 from distop.errors import PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
+from support.etcd.lossy import LossyClient
 from support.repository import ROOT
 from support.services.coordinators import config_of, running
-from support.services.executing import Child
+from support.services.executing import Child, runner
 from support.services.whole import write_csv
 from support.waiting import eventually
 
@@ -25,26 +26,38 @@ TYPES = ("audit:Audit", "access_logs:AccessLogs")
 
 
 @pytest_asyncio.fixture
-async def service(
-    etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[AsyncClient]:
-    """A coordinator that knows the examples, an executor process that found them through its environment."""
+async def service(etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AsyncClient]:
+    """A coordinator that knows the examples."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
-    executor = ["-m", "distop.cli", "executor", "--master", "none"]
-    environment = {"PYTHONPATH": str(EXAMPLES), "DISTOP_OPERATIONS": ",".join(TYPES)}
     async with (
         running(config_of(etcd_config, operations=TYPES)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
-        with Child(etcd_config, tmp_path, *executor, **environment):
-
-            async def served() -> bool:
-                return any("audit" in member.types for member in await client.members())
-
-            await eventually(served, 30.0)
-            yield client
+        yield client
 
 
+@pytest_asyncio.fixture
+async def executor(service: AsyncClient, etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[Child]:
+    """An executor process that finds the examples through its environment."""
+    command = ["-m", "distop.cli", "executor", "--master", "none"]
+    environment = {"PYTHONPATH": str(EXAMPLES), "DISTOP_OPERATIONS": ",".join(TYPES)}
+    with Child(etcd_config, tmp_path, *command, **environment) as started:
+
+        async def served() -> bool:
+            return any("audit" in member.types for member in await service.members())
+
+        await eventually(served, 30.0)
+        yield started
+
+
+@pytest_asyncio.fixture
+async def threads(service: AsyncClient, client: LossyClient) -> AsyncIterator[None]:
+    """An executor in this process."""
+    async with runner(client, more=TYPES):
+        yield
+
+
+@pytest.mark.usefixtures("executor")
 async def test_the_audit_finds_every_row_and_then_a_file_that_lacks_some(
     service: AsyncClient, tmp_path: Path
 ) -> None:
@@ -74,6 +87,7 @@ async def test_the_audit_finds_every_row_and_then_a_file_that_lacks_some(
     assert "holds 999 rows, the table says 1,000" in failed.error.message
 
 
+@pytest.mark.usefixtures("threads")
 async def test_every_log_is_read_once_and_a_bad_one_costs_nothing(
     service: AsyncClient, tmp_path: Path
 ) -> None:
