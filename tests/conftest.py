@@ -53,7 +53,7 @@ hypothesis.settings.load_profile("untimed")
 
 # Of all services that tests start: their folders are made as they run.
 os.environ.update(ALL)
-# Of each etcd: tests have small ones, and a third of their processor time went into Go's threads and collections.
+# Of each etcd: a third of the processor time of small ones goes into Go's threads and garbage collection.
 os.environ.update(GOMAXPROCS="1", GOGC="400")
 jvm.hurry()
 # Making the tree of all commands takes longer than most commands do.
@@ -124,8 +124,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProcess]:
-    """One etcd for each process of the run. Tests share it, each below its own ``prefix``; none stops it, so it
-    need not keep anything."""
+    """One etcd for each process of the run. Tests share it, each below its own ``prefix``. None stops it, so
+    nothing has to be on disk."""
     with EtcdProcess(tmp_path_factory.mktemp("etcd"), options=["--unsafe-no-fsync"]) as process:
         yield process
 

@@ -115,7 +115,7 @@ class Service:
             self.signal(signal.SIGCONT)
             self.signal(signal.SIGTERM)
             with contextlib.suppress(AssertionError):
-                await eventually(lambda: not self.running, 10.0)
+                await eventually(lambda: not self.running)
         self._end_group()
         if self.process is not None:
             self.process.wait()

@@ -240,7 +240,7 @@ async def eventually_only(service: Whole, files: set[Path]) -> None:
     async def left() -> bool:
         return service.data_files() == files
 
-    await eventually(left, 20.0)
+    await eventually(left)
 
 
 async def test_what_makes_no_sense_on_a_branch(service: Whole) -> None:

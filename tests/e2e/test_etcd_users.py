@@ -41,7 +41,7 @@ async def work(service: Whole) -> None:
     async def applied() -> bool:
         return not [entry async for entry in service.client.backlog("t")]
 
-    await eventually(applied, 30.0)
+    await eventually(applied, 90)
     assert [entry.action async for entry in service.client.audit("t")]
     row = pa.table({"id": [20], "kind": ["k"], "day": [date(2013, 1, 1)]})
     await asyncio.to_thread(lambda: service.table().append(row))

@@ -73,7 +73,7 @@ class Callers:
             await self.publish(self.queued)
             self.queued += 1
             if self.queued % 3 == 0:
-                await eventually(self.batches_done, 60.0)
+                await eventually(self.batches_done, 180)
 
     async def publish(self, number: int) -> None:
         source = write_csv(self.folder / f"b-{number}", "a.csv", number * ROWS, ROWS)
@@ -93,7 +93,7 @@ class Callers:
                     task.result()
             return self.ingested >= goals[0] and self.queued >= goals[1]
 
-        await eventually(reached, 90.0)
+        await eventually(reached, 270)
 
     async def stop(self) -> None:
         for task in self.tasks:
@@ -205,7 +205,7 @@ async def test_nothing_is_lost_and_nothing_doubled(tmp_path: Path, prefix: str) 
         before.wake()
         for number in range(before_loss[1] + 3):
             await again.publish(number)
-        await eventually(again.batches_done, 90.0)
+        await eventually(again.batches_done, 270)
         whole = Whole(config, store, client, tmp_path)
         assert await asyncio.to_thread(whole.ids, "t") == list(range((before_loss[0] + 3) * ROWS))
         assert await asyncio.to_thread(whole.ids, "b") == list(range((before_loss[1] + 3) * ROWS))

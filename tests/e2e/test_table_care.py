@@ -108,12 +108,12 @@ async def test_maintenance_leaves_a_running_operation_alone(
             expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
             ended = await service.client.wait(expired.name, timeout_s=90)
             assert ended.raise_for_outcome().facts["expiredSnapshots"] == 2
-            await eventually(swept, 20.0)
+            await eventually(swept)
             argument = {"older_than": "1d", "dry_run": False}
             removed = await service.client.start("t", "remove_orphans", argument)
             found = (await service.client.wait(removed.name, timeout_s=90)).raise_for_outcome().facts
 
-            await eventually(swept, 20.0)
+            await eventually(swept)
             current = str((await asyncio.to_thread(service.table)).metadata.current_snapshot_id)
             with pytest.raises(IncompatibleOperation):
                 await service.client.start("t", "rollback", {"snapshot": current})

@@ -199,7 +199,7 @@ async def test_a_batch_that_breaks_a_rule_blocks_its_table(service: Whole) -> No
     async def blocked() -> bool:
         return (await service.client.ordering("t")).blocked is not None
 
-    await eventually(blocked, 30.0)
+    await eventually(blocked, 90)
     block = (await service.client.ordering("t")).blocked
     assert block is not None
     assert (block.batch, block.error.code) == ("1", "VALIDATION_FAILED")
@@ -208,5 +208,5 @@ async def test_a_batch_that_breaks_a_rule_blocks_its_table(service: Whole) -> No
     async def applied() -> bool:
         return not [batch async for batch in service.client.backlog("t")]
 
-    await eventually(applied, 30.0)
+    await eventually(applied, 90)
     assert await asyncio.to_thread(service.ids) == list(range(1000, 1030))

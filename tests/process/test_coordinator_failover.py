@@ -47,7 +47,7 @@ class Pair:
 
     async def leader_and_other(self, table: str = "t") -> tuple[CoordinatorProcess, CoordinatorProcess]:
         """The leader and the other member, once one leads."""
-        member = await eventually(lambda: leader_of(self.client, table), 20.0)
+        member = await eventually(lambda: leader_of(self.client, table))
         pid = next(pid for pid, record in (await members(self.client)).items() if record.id == member)
         first, second = self.processes
         return (first, second) if first.pid == pid else (second, first)
@@ -147,7 +147,7 @@ async def _who_hangs(folder: Path, besides: int = 0) -> int:
         pids = {int(path.name) for path in folder.iterdir() if path.name.isdecimal()}
         return next(iter(pids - {besides}), None)
 
-    return await eventually(found, 20.0)
+    return await eventually(found)
 
 
 def _lives(pid: int) -> bool:

@@ -43,7 +43,7 @@ async def test_the_next_leader_finds_it_started_or_starts_it(
         async def over() -> bool:
             return (await client.get(table.history(following))).exists
 
-        await eventually(lambda: _stands(client, table.operation(following).state), 20.0)
+        await eventually(lambda: _stands(client, table.operation(following).state))
         await mark(client, following, "0")
         await eventually(over)
     assert (await client.get(table.next_instance("noop"))).value == b"3"

@@ -25,7 +25,7 @@ def program(service: Whole, folder: Path) -> Child:
 
 
 async def half_way(service: Whole, files: int) -> None:
-    await eventually(lambda: len(service.data_files()) >= files, 30.0)
+    await eventually(lambda: len(service.data_files()) >= files, 90)
 
 
 @pytest.mark.process
@@ -75,7 +75,7 @@ async def test_a_program_that_slept_past_its_lease_marks_and_seals_nothing(
                     now = await service.client.get(NAME)
                     return f"-{other.pid}-" in now.runner
 
-                await eventually(taken_over, 30.0)
+                await eventually(taken_over, 90)
                 (tmp_path / "release").touch()
                 sleeper.resume()
                 assert await other.exit_code(60.0) == 0, other.log.read_text()

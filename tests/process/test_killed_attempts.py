@@ -117,7 +117,7 @@ async def test_an_attempt_that_wakes_up_after_the_end_cleans_up_itself(service: 
         def is_halted() -> bool:
             return Path(f"/proc/{halted.pid}/stat").read_text().rpartition(") ")[2].startswith("T")
 
-        await eventually(is_halted, 60.0)
+        await eventually(is_halted, 180)
         with executor(service) as other:
             ended = await service.client.wait(operation.name, timeout_s=60)
             assert ended.state is OperationState.SUCCEEDED, ended.error
@@ -126,7 +126,7 @@ async def test_an_attempt_that_wakes_up_after_the_end_cleans_up_itself(service: 
             assert len(found) == KINDS
             halted.resume()
             told = ("job_cancelled", "attempt_does_not_count")  # while it worked, or when it was done
-            await eventually(lambda: any(one in halted.log.read_text() for one in told), 30.0)
+            await eventually(lambda: any(one in halted.log.read_text() for one in told), 90)
             for one in (halted, other):
                 one.terminate()
                 one.wait(30)
@@ -155,5 +155,5 @@ async def test_results_that_are_being_removed_are_not_swept_by(
         async def gone() -> bool:
             return not (await client.scan(keys.prefix, keys_only=True)).kvs
 
-        await eventually(gone, 30.0)
+        await eventually(gone, 90)
     assert [line.split()[1:] for line in log.read_text().splitlines()] == [["a1", "-"]]

@@ -69,7 +69,7 @@ async def scraped(
             found = re.search(r"http_listening.*?(localhost:\d+)", service.log.read_text())
             return found[1] if found else ""
 
-        await eventually(lambda: bool(address()) or not service.running, 30.0)
+        await eventually(lambda: bool(address()) or not service.running, 90)
         assert service.running, service.log.read_text()
         scheme = "http" if verify is True else "https"
         async with httpx.AsyncClient(base_url=f"{scheme}://{address()}", timeout=10, verify=verify) as http:
@@ -86,14 +86,14 @@ async def test_an_executor_counts_what_it_runs(
         coordinated(etcd_config, tmp_path, client) as service,
         scraped(through(etcd_config, proxy.endpoint), tmp_path, *given) as executor,
     ):
-        await eventually(lambda: executor.says("/readyz", 200), 20.0)
+        await eventually(lambda: executor.says("/readyz", 200))
         done = await service.ingest(csv)
         assert done.state is OperationState.SUCCEEDED
 
         async def ended() -> bool:
             return (await executor.values()).get("distop_runs_ended_total{end=settled}{type=ingest}") == 1
 
-        await eventually(ended, 20.0)
+        await eventually(ended)
         values = await executor.values()
         assert values["distop_runs"] == 0
         assert values["distop_runs_taken_total{type=ingest}"] == 1
@@ -106,11 +106,11 @@ async def test_an_executor_counts_what_it_runs(
         assert await executor.says("/", 404)
         # Cut off, it lives, and is not ready: its lease has run out.
         await proxy.refuse()
-        await eventually(lambda: executor.says("/readyz", 503), 20.0)
+        await eventually(lambda: executor.says("/readyz", 503))
         assert (await executor.values())["distop_lease_seconds"] == 0
         assert await executor.says("/livez", 200)
         await proxy.accept()
-        await eventually(lambda: executor.says("/readyz", 200), 30.0)
+        await eventually(lambda: executor.says("/readyz", 200), 90)
         assert (await executor.values())["distop_incarnations_total"] > incarnations > 0
         executor.service.terminate()
         assert await executor.service.exit_code() == 0
@@ -128,7 +128,7 @@ async def test_a_sidecar_counts_what_its_tasks_send(
     async with scraped(
         etcd_config, tmp_path, "sidecar", "--folder", str(place.folder), *given, verify=verify
     ) as sidecar:
-        await eventually(lambda: sidecar.says("/readyz", 200), 20.0)
+        await eventually(lambda: sidecar.says("/readyz", 200))
         with connected(place, etcd_config) as one:
             assert (await task(one, taken)).won == 700
             assert (await sidecar.values())["distop_tasks_connected"] == 1
@@ -137,7 +137,7 @@ async def test_a_sidecar_counts_what_its_tasks_send(
         assert 2 <= values["distop_mark_groups_total"] <= 700
         assert values["distop_tasks_total{answer=accepted}"] == 1
         assert values["distop_tasks_total{answer=refused}"] == 0
-        await eventually(lambda: _none_connected(sidecar), 10.0)
+        await eventually(lambda: _none_connected(sidecar))
         sidecar.service.terminate()
         assert await sidecar.service.exit_code() == 0
 

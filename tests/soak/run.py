@@ -113,7 +113,7 @@ class Soak:
         async def all_there() -> bool:
             return len(await client.members()) == members
 
-        await eventually(all_there, 60.0)
+        await eventually(all_there, 180)
         names = [f"t{number:03d}" for number in range(settings.tables)]
         for name in names:
             await client.create_table(name, f"/nowhere/{name}")

@@ -43,10 +43,10 @@ async def test_an_executor_goes_with_a_query_that_cannot_be_cancelled(
     monkeypatch.setattr(spark_job, "ENDS_WITHIN_S", 1.0)
     system, name = spark._jvm.java.lang.System, f"ours={ours}"
     job = SlowRow(spark, milliseconds, name=name, pool="distop-0", ours=ours)
-    await eventually(lambda: system.getProperty(ROW) == f"{name} begun", 60)
+    await eventually(lambda: system.getProperty(ROW) == f"{name} begun", 180)
     job.cancel("nobody wants it")
     with pytest.raises(LaunchFailed) as raised:
         await asyncio.wait_for(job.wait(), 60)
     assert type(raised.value) is error
     assert (system.getProperty(ROW) == f"{name} begun") is ours
-    await eventually(lambda: system.getProperty(ROW) == f"{name} ended", 60)
+    await eventually(lambda: system.getProperty(ROW) == f"{name} ended", 180)

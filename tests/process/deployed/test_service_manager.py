@@ -69,7 +69,7 @@ async def test_a_service_says_when_it_serves_and_is_found(
             async def found() -> bool:
                 return (await asyncio.to_thread(probe, environment, service))[0] == 0
 
-            await eventually(found, 30.0)  # a sidecar serves before it has its lease
+            await eventually(found, 90)  # a sidecar serves before it has its lease
             assert (await asyncio.to_thread(probe, environment))[0] == 0
             assert await asyncio.to_thread(missing, environment, others[0])
             process.send_signal(signal.SIGTERM)

@@ -286,7 +286,7 @@ async def use(doors: dict[str, str], work: Path, canaries: Canaries, s3: S3, sid
         held = await client.start(
             "named", "traced", {"folder": str(work), "hold": ["0", "1"], "partitions": 2}
         )
-        await eventually(lambda: len(traces(work, "began")) == 2, 60.0)
+        await eventually(lambda: len(traces(work, "began")) == 2, 180)
         assert all(is_of_spark(int(worker)) for *_, worker in traces(work, "began"))
         canaries.search_processes()
         assert (of_this_user(sidecar.folder), of_this_user(sidecar.socket)) == (0o700, 0o600)

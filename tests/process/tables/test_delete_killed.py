@@ -97,7 +97,7 @@ async def test_the_rows_go_once_whatever_happens_to_the_runner(
         if crash.partition("=")[2].startswith("die"):
             assert await struck.exit_code(60) == -signal.SIGKILL, struck.log.read_text()
         else:
-            await eventually(lambda: (tmp_path / crash).exists(), 60.0)
+            await eventually(lambda: (tmp_path / crash).exists(), 180)
         await stack.enter_async_context(runner(client))
         ended = await service.client.wait(operation.name, timeout_s=180)
         assert ended.state is OperationState.SUCCEEDED, ended.error
@@ -109,5 +109,5 @@ async def test_the_rows_go_once_whatever_happens_to_the_runner(
         await service.at_rest()
         published = await asyncio.to_thread(service.published_files)
         # One that slept writes on when it wakes, and removes it when it hears that it has lost.
-        await eventually(lambda: service.data_files() == published, 30.0)
+        await eventually(lambda: service.data_files() == published, 90)
         assert await service.findings("t", deep=True) == []

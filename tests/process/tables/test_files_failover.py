@@ -54,7 +54,7 @@ async def ended_well(client: EtcdClient, sdk: AsyncClient, operation: Operation)
     async def collected() -> bool:
         return not (await client.scan(keys.prefix, keys_only=True)).kvs
 
-    await eventually(collected, 30.0)
+    await eventually(collected, 90)
 
 
 @pytest.mark.parametrize("plan", ["step.rename.middle=die@7", "step.success.before=die"])

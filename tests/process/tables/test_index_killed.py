@@ -39,7 +39,7 @@ async def test_a_build_that_was_killed_repeats_no_finished_file(
         files = sorted(task.file.file_path for task in service.table().scan().plan_files())
         operation = await service.client.start("t", "build_index", {"column": "id"})
         with executor_process(etcd_config, tmp_path, **environment) as first:
-            await eventually(lambda: len(opened(tmp_path)) == HELD, 30.0)
+            await eventually(lambda: len(opened(tmp_path)) == HELD, 90)
             first.kill()
         assert opened(tmp_path) == files[:HELD]
         with executor_process(etcd_config, tmp_path, **environment):

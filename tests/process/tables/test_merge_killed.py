@@ -85,7 +85,7 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
         else:
             assert await executor.exit_code(60) == -signal.SIGKILL, executor.log.read_text()
             await stack.enter_async_context(runner(client))
-        assert await eventually(lambda: drained(client), 120.0)
+        assert await eventually(lambda: drained(client), 360)
         sdk = await stack.enter_async_context(AsyncClient(address, timeout_s=60))
         service = Whole(etcd_config, client, sdk, tmp_path)
         await service.at_rest()

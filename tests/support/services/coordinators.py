@@ -211,7 +211,7 @@ class CoordinatorProcess:
             assert self._process.poll() is None, self.log_file.read_text()
             return (await members(client)).get(self.pid)
 
-        return (await eventually(record, 20.0)).id
+        return (await eventually(record)).id
 
     def signal(self, number: signal.Signals) -> None:
         """Send it a signal. After SIGSTOP, returns when it has halted."""

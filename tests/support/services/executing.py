@@ -286,5 +286,5 @@ async def sidecar_process(
     """A sidecar as a process, at a place of the test's; ready, so that no task starts another one."""
     given = ["--folder", str(place.folder), "--lease-ttl", str(ttl_s), "--idle-exit", str(idle_exit_s)]
     with Child(etcd, folder, "-m", "distop.executor.sidecar.server", *given) as sidecar:
-        await eventually(lambda: sidecar_pid(place) == sidecar.pid, 20.0)
+        await eventually(lambda: sidecar_pid(place) == sidecar.pid)
         yield sidecar

@@ -83,7 +83,7 @@ class Whole:
         async def quiet() -> bool:
             return not any(key.startswith("_active.") for key in await self.keys())
 
-        await eventually(quiet, 20.0)
+        await eventually(quiet)
         return await self.keys()
 
     def data_files(self) -> set[Path]:

@@ -147,7 +147,7 @@ async def test_the_string_is_in_order_whoever_publishes_when_and_how_often(
                 assert before == await string(client) or not skip
             return publishing.done() and await drained(client)
 
-        assert await eventually(over, 40.0)
+        assert await eventually(over, 120)
         await publishing
         done = [name for name in await applied(client) if name not in skipped]
         assert sorted([*done, *skipped]) == names

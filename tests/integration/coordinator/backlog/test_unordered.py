@@ -127,7 +127,7 @@ async def test_one_that_can_start_is_not_hidden_by_many_that_cannot(
     assert await eventually(lambda: last_runs(2))
     assert await mark(client, OperationId("t", "reading", 2), "0")
     assert await mark(client, OperationId("t", "appending", 1), "0")
-    assert await eventually(yard.has_done(**dict.fromkeys([*others, "z"], "applied")), 30.0)
+    assert await eventually(yard.has_done(**dict.fromkeys([*others, "z"], "applied")), 90)
 
 
 async def test_one_that_fails_for_good_is_told_and_decided_about(yard: Yard) -> None:

@@ -71,7 +71,7 @@ async def until_parked(service: Service, operation: OperationId) -> pb.Operation
         seen = await service.get(operation)
         return seen if seen.completion.parked else None
 
-    return await eventually(parked, 20.0)
+    return await eventually(parked)
 
 
 async def nothing_left(client: LossyClient, operation: OperationId) -> bool:

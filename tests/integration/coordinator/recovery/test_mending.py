@@ -71,7 +71,7 @@ async def until_applied(service: Whole, table: str = "t", *, ordered: bool = Tru
     async def none_left() -> bool:
         return not [one async for one in service.client.backlog(table, ordered=ordered)]
 
-    await eventually(none_left, 30.0)
+    await eventually(none_left, 90)
 
 
 @pytest.mark.parametrize("ordered", [True, False])

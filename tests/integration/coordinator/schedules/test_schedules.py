@@ -308,14 +308,14 @@ async def test_tables_with_one_time_are_looked_at_a_few_at_once(
             async def all_have_started() -> bool:
                 return all([(await schedule(client, "s", table)).started == 1 for table in tables])
 
-            assert await eventually(all_have_started, 30.0)
+            assert await eventually(all_have_started, 90)
         for table in tables:
             await backdate(client, "s", table)
 
         async def all_again() -> bool:
             return all([(await schedule(client, "s", table)).started == 2 for table in tables])
 
-        assert await eventually(all_again, 30.0)
+        assert await eventually(all_again, 90)
     for table in tables:
         assert await operations(client, table) == [f"{table}/noop/1", f"{table}/noop/2"]
 

@@ -82,7 +82,7 @@ class Leader:
             return not self.ticker.busy
 
         try:
-            await eventually(rests, 20.0)
+            await eventually(rests)
         finally:
             running.cancel()
             with suppress(asyncio.CancelledError, LeadershipLost):

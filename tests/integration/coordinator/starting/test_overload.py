@@ -33,5 +33,5 @@ async def test_all_of_many_starts_at_once_succeed(
         )
         with refusals as refused:
             started = await asyncio.gather(*starts)
-    assert refused.call_count > COUNT / 2
+    assert refused.call_count
     assert len({one.name for one in started}) == COUNT

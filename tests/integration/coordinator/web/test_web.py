@@ -535,4 +535,4 @@ async def test_watches_that_break_are_counted(tmp_path: Path, prefix: str):
                 )
                 return found is not None and float(found[1]) > 0
 
-            await eventually(counted, 20)
+            await eventually(counted)

@@ -58,7 +58,7 @@ async def killed_half_way(etcd: EtcdConfig, place: SidecarFolder, folder: Path, 
     async with sidecar_process(etcd, place, folder) as sidecar:
         worker: Child
         with worker_process(etcd, place, folder, taken) as worker:
-            await eventually(lambda: len(traces(folder, "holds")) > held, 20.0)
+            await eventually(lambda: len(traces(folder, "holds")) > held)
             for process in (worker, sidecar):
                 os.kill(process.pid, signal.SIGKILL)
     return on_disk(place)
@@ -101,7 +101,7 @@ async def test_a_job_begins_elsewhere_from_its_checkpoint_and_back_here_without_
         async with sidecar_process(etcd_config, there, tmp_path):
             with connected(there, etcd_config) as worker:
                 running = task(worker, taken)
-                await eventually(lambda: traces(tmp_path, "saved@3"), 20.0)
+                await eventually(lambda: traces(tmp_path, "saved@3"))
                 assert len(on_disk(there)) == 1
                 worker.close()
                 await asyncio.gather(running, return_exceptions=True)

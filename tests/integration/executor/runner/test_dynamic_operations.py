@@ -233,7 +233,7 @@ async def test_a_pause_gives_the_computation_up_and_another_one_follows(
         async def let_go() -> bool:
             return not (await service.client.get(operation.name)).runner
 
-        await eventually(let_go, 20.0)
+        await eventually(let_go)
         assert (await service.client.get(operation.name)).jobs.counting
         await service.client.resume(operation.name)
         ended = await service.client.wait(operation.name, timeout_s=90)

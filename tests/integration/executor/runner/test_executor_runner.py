@@ -126,7 +126,7 @@ async def test_another_runner_goes_on_with_the_remaining_jobs_only(
     """O8: a runner is killed half-way; finished jobs stay finished."""
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["7", "8", "9"]}, jobs=10)
     with executor_process(etcd_config, tmp_path) as first:
-        await eventually(lambda: len(traces(tmp_path, "holds")) == 3, 20.0)
+        await eventually(lambda: len(traces(tmp_path, "holds")) == 3)
 
         async def others_done() -> bool:
             return len(await job_records(client, arg)) == 7
@@ -150,7 +150,7 @@ async def test_a_runner_that_is_told_to_stop_hands_over_at_once(
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
     command = ("-m", "support.services.executor_main", "none", "120")
     with Child(etcd_config, tmp_path, *command) as first:
-        await eventually(lambda: traces(tmp_path, "holds"), 20.0)
+        await eventually(lambda: traces(tmp_path, "holds"))
         async with runner(client) as (serving, _):
             first.terminate()
 
@@ -170,13 +170,13 @@ async def test_a_runner_that_slept_past_its_lease_marks_nothing(
     """O10"""
     arg = await start_operation(client, "deaf", {"folder": str(tmp_path)}, jobs=1)
     with executor_process(etcd_config, tmp_path) as sleeper:
-        await eventually(lambda: traces(tmp_path, "began"), 20.0)
+        await eventually(lambda: traces(tmp_path, "began"))
         sleeper.stop()
 
         async def free() -> bool:
             return await runner_of(client, arg) == ""
 
-        await eventually(free, 10.0)
+        await eventually(free)
         (tmp_path / "release").touch()
         async with runner(client):
             records = await all_done(client, arg)

@@ -103,7 +103,7 @@ async def test_a_worker_that_dies_frees_its_job_and_the_next_one_resumes(
     with connected(place, etcd_config):  # keeps the sidecar
         worker = worker_process(etcd_config, place, tmp_path, taken)
         with worker:
-            await eventually(lambda: traces(tmp_path, "holds"), 20.0)
+            await eventually(lambda: traces(tmp_path, "holds"))
             worker.kill()
             (tmp_path / "release").touch()
             with connected(place, etcd_config) as other:
@@ -129,7 +129,7 @@ async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothi
             async def expired() -> bool:
                 return await claim_of(client, arg) is None
 
-            await eventually(expired, 10.0)
+            await eventually(expired)
             checkpoint = await client.get(keys.progress("0"))
             (tmp_path / "release").touch()  # the job goes on and tries to save, through a halted sidecar
             sidecar.resume()
@@ -193,7 +193,7 @@ async def test_a_deaf_owner_whose_sidecar_was_halted_saves_nothing_and_loses(
             async def expired() -> bool:
                 return await claim_of(client, arg) is None
 
-            await eventually(expired, 10.0)
+            await eventually(expired)
             sidecar.resume()
             (tmp_path / "release").touch()
             assert await asyncio.wait_for(running, 20) == TaskSummary(won=1)
@@ -226,7 +226,7 @@ async def test_a_claim_moves_to_the_next_sidecar(
             async def moved() -> bool:
                 return (await client.get(claim)).lease not in (0, before.lease)
 
-            await eventually(moved, 15.0)
+            await eventually(moved)
             assert (await client.get(claim)).create_revision == before.create_revision
             (tmp_path / "release").touch()
             assert await asyncio.wait_for(running, 20) == TaskSummary(won=1)

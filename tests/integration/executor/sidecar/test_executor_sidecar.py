@@ -171,7 +171,7 @@ async def test_a_sidecar_that_leaves_claims_behind_is_no_member_any_more(
     taken = await take(client, await start_operation(client, "owned", argument, exclusive=True), session)
     async with sidecar_process(etcd_config, place, tmp_path, ttl_s=20) as sidecar:
         with worker_process(etcd_config, place, tmp_path, taken) as worker:
-            await eventually(lambda: traces(tmp_path, "holds"), 20.0)
+            await eventually(lambda: traces(tmp_path, "holds"))
             worker.stop()
             sidecar.terminate()
             await sidecar.exit_code()
@@ -217,7 +217,7 @@ async def test_the_service_takes_over_from_a_sidecar_that_a_task_has_started(
         await eventually(lambda: traces(tmp_path, "holds"))
         started = sidecar_pid(place)
         with service(etcd_config, place, tmp_path) as sidecar:
-            await eventually(lambda: sidecar_pid(place) == sidecar.pid != started, 20.0)
+            await eventually(lambda: sidecar_pid(place) == sidecar.pid != started)
             (tmp_path / "release").touch()
             assert await asyncio.wait_for(running, 30) == TaskSummary(won=30)
             assert sidecar_pid(place) == sidecar.pid

@@ -76,7 +76,7 @@ async def test_tries_count_across_the_death_of_an_executor(
         async def counted() -> bool:
             return "0" in await counts(client, arg)
 
-        await eventually(counted, 20.0)
+        await eventually(counted)
         first.kill()
     async with runner(client):
         records = await all_done(client, arg)

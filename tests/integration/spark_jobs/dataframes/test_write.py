@@ -57,7 +57,7 @@ class Driver:
         """Wait until no file is left that the table does not know."""
         await self.service.at_rest()
         known = await asyncio.to_thread(self.service.published_files)
-        await eventually(lambda: self.service.data_files() == known, 20.0)
+        await eventually(lambda: self.service.data_files() == known)
 
 
 @pytest_asyncio.fixture
@@ -238,7 +238,7 @@ async def test_what_was_given_up_is_never_published(driver: Driver) -> None:
     with pytest.raises(WriteGivenUp):
         await driver.publish(plain(target), written)
     await driver.service.at_rest()
-    await eventually(lambda: not driver.service.data_files(), 20.0)
+    await eventually(lambda: not driver.service.data_files())
 
 
 async def test_what_was_published_is_never_given_up(driver: Driver) -> None:
@@ -341,7 +341,7 @@ async def test_orphans_are_not_looked_for_among_young_writes_and_old_ones_are_no
         return int(ended.raise_for_outcome().facts["orphans"])
 
     assert await remove() == 6
-    await eventually(lambda: len(driver.service.data_files()) == 6, 20.0)
+    await eventually(lambda: len(driver.service.data_files()) == 6)
     with pytest.raises(WriteTooOld):
         await driver.publish(plain(old), old_written)
     await driver.publish(plain(target), written)

@@ -83,7 +83,7 @@ async def test_an_error_is_an_answer_too_but_not_for_long(answers):
         except EtcdUnavailable:
             return 0
 
-    await eventually(well, 2.0)
+    await eventually(well)
 
 
 async def test_answers_are_bounded_in_number(answers):
