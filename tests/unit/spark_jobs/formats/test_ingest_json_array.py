@@ -99,7 +99,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.dictionaries(st.text("ab{", max_size=3), values, max_size=3), max_size=6),
     st.sampled_from([None, 1]),
