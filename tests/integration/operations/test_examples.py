@@ -46,7 +46,7 @@ async def executor(service: AsyncClient, etcd_config: EtcdConfig, tmp_path: Path
         async def served() -> bool:
             return any("audit" in member.types for member in await service.members())
 
-        await eventually(served, 30.0)
+        await eventually(served, 90)
         yield started
 
 
