@@ -115,7 +115,7 @@ async def runner_of(client: EtcdClient, arg: OperationArg) -> str:
 
 
 @asynccontextmanager
-async def lease(client: EtcdClient, ttl_s: int = 5) -> AsyncIterator[LeaseSession]:
+async def lease(client: EtcdClient, ttl_s: int = LEASE_S) -> AsyncIterator[LeaseSession]:
     """A lease that is kept alive."""
     async with LeaseSession(client, ttl_s) as session:
         yield session

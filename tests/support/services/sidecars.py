@@ -36,7 +36,7 @@ def place(etcd_config: EtcdConfig) -> Iterator[SidecarFolder]:
 @pytest_asyncio.fixture
 async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
     """The lease of the runner that the test plays."""
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         yield session
 
 

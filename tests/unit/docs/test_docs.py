@@ -29,7 +29,7 @@ from support.metrics import families
 from support.repository import ROOT, product_sources
 
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 REMEDY = "correct the document"
 
 

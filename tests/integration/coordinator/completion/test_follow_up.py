@@ -172,7 +172,7 @@ async def test_what_can_be_checked_is_checked_at_the_start(sdk: AsyncClient) -> 
 async def leading(client: LossyClient) -> AsyncIterator[None]:
     """Leadership alone, over a client that can fail."""
     with ThreadPoolExecutor(1) as threads:
-        async with LeaseSession(client, 5) as session:
+        async with LeaseSession(client, 10) as session:
             member = MemberRecord(id=f"m-{session.lease_id:x}")
             await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
             completion = Completion(client, Work(Registry(PROBES), threads))

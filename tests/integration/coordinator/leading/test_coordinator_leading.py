@@ -218,7 +218,7 @@ async def leadership(
 ) -> AsyncIterator[tuple[Leadership, MemberRecord]]:
     """Leadership alone, over a client that can fail."""
     with ThreadPoolExecutor(1) as threads:
-        async with LeaseSession(client, 5) as session:
+        async with LeaseSession(client, 10) as session:
             member = MemberRecord(id=f"m-{session.lease_id:x}")
             await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
             completion = Completion(client, Work(Registry(PROBES), threads))
@@ -379,7 +379,7 @@ async def test_a_new_leader_derives_everything_from_etcd(etcd_config: EtcdConfig
     await mark_all(client, done, ["0", "1"])
     await mark(client, failed, "1", error="why")
     await mark_all(client, collecting, [str(number) for number in range(30)])
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         epoch = await campaign(client, keys, session, LeaderRecord(member="gone"))
         assert epoch is not None
         error = ErrorRecord(code="CANCELLED", message="by hand")

@@ -131,7 +131,7 @@ async def test_who_takes_an_operation_with_many_results_keeps_etcd_from_nobody(c
     operation = await begin(counting, partition_count=1600)
     keys = counting.keyspace.operation(operation)
     await mark_all(counting, operation, [str(number) for number in range(1500)])
-    async with LeaseSession(counting, 5) as session:
+    async with LeaseSession(counting, 10) as session:
         await counting.put(keys.job_counts, encode(JobCountsRecord(succeeded=1500)))
         before = counting.in_txns
         taken = await take_runner(counting, keys, RunnerRecord(member="m"), session.lease_id)

@@ -94,7 +94,7 @@ async def page(etcd: EtcdConfig, **fields: Any) -> AsyncIterator[tuple[Service, 
 @asynccontextmanager
 async def executor(client: EtcdClient, member: str, *types: str) -> AsyncIterator[LeaseSession]:
     """A member that says it serves these types."""
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         record = MemberRecord(id=member, host="h", types=list(types))
         await client.put(client.keyspace.executor(member), encode(record), lease=session.lease_id)
         yield session

@@ -82,7 +82,7 @@ async def test_a_run_of_which_only_marks_are_left_is_done_away_with(
     async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
         operation = await start(service, source, folder=str(tmp_path))
         (tmp_path / "release").touch()
-        async with LeaseSession(client, 5) as session:
+        async with LeaseSession(client, 10) as session:
             arg = await first_run(client, operation, session)
         assert (await service.client.get(operation.name)).state is OperationState.RUNNING
         async with runner(client, more=[DEALING]):
@@ -153,7 +153,7 @@ async def test_what_ends_all_executors_is_given_up(
     async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
         operation = await start(service, source)
         for _ in range(2):
-            async with LeaseSession(client, 5) as session:
+            async with LeaseSession(client, 10) as session:
                 await first_run(client, operation, session)
         async with runner(client, more=[DEALING]):
             ended = await service.client.wait(operation.name, timeout_s=90)

@@ -362,7 +362,7 @@ class Claimant:
 async def ghost_claim(client: LossyClient) -> AsyncIterator[tuple[ClaimDesk, Run]]:
     """A desk, and a claim under its lease of an attempt that has ended: a copy that was long on its way."""
     arg = await start_operation(client, exclusive=True)
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         run = (await take(client, arg, session)).run
         desk = ClaimDesk(client)
         desk.begin("tester", session)
@@ -422,7 +422,7 @@ async def test_the_end_of_a_run_is_noticed_although_its_history_was_compacted(
 ) -> None:
     """O27: compaction under a watch that lags."""
     arg = await start_operation(client)
-    async with LeaseSession(client, 5) as session, Proxy(etcd_config.endpoints[0]) as proxy:
+    async with LeaseSession(client, 10) as session, Proxy(etcd_config.endpoints[0]) as proxy:
         taken = await take(client, arg, session)
         lagging = EtcdClient(EtcdConfig(endpoints=(proxy.endpoint,), prefix=etcd_config.prefix))
         oversight, told = Oversight(lagging), Told()
@@ -441,7 +441,7 @@ async def test_the_end_of_a_run_is_noticed_although_its_history_was_compacted(
 
 async def test_whoever_comes_too_late_is_told_at_once(client: LossyClient) -> None:
     arg = await start_operation(client)
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         taken = await take(client, arg, session)
         oversight, first, second = Oversight(client), Told(), Told()
         oversight.attach(taken.run, first, known_at=taken.run.token)

@@ -289,7 +289,7 @@ async def test_a_runner_that_is_gone_cancels_its_tasks(
 ) -> None:
     """O9: ownership moves."""
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
-    async with LeaseSession(client, 5) as runner:
+    async with LeaseSession(client, 10) as runner:
         taken = await take(client, arg, runner)
         with connected(place, etcd_config) as worker:
             running = task(worker, taken)

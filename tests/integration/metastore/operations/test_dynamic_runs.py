@@ -22,7 +22,7 @@ from support.services.executing import job_records, remove_operation, set_state,
 @pytest_asyncio.fixture
 async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
     """The lease of the runner that the test plays."""
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         yield session
 
 

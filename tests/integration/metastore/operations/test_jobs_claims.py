@@ -30,14 +30,14 @@ A, B = ClaimRecord(attempt="a"), ClaimRecord(attempt="b")
 @pytest_asyncio.fixture
 async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
     """The lease of the runner that the test plays."""
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         yield session
 
 
 @pytest_asyncio.fixture
 async def sidecar(client: LossyClient) -> AsyncIterator[LeaseSession]:
     """The lease that claims are made under."""
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         yield session
 
 

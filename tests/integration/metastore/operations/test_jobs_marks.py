@@ -35,7 +35,7 @@ from support.waiting import eventually
 @pytest_asyncio.fixture
 async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
     """The lease of the runner that the test plays."""
-    async with LeaseSession(client, 5) as session:
+    async with LeaseSession(client, 10) as session:
         yield session
 
 
@@ -128,7 +128,7 @@ async def test_no_mark_of_an_earlier_run_lands(client: LossyClient, session: Lea
 
 async def test_a_mark_of_a_runner_whose_lease_ended_does_not_land(client: LossyClient) -> None:
     """O10"""
-    async with LeaseSession(client, 5) as mine:
+    async with LeaseSession(client, 10) as mine:
         _, taken = await running(client, mine)
     assert await send(client, taken.run, mark("0")) == [Outcome.GONE]
 
