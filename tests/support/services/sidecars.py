@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -18,10 +20,20 @@ from distop.executor.task.task import TaskSummary, Work, run_task
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken
+from distop.metastore.records.operation import ClaimRecord, JobRecord, OperationArg
+from distop.metastore.records.record import decode
 from distop.operations import Registry
 from support.etcd.lossy import LossyClient
-from support.services.executing import Child, place_in, short_folder
-from support.types.work_types import WORK_TYPES
+from support.services.executing import (
+    Child,
+    job_records,
+    place_in,
+    short_folder,
+    sidecar_process,
+    start_operation,
+    take,
+)
+from support.types.work_types import WORK_TYPES, traces
 
 REGISTRY = Registry(WORK_TYPES.split(","))
 
@@ -72,3 +84,68 @@ def worker_process(etcd: EtcdConfig, place: SidecarFolder, folder: Path, taken: 
     arg.write_bytes(taken.arg_value)
     given = [str(place.folder), str(arg), str(taken.run.token)]
     return Child(etcd, folder, "-m", "support.services.worker_main", *given)
+
+
+@dataclass
+class Runs:
+    """Operations whose runner the test plays."""
+
+    client: LossyClient
+    session: LeaseSession
+
+    async def take(self, type_name: str = "noop", argument: Any = None, **options: Any) -> Taken:
+        """Start an operation and become its runner."""
+        return await self.take_over(await start_operation(self.client, type_name, argument, **options))
+
+    async def take_over(self, arg: OperationArg) -> Taken:
+        """Become the runner of an operation that has none."""
+        return await take(self.client, arg, self.session)
+
+    async def records(self, taken: Taken) -> dict[str, JobRecord]:
+        return await job_records(self.client, taken.arg)
+
+
+@pytest.fixture
+def runs(client: LossyClient, session: LeaseSession) -> Runs:
+    return Runs(client, session)
+
+
+@dataclass
+class Host(Runs):
+    """A host of workers, whose jobs work in ``folder``."""
+
+    etcd: EtcdConfig
+    place: SidecarFolder
+    folder: Path
+
+    def connected(self) -> AbstractContextManager[SidecarClient]:
+        return connected(self.place, self.etcd)
+
+    def sidecar(self, **options: Any) -> AbstractAsyncContextManager[Child]:
+        return sidecar_process(self.etcd, self.place, self.folder, **options)
+
+    def worker(self, taken: Taken) -> Child:
+        return worker_process(self.etcd, self.place, self.folder, taken)
+
+    def traces(self, what: str = "") -> list[list[str]]:
+        return traces(self.folder, what)
+
+    def release(self) -> None:
+        """Let the jobs go on that hold."""
+        (self.folder / "release").touch()
+
+    async def owner(self, taken: Taken) -> str:
+        """The attempt that has claimed the first job; empty: none."""
+        kv = await self.client.get(taken.run.keys.claim("0"))
+        return decode(kv.value, ClaimRecord, kv.key).attempt if kv.exists else ""
+
+    async def is_free(self, taken: Taken) -> bool:
+        """Whether nobody has claimed the first job."""
+        return not await self.owner(taken)
+
+
+@pytest.fixture
+def host(
+    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
+) -> Host:
+    return Host(client, session, etcd_config, place, tmp_path)

@@ -22,7 +22,6 @@ from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Get, TxnResult
-from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken
 from distop.metastore.records.operation import ABORTING, ClaimRecord
 from distop.metastore.records.record import encode
@@ -30,18 +29,16 @@ from distop.operations import Registry
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy
 from support.services.executing import (
-    Child,
     all_done,
-    job_records,
     place_in,
     runner,
     set_state,
     short_folder,
     sidecar_process,
     start_operation,
-    take,
 )
-from support.services.sidecars import connected, task, worker_process
+from support.services.sidecars import Host, connected, task
+from support.services.sidecars import host as host
 from support.services.sidecars import place as place
 from support.services.sidecars import session as session
 from support.types.work_types import traces
@@ -52,16 +49,14 @@ def scratching(folder: Path, hold_at: int) -> dict[str, object]:
     return {"folder": str(folder), "steps": 4, "scratch": True, "hold_at": hold_at}
 
 
-async def killed_half_way(etcd: EtcdConfig, place: SidecarFolder, folder: Path, taken: Taken) -> list[Path]:
+async def killed_half_way(host: Host, taken: Taken) -> list[Path]:
     """Kill worker and sidecar of a host while its job holds; what is on its disk then."""
-    held = len(traces(folder, "holds"))
-    async with sidecar_process(etcd, place, folder) as sidecar:
-        worker: Child
-        with worker_process(etcd, place, folder, taken) as worker:
-            await eventually(lambda: len(traces(folder, "holds")) > held)
+    async with host.sidecar() as sidecar:
+        with host.worker(taken) as worker:
+            await eventually(lambda: host.traces("holds"))
             for process in (worker, sidecar):
                 os.kill(process.pid, signal.SIGKILL)
-    return on_disk(place)
+    return on_disk(host.place)
 
 
 def on_disk(place: SidecarFolder) -> list[Path]:
@@ -69,62 +64,55 @@ def on_disk(place: SidecarFolder) -> list[Path]:
     return sorted(place.scratch.glob("*/*/[ak]*-*"))
 
 
-async def test_a_job_is_resumed_on_its_host_with_its_scratch(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_a_job_is_resumed_on_its_host_with_its_scratch(host: Host) -> None:
     """O9, O14: worker and sidecar are killed; the next sidecar keeps the folder, the next attempt goes on
     with it, and when it is done nothing is left."""
-    arg = await start_operation(client, "owned", scratching(tmp_path, 2), exclusive=True)
-    taken = await take(client, arg, session)
-    (left,) = await killed_half_way(etcd_config, place, tmp_path, taken)
+    taken = await host.take("owned", scratching(host.folder, 2), exclusive=True)
+    (left,) = await killed_half_way(host, taken)
     assert (left / "steps").read_text() == "0\n1\n"
-    (tmp_path / "release").touch()
-    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
-        assert await sweep_scratch(client, place.scratch) == []
-        with connected(place, etcd_config) as worker:
+    host.release()
+    async with host.sidecar() as sidecar:
+        assert await sweep_scratch(host.client, host.place.scratch) == []
+        with host.connected() as worker:
             assert await asyncio.wait_for(task(worker, taken), 20) == TaskSummary(won=1)
         assert sidecar.running
-    assert (await job_records(client, arg))["0"].result == {"from": 2, "found": ["0", "1"]}
-    assert on_disk(place) == []
+    assert (await host.records(taken))["0"].result == {"from": 2, "found": ["0", "1"]}
+    assert on_disk(host.place) == []
 
 
 async def test_a_job_begins_elsewhere_from_its_checkpoint_and_back_here_without_the_old_scratch(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
+    host: Host,
 ) -> None:
     """O14: what is on the first host's disk is older than the checkpoint by then."""
-    arg = await start_operation(client, "owned", scratching(tmp_path, 2), exclusive=True)
-    taken = await take(client, arg, session)
-    assert len(await killed_half_way(etcd_config, place, tmp_path, taken)) == 1
+    taken = await host.take("owned", scratching(host.folder, 2), exclusive=True)
+    assert len(await killed_half_way(host, taken)) == 1
     with short_folder() as elsewhere:
-        there = place_in(elsewhere, etcd_config)
+        there = place_in(elsewhere, host.etcd)
         taken.arg.argument["hold_at"] = 3
-        async with sidecar_process(etcd_config, there, tmp_path):
-            with connected(there, etcd_config) as worker:
+        async with sidecar_process(host.etcd, there, host.folder):
+            with connected(there, host.etcd) as worker:
                 running = task(worker, taken)
-                await eventually(lambda: traces(tmp_path, "saved@3"))
+                await eventually(lambda: host.traces("saved@3"))
                 assert len(on_disk(there)) == 1
                 worker.close()
                 await asyncio.gather(running, return_exceptions=True)
-    assert len(on_disk(place)) == 1
-    (tmp_path / "release").touch()
-    async with sidecar_process(etcd_config, place, tmp_path):
-        with connected(place, etcd_config) as worker:
+    assert len(on_disk(host.place)) == 1
+    host.release()
+    async with host.sidecar():
+        with host.connected() as worker:
             assert await asyncio.wait_for(task(worker, taken, "c"), 20) == TaskSummary(won=1)
-    assert traces(tmp_path, "began@2")
-    assert (await job_records(client, arg))["0"].result == {"from": 3, "found": []}
-    assert on_disk(place) == []
+    assert host.traces("began@2")
+    assert (await host.records(taken))["0"].result == {"from": 3, "found": []}
+    assert on_disk(host.place) == []
 
 
-async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(host: Host) -> None:
     """O14: gone, finished, reassigned, of a dead run; kept: of this run, to be resumed, of nobody known."""
-    scratch = Scratch(place)
-    here = await start_operation(client, jobs=5, exclusive=True)
-    gone, over = await start_operation(client), await start_operation(client)
-    taken = await take(client, here, session)
-    run, keys = taken.run.token, taken.run.keys
-    await set_state(client, over, ABORTING)
+    scratch = Scratch(host.place)
+    gone, over = await start_operation(host.client), await start_operation(host.client)
+    taken = await host.take(jobs=5, exclusive=True)
+    here, run, keys = taken.arg, taken.run.token, taken.run.keys
+    await set_state(host.client, over, ABORTING)
     removed = [
         scratch.private(over.id, "0", "1-a-1"),
         scratch.private(here.id, "0", f"{run - 1}-a-1"),
@@ -132,28 +120,26 @@ async def test_scratch_that_nobody_needs_is_swept_and_the_rest_is_kept(
         scratch.kept(here.id, "2", f"{run}-a-1", 5, None),
         scratch.private(gone.id, "0", "1-a-1"),
     ]
-    await client.put(keys.job_state("1"), b"{}")
+    await host.client.put(keys.job_state("1"), b"{}")
     elsewhere = ClaimRecord(attempt="other", member="sidecar-another.example-17-ab")
-    await client.put(keys.claim("2"), encode(elsewhere))
-    await client.delete(client.keyspace.operation(gone.id).state)
+    await host.client.put(keys.claim("2"), encode(elsewhere))
+    await host.client.delete(host.client.keyspace.operation(gone.id).state)
     kept = [
         scratch.private(here.id, "0", f"{run}-a-1"),
         scratch.kept(here.id, "3", f"{run - 1}-a-1", 5, None),
     ]
-    stranger = place.scratch / "not-ours"
+    stranger = host.place.scratch / "not-ours"
     stranger.mkdir()
-    async with sidecar_process(etcd_config, place, tmp_path):
+    async with host.sidecar():
         await eventually(lambda: not any(folder.exists() for folder in removed))
     assert all(folder.exists() for folder in [*kept, stranger])
 
 
-async def test_a_job_that_ends_during_a_sweep_does_not_end_it(
-    client: LossyClient, session: LeaseSession, place: SidecarFolder
-) -> None:
+async def test_a_job_that_ends_during_a_sweep_does_not_end_it(host: Host) -> None:
     """It removes its own folder, while etcd is asked about another one."""
-    arg = await start_operation(client, jobs=3, exclusive=True)
-    run = (await take(client, arg, session)).run
-    dead = [Scratch(place).private(arg.id, name, f"{run.token - 1}-a-1") for name in ("0", "1", "2")]
+    taken = await host.take(jobs=3, exclusive=True)
+    attempt = f"{taken.run.token - 1}-a-1"
+    dead = [Scratch(host.place).private(taken.arg.id, name, attempt) for name in ("0", "1", "2")]
     first, second, third = sorted(dead)
 
     class Meanwhile(LossyClient):
@@ -161,8 +147,8 @@ async def test_a_job_that_ends_during_a_sweep_does_not_end_it(
             shutil.rmtree(second.parent, ignore_errors=True)
             return await super().read_at_once(gets, revision=revision)
 
-    other = Meanwhile(client.config)
-    assert await sweep_scratch(other, place.scratch) == [first, third]
+    other = Meanwhile(host.client.config)
+    assert await sweep_scratch(other, host.place.scratch) == [first, third]
     await other.close()
 
 

@@ -15,7 +15,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
+from distop.executor.host.sidecar_folder import take_lock
 from distop.executor.ledger.oversight import Oversight
 from distop.executor.sidecar import dial, wire
 from distop.executor.sidecar.client import SidecarClient
@@ -41,99 +41,81 @@ from support.etcd.proxy import Proxy
 from support.services.executing import (
     Child,
     all_done,
-    job_records,
     place_in,
     set_state,
     short_folder,
     sidecar_pid,
-    sidecar_process,
     start_operation,
     take,
 )
 from support.services.leases import LEASE_S
-from support.services.sidecars import connected, program, task, worker_process
+from support.services.sidecars import Host, connected, program, task
+from support.services.sidecars import host as host
 from support.services.sidecars import place as place
 from support.services.sidecars import session as session
-from support.types.work_types import files, traces
+from support.types.work_types import files
 from support.waiting import eventually
 
 
-async def test_marks_jobs_of_several_connections(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
-    operations = [await start_operation(client, jobs=200, table=f"t{n}") for n in range(3)]
-    takens = [await take(client, arg, session) for arg in operations]
-    with connected(place, etcd_config) as one, connected(place, etcd_config) as other:
+async def test_marks_jobs_of_several_connections(host: Host) -> None:
+    takens = [await host.take(jobs=200, table=f"t{n}") for n in range(3)]
+    with host.connected() as one, host.connected() as other:
         summaries = await asyncio.gather(task(one, takens[0]), task(other, takens[1]), task(one, takens[2]))
     assert [summary.won for summary in summaries] == [200, 200, 200]
-    for arg in operations:
-        assert len(await job_records(client, arg)) == 200
+    for taken in takens:
+        assert len(await host.records(taken)) == 200
 
 
-async def test_the_first_mark_wins_and_the_other_attempt_cleans_up(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_the_first_mark_wins_and_the_other_attempt_cleans_up(host: Host) -> None:
     """O11, P1: as with Spark's speculation."""
-    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config) as one, connected(place, etcd_config) as other:
+    taken = await host.take("traced", {"folder": str(host.folder), "hold": ["0"]}, jobs=1)
+    with host.connected() as one, host.connected() as other:
         both = asyncio.gather(task(one, taken, "a"), task(other, taken, "b"))
-        await eventually(lambda: len(traces(tmp_path, "holds")) == 2)
-        (tmp_path / "release").touch()
+        await eventually(lambda: len(host.traces("holds")) == 2)
+        host.release()
         summaries = await both
-    records = await job_records(client, arg)
+    records = await host.records(taken)
     assert sorted(summary.won for summary in summaries) == [0, 1]
     assert sum(summary.lost for summary in summaries) == 1
-    assert files(tmp_path) == [f"{records['0'].attempt}.out"]
+    assert files(host.folder) == [f"{records['0'].attempt}.out"]
 
 
 @pytest.mark.parametrize("characters", [1, 3 << 20])
 async def test_an_error_that_is_no_text_or_longer_than_a_frame_counts(
-    client: LossyClient,
-    session: LeaseSession,
-    etcd_config: EtcdConfig,
-    place: SidecarFolder,
-    tmp_path: Path,
-    characters: int,
-    caplog: pytest.LogCaptureFixture,
+    host: Host, characters: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("CRITICAL", "distop")  # pytest's processes cannot send each other such a name
-    argument = {"folder": str(tmp_path), "fail": {"0": 2}, "said": characters}
-    arg = await start_operation(client, "traced", argument, max_job_attempts=2, job_backoff_s=0.01)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config) as worker:
+    argument = {"folder": str(host.folder), "fail": {"0": 2}, "said": characters}
+    taken = await host.take("traced", argument, max_job_attempts=2, job_backoff_s=0.01)
+    with host.connected() as worker:
         assert await task(worker, taken) == TaskSummary(won=1, failed=1)
     keys = taken.run.keys
-    tried = (await read_tries(client, keys, (await client.scan(keys.prefix)).kvs))["0"]
+    tried = (await read_tries(host.client, keys, (await host.client.scan(keys.prefix)).kvs))["0"]
     assert tried.tries == 1
-    for said, number in ((tried.error, 1), ((await job_records(client, arg))["0"].error, 2)):
+    for said, number in ((tried.error, 1), ((await host.records(taken))["0"].error, 2)):
         assert said.startswith(rf"JOB_CRASHED: OSError: try {number}\udcff")
 
 
-async def test_one_sidecar_starts_however_many_tasks_come_first(
-    etcd_config: EtcdConfig, place: SidecarFolder
-) -> None:
+async def test_one_sidecar_starts_however_many_tasks_come_first(host: Host) -> None:
     with ThreadPoolExecutor(6) as pool:
-        clients = list(pool.map(lambda _: SidecarClient(place, etcd_config.to_env()), range(6)))
-    pid = sidecar_pid(place)
+        clients = list(pool.map(lambda _: SidecarClient(host.place, host.etcd.to_env()), range(6)))
+    pid = sidecar_pid(host.place)
     assert pid
     for client in clients:
         client.close()
     # It answers before it has said that it started.
-    started = await eventually(lambda: place.log.read_text().count("sidecar_started"))
+    started = await eventually(lambda: host.place.log.read_text().count("sidecar_started"))
     assert started == 1
-    assert place.folder.stat().st_mode & 0o077 == 0
+    assert host.place.folder.stat().st_mode & 0o077 == 0
 
 
-async def test_a_sidecar_that_tasks_started_ends_when_nobody_is_connected(
-    etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
-    async with sidecar_process(etcd_config, place, tmp_path, idle_exit_s=1.0) as sidecar:
-        with connected(place, etcd_config):
-            assert place.socket.exists()
+async def test_a_sidecar_that_tasks_started_ends_when_nobody_is_connected(host: Host) -> None:
+    async with host.sidecar(idle_exit_s=1.0) as sidecar:
+        with host.connected():
+            assert host.place.socket.exists()
         assert await sidecar.exit_code() == 0
-    assert not place.socket.exists()
-    assert not place.pid_file.exists()
+    assert not host.place.socket.exists()
+    assert not host.place.pid_file.exists()
 
 
 async def sidecars(client: LossyClient) -> list[MemberRecord]:
@@ -141,113 +123,99 @@ async def sidecars(client: LossyClient) -> list[MemberRecord]:
     return [decode(kv.value, MemberRecord, kv.key) for kv in listed.kvs]
 
 
-async def test_a_sidecar_is_a_member_and_its_successor_is_another_one(
-    client: LossyClient, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_a_sidecar_is_a_member_and_its_successor_is_another_one(host: Host) -> None:
     """O13: the key of the dead one goes with its lease, that of one that was ended at once."""
 
     async def only(pid: int) -> MemberRecord | None:
-        found = await sidecars(client)
+        found = await sidecars(host.client)
         return found[0] if [one.pid for one in found] == [pid] else None
 
-    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+    async with host.sidecar() as sidecar:
         first = await eventually(lambda: only(sidecar.pid))
         sidecar.kill()
-    async with sidecar_process(etcd_config, place, tmp_path) as sidecar:
+    async with host.sidecar() as sidecar:
         second = await eventually(lambda: only(sidecar.pid))
         sidecar.terminate()
         assert await sidecar.exit_code() == 0
-        assert await sidecars(client) == []
+        assert await sidecars(host.client) == []
     assert (first.role, first.host) == (second.role, second.host) == ("sidecar", socket.gethostname())
     assert first.id != second.id
     assert first.id.startswith("sidecar-")
 
 
-async def test_a_sidecar_that_leaves_claims_behind_is_no_member_any_more(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_a_sidecar_that_leaves_claims_behind_is_no_member_any_more(host: Host) -> None:
     """O13: although its lease lives until its successor has taken them."""
-    argument = {"folder": str(tmp_path), "steps": 2, "hold_at": 1}
-    taken = await take(client, await start_operation(client, "owned", argument, exclusive=True), session)
-    async with sidecar_process(etcd_config, place, tmp_path, ttl_s=20) as sidecar:
-        with worker_process(etcd_config, place, tmp_path, taken) as worker:
-            await eventually(lambda: traces(tmp_path, "holds"))
+    argument = {"folder": str(host.folder), "steps": 2, "hold_at": 1}
+    taken = await host.take("owned", argument, exclusive=True)
+    async with host.sidecar(ttl_s=20) as sidecar:
+        with host.worker(taken) as worker:
+            await eventually(lambda: host.traces("holds"))
             worker.stop()
             sidecar.terminate()
             await sidecar.exit_code()
-            assert await sidecars(client) == []
-            assert (await client.get(taken.run.keys.claim("0"))).exists
+            assert await sidecars(host.client) == []
+            assert (await host.client.get(taken.run.keys.claim("0"))).exists
 
 
-async def test_tasks_go_on_when_their_sidecar_is_killed(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_tasks_go_on_when_their_sidecar_is_killed(host: Host) -> None:
     """Marks without an answer are sent again to the next sidecar, which the task starts."""
-    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=300)
-    taken = await take(client, arg, session)
-    async with sidecar_process(etcd_config, place, tmp_path) as first:
-        with connected(place, etcd_config) as worker:
+    taken = await host.take("traced", {"folder": str(host.folder), "hold": ["2"]}, jobs=300)
+    async with host.sidecar() as first:
+        with host.connected() as worker:
             running = task(worker, taken)
-            await eventually(lambda: traces(tmp_path, "holds"))
+            await eventually(lambda: host.traces("holds"))
             first.stop()  # from now on marks are sent and not answered
-            (tmp_path / "release").touch()
-            await eventually(lambda: len(traces(tmp_path, "did")) > 100)
+            host.release()
+            await eventually(lambda: len(host.traces("did")) > 100)
             first.kill()
             summary = await asyncio.wait_for(running, 30)
-            assert sidecar_pid(place) not in (0, first.pid)
+            assert sidecar_pid(host.place) not in (0, first.pid)
     assert summary == TaskSummary(won=300)
-    assert len(files(tmp_path)) == 300
-    assert len(await job_records(client, arg)) == 300
+    assert len(files(host.folder)) == 300
+    assert len(await host.records(taken)) == 300
 
 
-def service(etcd: EtcdConfig, place: SidecarFolder, folder: Path) -> Child:
+def service(host: Host) -> Child:
     """``distop sidecar``, as a service manager starts it."""
-    given = ["--folder", str(place.folder), "--lease-ttl", str(LEASE_S)]
-    return Child(etcd, folder, "-m", "distop.cli.main", "sidecar", *given)
+    given = ["--folder", str(host.place.folder), "--lease-ttl", str(LEASE_S)]
+    return Child(host.etcd, host.folder, "-m", "distop.cli.main", "sidecar", *given)
 
 
-async def test_the_service_takes_over_from_a_sidecar_that_a_task_has_started(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_the_service_takes_over_from_a_sidecar_that_a_task_has_started(host: Host) -> None:
     """O13: as after the service was stopped while tasks ran. A task goes on through it."""
-    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["2"]}, jobs=30)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config) as worker:
+    taken = await host.take("traced", {"folder": str(host.folder), "hold": ["2"]}, jobs=30)
+    with host.connected() as worker:
         running = task(worker, taken)
-        await eventually(lambda: traces(tmp_path, "holds"))
-        started = sidecar_pid(place)
-        with service(etcd_config, place, tmp_path) as sidecar:
-            await eventually(lambda: sidecar_pid(place) == sidecar.pid != started)
-            (tmp_path / "release").touch()
+        await eventually(lambda: host.traces("holds"))
+        started = sidecar_pid(host.place)
+        with service(host) as sidecar:
+            await eventually(lambda: sidecar_pid(host.place) == sidecar.pid != started)
+            host.release()
             assert await asyncio.wait_for(running, 30) == TaskSummary(won=30)
-            assert sidecar_pid(place) == sidecar.pid
-            with service(etcd_config, place, tmp_path) as another:
+            assert sidecar_pid(host.place) == sidecar.pid
+            with service(host) as another:
                 assert await another.exit_code(20.0) == 0
             sidecar.terminate()
             assert await sidecar.exit_code(20.0) == 0
-    assert len(await job_records(client, arg)) == 30
+    assert len(await host.records(taken)) == 30
 
 
-async def test_a_worker_whose_sidecar_ended_between_tasks_connects_for_the_next_one(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_a_worker_whose_sidecar_ended_between_tasks_connects_for_the_next_one(host: Host) -> None:
     """It does not start another one before, and its next tasks share a connection."""
-    takens = [await take(client, await start_operation(client, jobs=3), session) for _ in range(3)]
-    async with sidecar_process(etcd_config, place, tmp_path) as first:
-        with connected(place, etcd_config) as worker:
+    takens = [await host.take(jobs=3) for _ in range(3)]
+    async with host.sidecar() as first:
+        with host.connected() as worker:
             assert await task(worker, takens[0]) == TaskSummary(won=3)
             assert readers()
             first.terminate()
             await first.exit_code()
             await eventually(lambda: not readers())
-            assert not place.socket.exists()
-            assert await asyncio.gather(task(worker, takens[1]), task(worker, takens[2])) == [
-                TaskSummary(won=3),
-                TaskSummary(won=3),
-            ]
+            assert not host.place.socket.exists()
+            rest = await asyncio.gather(*(task(worker, taken) for taken in takens[1:]))
+            assert rest == [TaskSummary(won=3)] * 2
             assert len(readers()) == 1
     for taken in takens:
-        assert len(await job_records(client, taken.arg)) == 3
+        assert len(await host.records(taken)) == 3
 
 
 def readers() -> list[threading.Thread]:
@@ -256,62 +224,55 @@ def readers() -> list[threading.Thread]:
 
 
 async def test_a_task_starts_no_sidecar_while_the_service_is_about_to_serve(
-    etcd_config: EtcdConfig, place: SidecarFolder, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(dial, "START_TIMEOUT_S", 0.5)
-    lock = take_lock(place.service_lock)
+    lock = take_lock(host.place.service_lock)
     assert lock is not None
     with pytest.raises(SidecarUnavailable):
-        SidecarClient(place, etcd_config.to_env())
-    assert not place.log.exists()
+        SidecarClient(host.place, host.etcd.to_env())
+    assert not host.place.log.exists()
     os.close(lock)
     monkeypatch.undo()
-    SidecarClient(place, etcd_config.to_env()).close()
+    SidecarClient(host.place, host.etcd.to_env()).close()
 
 
-async def test_a_sealed_operation_reaches_its_tasks_at_once(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_a_sealed_operation_reaches_its_tasks_at_once(host: Host) -> None:
     """O9, O15: by push."""
-    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=3)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config) as worker:
+    taken = await host.take("traced", {"folder": str(host.folder), "hold": ["0"]}, jobs=3)
+    with host.connected() as worker:
         running = task(worker, taken)
-        await eventually(lambda: traces(tmp_path, "holds"))
-        await set_state(client, arg, ABORTING)
+        await eventually(lambda: host.traces("holds"))
+        await set_state(host.client, taken.arg, ABORTING)
         summary = await asyncio.wait_for(running, 20)
     assert summary == TaskSummary(gone=3)
-    assert files(tmp_path) == []
+    assert files(host.folder) == []
 
 
-async def test_a_runner_that_is_gone_cancels_its_tasks(
-    client: LossyClient, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_a_runner_that_is_gone_cancels_its_tasks(host: Host) -> None:
     """O9: ownership moves."""
-    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
-    async with LeaseSession(client, 10) as runner:
-        taken = await take(client, arg, runner)
-        with connected(place, etcd_config) as worker:
+    arg = await start_operation(host.client, "traced", {"folder": str(host.folder), "hold": ["0"]}, jobs=1)
+    async with LeaseSession(host.client, 10) as runner:
+        taken = await take(host.client, arg, runner)
+        with host.connected() as worker:
             running = task(worker, taken)
-            await eventually(lambda: traces(tmp_path, "holds"))
+            await eventually(lambda: host.traces("holds"))
             await runner.close()
             assert await asyncio.wait_for(running, 20) == TaskSummary(gone=1)
 
 
-async def test_a_flood_is_not_read_faster_than_etcd_takes_it(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder
-) -> None:
+async def test_a_flood_is_not_read_faster_than_etcd_takes_it(host: Host) -> None:
     """A connection that sends without waiting for answers fills the socket, not the sidecar."""
     count = 20_000
-    taken = await take(client, await start_operation(client, jobs=count), session)
-    async with Proxy(etcd_config.endpoints[0]) as proxy:
-        through = replace(etcd_config, endpoints=(proxy.endpoint,), timeout_s=60.0)
-        stop, sidecar = asyncio.Event(), Sidecar(SidecarConfig(etcd=through, folder=place.folder))
+    taken = await host.take(jobs=count)
+    async with Proxy(host.etcd.endpoints[0]) as proxy:
+        through = replace(host.etcd, endpoints=(proxy.endpoint,), timeout_s=60.0)
+        stop, sidecar = asyncio.Event(), Sidecar(SidecarConfig(etcd=through, folder=host.place.folder))
         serving = asyncio.create_task(sidecar.serve(stop))
-        await eventually(place.socket.exists)
+        await eventually(host.place.socket.exists)
         await eventually(lambda: proxy.connections)
         proxy.hold_requests()
-        reader, writer = await asyncio.open_unix_connection(str(place.socket))
+        reader, writer = await asyncio.open_unix_connection(str(host.place.socket))
         writer.write(wire.frame(wire.Attach(1, str(taken.arg.id), taken.run.token, False)))
         for start in range(0, count, 100):
             numbers = range(start, start + 100)
@@ -328,90 +289,74 @@ async def test_a_flood_is_not_read_faster_than_etcd_takes_it(
         writer.close()
         stop.set()
         await serving
-    assert len(await job_records(client, taken.arg)) == count
+    assert len(await host.records(taken)) == count
 
 
-async def test_without_etcd_a_sidecar_serves_and_its_tasks_wait(
-    client: LossyClient, etcd_config: EtcdConfig, place: SidecarFolder
-) -> None:
-    unreachable = EtcdConfig(endpoints=("127.0.0.1:1",), prefix=etcd_config.prefix, timeout_s=0.2)
-    with connected(place, unreachable):
-        assert place.socket.exists()
+async def test_without_etcd_a_sidecar_serves_and_its_tasks_wait(host: Host) -> None:
+    unreachable = EtcdConfig(endpoints=("127.0.0.1:1",), prefix=host.etcd.prefix, timeout_s=0.2)
+    with connected(host.place, unreachable):
+        assert host.place.socket.exists()
 
 
-async def test_a_task_whose_connection_is_lost_for_good_ends(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
+async def test_a_task_whose_connection_is_lost_for_good_ends(host: Host) -> None:
     """Rather than go on with what it could never mark. Its attempt cleans up."""
-    arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["1"]}, jobs=3)
-    taken = await take(client, arg, session)
-    with connected(place, etcd_config) as worker:
+    taken = await host.take("traced", {"folder": str(host.folder), "hold": ["1"]}, jobs=3)
+    with host.connected() as worker:
         running = task(worker, taken)
-        await eventually(lambda: traces(tmp_path, "holds"))
-
-        async def first_is_marked() -> bool:
-            return "0" in await job_records(client, arg)
-
-        await eventually(first_is_marked)
+        await eventually(lambda: host.traces("holds"))
+        await eventually(lambda: host.records(taken))
         worker.close()
         with pytest.raises(SidecarUnavailable):
             await running
-    records = await job_records(client, arg)
+    records = await host.records(taken)
     assert list(records) == ["0"]
-    assert files(tmp_path) == [f"{records['0'].attempt}.out"]
+    assert files(host.folder) == [f"{records['0'].attempt}.out"]
 
 
-async def test_a_place_that_others_may_write_to_is_refused(
-    etcd_config: EtcdConfig, place: SidecarFolder
-) -> None:
-    place.folder.chmod(0o755)
-    with pytest.raises(Exception, match="not a folder of this user alone"):
-        SidecarClient(place, etcd_config.to_env())
-
-
-async def test_a_sidecar_that_cannot_start_is_reported(etcd_config: EtcdConfig, place: SidecarFolder) -> None:
-    broken = {**etcd_config.to_env(), "DISTOP_ETCD": "nonsense"}
+async def test_a_sidecar_that_cannot_start_is_reported(host: Host) -> None:
+    """Nor is one started in a folder that others may write to."""
+    broken = {**host.etcd.to_env(), "DISTOP_ETCD": "nonsense"}
     with pytest.raises(SidecarUnavailable, match="no sidecar answers"):
-        SidecarClient(place, broken)
+        SidecarClient(host.place, broken)
+    host.place.folder.chmod(0o755)
+    with pytest.raises(Exception, match="not a folder of this user alone"):
+        SidecarClient(host.place, host.etcd.to_env())
 
 
 async def test_a_sidecar_that_accepts_no_connection_is_reported(
-    etcd_config: EtcdConfig, place: SidecarFolder, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was halted, and its queue is full of those that have given up."""
     monkeypatch.setattr(dial, "SEND_TIMEOUT_S", 1)
     monkeypatch.setattr(dial, "START_TIMEOUT_S", 0.5)
-    lock = take_lock(place.serving_lock)
+    lock = take_lock(host.place.serving_lock)
     assert lock is not None
     with os.fdopen(lock), socket.socket(socket.AF_UNIX) as halted:
-        halted.bind(str(place.socket))
+        halted.bind(str(host.place.socket))
         halted.listen(0)
         with socket.socket(socket.AF_UNIX) as waiting:
-            waiting.connect(str(place.socket))
-            dialled = asyncio.to_thread(SidecarClient, place, etcd_config.to_env())
+            waiting.connect(str(host.place.socket))
+            dialled = asyncio.to_thread(SidecarClient, host.place, host.etcd.to_env())
             with pytest.raises(SidecarUnavailable, match="no sidecar answers"):
                 await asyncio.wait_for(dialled, 20)
 
 
 async def test_a_sidecar_does_not_need_the_folder_that_its_task_has_python_in(
-    etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on YARN: a container has a link to the environment, and goes with its links."""
-    link = tmp_path / "env"
+    link = host.folder / "env"
     link.symlink_to(sys.prefix)
     monkeypatch.setattr(sys, "executable", str(link / "bin" / "python"))
-    with connected(place, etcd_config):
-        assert not program(sidecar_pid(place)).startswith(str(tmp_path))
+    with host.connected():
+        assert not program(sidecar_pid(host.place)).startswith(str(host.folder))
 
 
-async def test_all_jobs_of_a_worker_process_are_marked(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
-    arg = await start_operation(client, jobs=50)
-    taken = await take(client, arg, session)
-    with worker_process(etcd_config, place, tmp_path, taken) as worker:
+async def test_all_jobs_of_a_worker_process_are_marked(host: Host) -> None:
+    taken = await host.take(jobs=50)
+    with host.worker(taken) as worker:
         assert await worker.exit_code(20.0) == 0
-    await all_done(client, arg)
+    await all_done(host.client, taken.arg)
 
 
 async def test_a_sidecar_that_a_task_starts_reads_its_password_itself(prefix: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,8 @@ HELD = "flights/noop/8"
 
 
 @pytest.fixture
-def service() -> FakeService:
+def service(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeService]:
+    """What the commands talk to."""
     fake = FakeService()
     world = fake.world
     world.tables["flights"] = pb.Table(
@@ -50,18 +52,19 @@ def service() -> FakeService:
         pb.Member(id="e1", role="executor", host="h", pid=8, types=["ingest", "noop"]),
     ]
     world.leaders = [pb.Leader(table="flights", member="c1", epoch=12)]
-    return fake
+    with serving_in_thread(fake) as address:
+        monkeypatch.setenv("DISTOP_ADDRESS", address)
+        yield fake
 
 
-@pytest.fixture
-def address(service: FakeService) -> Iterator[str]:
-    with serving_in_thread(service) as served:
-        yield served
-
-
-def run(*words: str, address: str | None = None, stdin: str | None = None, **env: str) -> Result:
-    environment = {"DISTOP_ADDRESS": address, "DISTOP_OUTPUT": None, "COLUMNS": "200"} | env
+def run(*words: str, stdin: str | None = None, **env: str) -> Result:
+    environment = {"DISTOP_OUTPUT": None, "COLUMNS": "200"} | env
     return CliRunner(env=environment).invoke(app, words, input=stdin, prog_name="distop")
+
+
+def in_json(*words: str) -> Any:
+    """What a command prints as JSON."""
+    return document(run(*words, "-o", "json"))
 
 
 def document(result: Result) -> Any:
@@ -72,27 +75,25 @@ def document(result: Result) -> Any:
 
 
 def test_both_outputs_speak_every_word() -> None:
-    from distop.cli.output.human import HumanOutput
-
     words = {name for name in vars(Output) if not name.startswith("_")}
     assert words == Output.__abstractmethods__
     for kind in (HumanOutput, JsonOutput):
         assert words <= set(vars(kind))
 
 
-def test_start_prints_the_name_and_how_to_follow(service: FakeService, address: str) -> None:
-    result = run("start", "flights", "noop", "--arg", "partitions=3", address=address)
+def test_start_prints_the_name_and_how_to_follow(service: FakeService) -> None:
+    result = run("start", "flights", "noop", "--arg", "partitions=3")
     assert result.exit_code == 0
     assert result.stdout == "flights/noop/1\n"
     assert "distop watch flights/noop/1" in result.stderr
 
 
-def test_start_passes_everything_on(service: FakeService, address: str) -> None:
+def test_start_passes_everything_on(service: FakeService) -> None:
     words = ["--arg", "partitions=3", "--arg", "p=a", "--arg", "p=b", "--object", "o", "--partition", "x"]
     words += ["--deadline", "10m", "--attempts", "5", "--request-id", "mine", "-o", "json"]
     words += ["--backoff", "1500ms", "--attempt-timeout", "1h"]
     words += ["--max-failed", "any", "--then", "audit", "--then-arg", "deep=true", "--then-object", "o"]
-    started = document(run("start", "flights", "noop", *words, address=address))
+    started = document(run("start", "flights", "noop", *words))
     assert (started["name"], started["request_id"], started["state"]) == ("flights/noop/1", "mine", "running")
     request = service.calls["start"][0]
     assert json.loads(request.argument_json) == {"partitions": 3, "p": ["a", "b"]}
@@ -102,31 +103,28 @@ def test_start_passes_everything_on(service: FakeService, address: str) -> None:
     assert request.options.job_backoff.ToMilliseconds() == 1500
     assert request.options.attempt_timeout.seconds == 3600
     assert request.options.max_failed_partitions == -1
-    assert (request.then.type, request.then.object, json.loads(request.then.argument_json)) == (
-        "audit",
-        "o",
-        {"deep": True},
-    )
+    assert (request.then.type, request.then.object) == ("audit", "o")
+    assert json.loads(request.then.argument_json) == {"deep": True}
 
 
-def test_start_takes_its_argument_from_standard_input(service: FakeService, address: str) -> None:
+def test_start_takes_its_argument_from_standard_input(service: FakeService) -> None:
     given = json.dumps({"partitions": 3, "note": "x"})
-    run("start", "flights", "noop", "--json", "-", "--arg", "note=y", address=address, stdin=given)
+    run("start", "flights", "noop", "--json", "-", "--arg", "note=y", stdin=given)
     assert json.loads(service.calls["start"][0].argument_json) == {"partitions": 3, "note": "y"}
 
 
-def test_start_and_wait(service: FakeService, address: str) -> None:
-    result = run("start", "flights", "noop", "--arg", "partitions=3", "--wait", address=address)
+def test_start_and_wait(service: FakeService) -> None:
+    result = run("start", "flights", "noop", "--arg", "partitions=3", "--wait")
     assert result.exit_code == 0
     assert "succeeded" in result.stdout
     assert "running" in result.stderr
-    ended = document(run("start", "flights", "noop", "--wait", "-o", "json", address=address))
+    ended = in_json("start", "flights", "noop", "--wait")
     jobs = {"total": 1, "succeeded": 1, "failed": 0, "counting": False}
     assert (ended["state"], ended["jobs"]) == ("succeeded", jobs)
 
 
 def test_waiting_for_what_nobody_takes_up_says_why(
-    service: FakeService, address: str, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U1: and goes on waiting."""
     monkeypatch.setattr("distop.cli.output.waiting.LOOK_EVERY_S", 0.01)
@@ -137,25 +135,25 @@ def test_waiting_for_what_nobody_takes_up_says_why(
     ends.state = pb.SUCCEEDED
     world.once_explained = [(waits.name, pb.OperationUpdate(operation=ends, revision=101))]
     world.explanation = pb.Explanation(table="flights", mood="stuck", sentence="no executor serves type noop")
-    result = run("watch", waits.name, address=address)
+    result = run("watch", waits.name)
     assert result.exit_code == 0
     assert result.stderr.count("flights: no executor serves type noop") == 1
     assert "succeeded" in result.stdout
 
 
-def test_a_failed_operation_ends_with_20(service: FakeService, address: str) -> None:
+def test_a_failed_operation_ends_with_20(service: FakeService) -> None:
     words = ["start", "flights", "noop", "--json", '{"partitions": 1, "fail": ["0"]}', "--wait"]
-    result = run(*words, address=address)
+    result = run(*words)
     assert result.exit_code == 20
     assert "error: OPERATION_FAILED: flights/noop/1 failed: job 0 was asked to fail" in result.stderr
-    result = run(*words, "-o", "json", address=address)
+    result = run(*words, "-o", "json")
     assert result.exit_code == 20
     assert json.loads(result.stdout)["state"] == "failed"
     assert json.loads(result.stderr)["error"]["details"]["cause"] == "JOB_FAILED"
 
 
 def test_ingest_makes_relative_paths_absolute(
-    service: FakeService, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run(
@@ -168,7 +166,6 @@ def test_ingest_makes_relative_paths_absolute(
         "csv",
         "--arg",
         "header=false",
-        address=address,
     )
     request = service.calls["start"][0]
     assert request.type == "ingest"
@@ -177,18 +174,18 @@ def test_ingest_makes_relative_paths_absolute(
     assert (argument["format"], argument["header"]) == ("csv", False)
 
 
-def test_options_of_ingest_are_parts_of_its_argument(service: FakeService, address: str) -> None:
+def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> None:
     options = ["--new-only", "--null-value", "NA", "--null-value", "-", "--object", "night", "--queue"]
-    run("ingest", "flights", "/a", *options, address=address)
+    run("ingest", "flights", "/a", *options)
     (request,) = service.calls["start"]
     argument = json.loads(request.argument_json)
     assert argument == {"paths": ["/a"], "new_only": True, "null_values": ["", "NA", "-"]}
     assert request.object == "night"
-    run("ingest", "flights", "/b", "--reingest", address=address)
+    run("ingest", "flights", "/b", "--reingest")
     assert json.loads(service.calls["start"][-1].argument_json) == {"paths": ["/b"], "reingest": True}
 
 
-def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService, address: str) -> None:
+def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> None:
     preview = {
         "format": "csv",
         "files": 2,
@@ -199,141 +196,135 @@ def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService, addr
     }
     service.world.preview = json.dumps(preview)
     words = ("ingest", "flights", "/a", "--dry-run")
-    assert document(run(*words, "-o", "json", address=address)) == preview
-    shown = run(*words, address=address).stdout
+    assert in_json(*words) == preview
+    shown = run(*words).stdout
     for text in ("COLUMN", "long", "7", "NULL", "warning: is the delimiter right?", "bad row: line 3"):
         assert text in shown
     assert service.calls["preview"][0].table == "flights"
     assert "start" not in service.calls
 
 
-def test_ls(service: FakeService, address: str) -> None:
+def test_ls(service: FakeService) -> None:
     for _ in range(3):
-        run("start", "flights", "noop", address=address)
-    assert [op["name"] for op in document(run("ls", "-o", "json", address=address))] == [
-        "flights/noop/1",
-        "flights/noop/2",
-        "flights/noop/3",
-    ]
-    assert len(json.loads(run("ls", "flights", "-n", "2", "-o", "json", address=address).stdout)) == 2
-    assert (
-        document(run("ls", "--state", "failed", "--state", "cancelled", "-o", "json", address=address)) == []
-    )
+        run("start", "flights", "noop")
+    assert [op["name"] for op in in_json("ls")] == [f"flights/noop/{n}" for n in (1, 2, 3)]
+    assert len(json.loads(run("ls", "flights", "-n", "2", "-o", "json").stdout)) == 2
+    assert in_json("ls", "--state", "failed", "--state", "cancelled") == []
     assert list(service.calls["list"][-1].states) == [pb.FAILED, pb.CANCELLED]
-    shown = run("ls", "-n", "2", address=address)
+    shown = run("ls", "-n", "2")
     head = shown.stdout.splitlines()[0]
     assert head.split() == ["OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "TOOK", "BY", "ERROR"]
     assert "flights/noop/2" in shown.stdout
     assert "flights/noop/3" not in shown.stdout
     assert "more items exist" in shown.stderr
-    assert "no operations" in run("ls", "other", address=address).stderr
+    assert "no operations" in run("ls", "other").stderr
     assert {call.page_size for call in service.calls["list"]} == {3, 101}
 
 
-def test_show(service: FakeService, address: str) -> None:
-    run("start", "flights", "noop", address=address)
-    shown = document(run("show", "flights/noop/1", "-o", "json", address=address))
+def test_show(service: FakeService) -> None:
+    run("start", "flights", "noop")
+    shown = in_json("show", "flights/noop/1")
     assert shown["started_at"] == "2023-11-14T22:13:20Z"
     assert shown["finished_at"] is None
-    assert "flights/noop/1" in run("show", "flights/noop/1", address=address).stdout
+    assert "flights/noop/1" in run("show", "flights/noop/1").stdout
 
 
-def test_watch(service: FakeService, address: str) -> None:
-    run("start", "flights", "noop", "--arg", "partitions=2", address=address)
-    result = run("watch", "flights/noop/1", "-o", "json", address=address)
+def test_watch(service: FakeService) -> None:
+    run("start", "flights", "noop", "--arg", "partitions=2")
+    result = run("watch", "flights/noop/1", "-o", "json")
     updates = [json.loads(line) for line in result.stdout.splitlines()]
     assert [update["operation"]["state"] for update in updates] == ["running", "succeeded"]
     assert [job["partition"] for job in updates[1]["jobs"]] == ["0", "1"]
-    assert "succeeded" in run("watch", "flights/noop/1", address=address).stdout
+    assert "succeeded" in run("watch", "flights/noop/1").stdout
 
 
-def test_cancel(service: FakeService, address: str) -> None:
+def test_cancel(service: FakeService) -> None:
     service.world.add(RUNNING)
-    asked = document(run("cancel", RUNNING.name, "--reason", "why", "-o", "json", address=address))
+    asked = in_json("cancel", RUNNING.name, "--reason", "why")
     assert asked["cancel_requested"]
     assert service.calls["cancel"][0].reason == "why"
-    assert run("cancel", RUNNING.name, "--wait", address=address).exit_code == 0
-    watched = run("watch", RUNNING.name, "-o", "json", address=address)
+    assert run("cancel", RUNNING.name, "--wait").exit_code == 0
+    watched = run("watch", RUNNING.name, "-o", "json")
     assert watched.exit_code == 21
     assert json.loads(watched.stderr)["error"]["code"] == "CANCELLED"
 
 
-def test_cancel_of_what_is_over_tells_the_truth(service: FakeService, address: str) -> None:
+def test_cancel_of_what_is_over_tells_the_truth(service: FakeService) -> None:
     """O19"""
     service.world.add(pb.Operation(name="flights/noop/9", state=pb.SUCCEEDED))
-    result = run("cancel", "flights/noop/9", "--wait", address=address)
+    result = run("cancel", "flights/noop/9", "--wait")
     assert result.exit_code == Kind.PRECONDITION.exit_code
     assert "was not cancelled: it had already succeeded" in result.stderr
 
 
-def test_pause_and_resume_of_an_operation_and_of_a_table(service: FakeService, address: str) -> None:
+def test_pause_and_resume_of_an_operation_and_of_a_table(service: FakeService) -> None:
     """O21: what has a number at its end is an operation, unless it is said to be a table."""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
     service.world.tables["a/b/1"] = pb.Table(name="a/b/1")
-    seen = run("pause", HELD, "--reason", "new disks", address=address)
+    seen = run("pause", HELD, "--reason", "new disks")
     assert seen.exit_code == 0, seen.output
     assert "running (paused)" in seen.stdout
     assert ": new disks" in seen.stdout
-    assert "running (paused)" in run("ls", address=address).stdout
-    shown = document(run("show", HELD, "-o", "json", address=address))
+    assert "running (paused)" in run("ls").stdout
+    shown = in_json("show", HELD)
     assert (shown["pause"]["reason"], shown["pause"]["scope"]) == ("new disks", "operation")
-    assert document(run("resume", HELD, "-o", "json", address=address))["pause"] is None
-    assert ": later" in run("pause", "flights", "--reason", "later", address=address).stdout
-    assert "paused" in run("tables", address=address).stdout
-    assert document(run("resume", "flights", "-o", "json", address=address))["pause"] is None
-    assert run("pause", "a/b/1", "--table", address=address).exit_code == 0
+    assert in_json("resume", HELD)["pause"] is None
+    assert ": later" in run("pause", "flights", "--reason", "later").stdout
+    assert "paused" in run("tables").stdout
+    assert in_json("resume", "flights")["pause"] is None
+    assert run("pause", "a/b/1", "--table").exit_code == 0
     assert [call.name for call in service.calls["pause_table"]] == ["flights", "a/b/1"]
 
 
-def test_drain(service: FakeService, address: str) -> None:
+def test_drain(service: FakeService) -> None:
     """O21"""
-    assert "coordinator (draining)" in run("drain", "c1", "--reason", "new host", address=address).stdout
+    assert "coordinator (draining)" in run("drain", "c1", "--reason", "new host").stdout
     assert service.calls["drain"][0].reason == "new host"
-    told = document(run("drain", "c1", "--undo", "-o", "json", address=address))
+    told = in_json("drain", "c1", "--undo")
     assert [member["draining"] for member in told] == [False, False]
 
 
 @pytest.mark.parametrize(("skippable", "offered"), [(False, "retry|abort"), (True, "retry|skip|abort")])
 def test_of_what_is_parked_only_decisions_that_count_are_offered(
-    service: FakeService, address: str, skippable: bool, offered: str
+    service: FakeService, skippable: bool, offered: str
 ) -> None:
     """C10, U1: by who shows it, and by who waits for it."""
     completion = pb.Completion(attempts=5, parked=True, skippable=skippable)
     service.world.add(pb.Operation(name=HELD, table="flights", state=pb.COMMITTING, completion=completion))
-    assert f"distop resolve {HELD} {offered})" in run("show", HELD, address=address).stdout
-    watched = run("watch", HELD, address=address)
+    assert f"distop resolve {HELD} {offered})" in run("show", HELD).stdout
+    watched = run("watch", HELD)
     assert watched.exit_code == 23
     assert watched.stderr.endswith(f"distop resolve {HELD} {offered}\n")
 
 
-def test_show_names_the_partitions_that_failed(service: FakeService, address: str) -> None:
+def test_show_names_the_partitions_that_failed(service: FakeService) -> None:
     """C17"""
     done = pb.Operation(name=HELD, table="flights", type="noop", state=pb.SUCCEEDED)
     done.jobs.failed = 30
     broken = {f"p{index:02}": "BAD_ROW: line 7" for index in range(30)}
     done.facts_json = json.dumps({"failedPartitions": broken})
     service.world.add(done)
-    shown = run("show", HELD, address=address).stdout
+    shown = run("show", HELD).stdout
     assert "p00: BAD_ROW: line 7" in shown
     assert "and 10 more" in shown
     assert "failedPartitions" not in shown
-    told = document(run("show", HELD, "-o", "json", address=address))
+    told = in_json("show", HELD)
     assert len(told["facts"]["failedPartitions"]) == 30
 
 
-def test_show_has_a_line_for_each_broken_rule(service: FakeService, address: str) -> None:
+def test_show_has_a_line_for_each_broken_rule(service: FakeService) -> None:
     """P12"""
     failed = pb.Operation(name=HELD, table="flights", type="validate", state=pb.FAILED)
     many: Any = {"rule": "not_null(id)", "rows": 1200, "partitions": 9, "most": {"m=1": 700, "m=2": 200}}
     one: Any = {"rule": "check(a > 0)", "rows": 1, "partitions": 1, "most": {"m=1": 1}, "sample": '{"a":-1}'}
     failed.facts_json = json.dumps({"violations": [many, one], "violatedRules": 4})
     service.world.add(failed)
-    shown = run("show", HELD, address=address).stdout
+    shown = run("show", HELD).stdout
     assert "not_null(id): 1,200 rows (m=1: 700, m=2: 200, ...)" in shown
     assert 'check(a > 0): 1 row (m=1: 1), such as {"a":-1}' in shown
     assert "and 2 more rules" in shown
     assert "violations" not in shown
-    told = document(run("show", HELD, "-o", "json", address=address))
+    told = in_json("show", HELD)
     assert [rule["rows"] for rule in told["facts"]["violations"]] == [1200, 1]
 
 
@@ -347,46 +338,38 @@ def test_show_has_a_line_for_each_broken_rule(service: FakeService, address: str
         [{"rule": "r", "rows": 1, "partitions": 1, "most": {"m": [2]}}],
     ],
 )
-def test_facts_of_any_shape_are_shown(service: FakeService, address: str, odd: Any) -> None:
+def test_facts_of_any_shape_are_shown(service: FakeService, odd: Any) -> None:
     """A type may give its facts the names of distop's own."""
     names = "failedPartitions", "rows", "series", "violatedRules", "violations"
     done = pb.Operation(name=HELD, table="flights", type="mine", state=pb.SUCCEEDED)
     done.facts_json = json.dumps(dict.fromkeys(names, odd))
     service.world.add(done)
-    shown = run("show", HELD, address=address)
+    shown = run("show", HELD)
     assert shown.exit_code == 0
     for name in names:
         assert name in shown.stdout or (name == "failedPartitions" and isinstance(odd, dict))
-    assert run("ls", address=address).exit_code == 0
+    assert run("ls").exit_code == 0
 
 
-def test_drop(service: FakeService, address: str) -> None:
+def test_drop(service: FakeService) -> None:
     """A lost reply is answered by the table that is gone; of one that never was, it is an error."""
     service.lose_replies = 1
-    dropped = run("tables", "drop", "flights", "--reason", "old", address=address)
+    dropped = run("tables", "drop", "flights", "--reason", "old")
     assert dropped.exit_code == 0, dropped.output
     assert "dropped flights; its files stay" in dropped.stderr
     assert [(call.purge, call.reason) for call in service.calls["drop_table"]] == [(False, "old")] * 2
-    assert run("tables", "drop", "flights", address=address).exit_code == 3
+    assert run("tables", "drop", "flights").exit_code == 3
 
 
-def test_alter(service: FakeService, address: str) -> None:
+def test_alter(service: FakeService) -> None:
     """All that is asked for is one call; a lost reply is asked for again under the same id."""
-    run("tables", "create", "t", "--location", "/data/t", address=address)
+    run("tables", "create", "t", "--location", "/data/t")
     service.lose_replies = 1
-    words = [
-        "--add",
-        "fare: decimal(9,2), note: string",
-        "--rename",
-        "a=b",
-        "--drop",
-        "c",
-        "--widen",
-        "d: long",
-    ]
+    words = ["--add", "fare: decimal(9,2), note: string", "--rename", "a=b", "--drop", "c"]
+    words += ["--widen", "d: long"]
     words += ["--optional", "e", "--doc", "e=what=is", "--move", "f", "--move", "g=h", "--reason", "old"]
     words += ["--partition-by", "bucket(4, a)", "--property", "k=1", "--unset", "l", "--checks", "none"]
-    altered = run("tables", "alter", "t", *words, address=address)
+    altered = run("tables", "alter", "t", *words)
     assert altered.exit_code == 0, altered.output
     first, again = service.calls["alter_table"]
     assert first == again
@@ -408,151 +391,140 @@ def test_alter(service: FakeService, address: str) -> None:
     ]
 
 
-def test_the_audit_trail_is_exported_a_line_for_each_entry(service: FakeService, address: str) -> None:
+def test_the_audit_trail_is_exported_a_line_for_each_entry(service: FakeService) -> None:
     """S6: a stream that breaks is resumed where it was."""
     for number in range(3):
         entry = pb.AuditEntry(
             id=str(number), action="pause", target="t", by="ana", outcome="done", cursor="7.x"
         )
         service.world.audit.append(entry)
-    told = run("audit", "--follow", "--after", "1", "-o", "json", address=address)
+    told = run("audit", "--follow", "--after", "1", "-o", "json")
     lines = [json.loads(line) for line in told.stdout.splitlines()]
     assert [line["id"] for line in lines] == ["0", "1", "2"]
     assert lines[0]["cursor"] == "7.x"
     assert "that was all" in told.stderr
     assert [call.after for call in service.calls["follow_audit"]] == ["1", "9"]
-    shown = run("audit", "t", "--follow", address=address)
+    shown = run("audit", "t", "--follow")
     assert "ana done pause t" in shown.stdout
-    assert run("audit", "--after", "1", address=address).exit_code == 2
+    assert run("audit", "--after", "1").exit_code == 2
 
 
-def test_audit(service: FakeService, address: str) -> None:
+def test_audit(service: FakeService) -> None:
     """U2"""
     service.world.add(pb.Operation(name=HELD, table="flights", type="noop", instance=8, state=pb.RUNNING))
-    assert "nothing yet" in run("audit", address=address).stderr
+    assert "nothing yet" in run("audit").stderr
     for reason in ("one", "two"):
-        run("pause", HELD, "--reason", reason, address=address)
-    told = document(run("audit", "flights", "-o", "json", address=address))
-    assert [(entry["action"], entry["target"], entry["reason"]) for entry in told] == [
-        ("pause", HELD, "two"),
-        ("pause", HELD, "one"),
-    ]
-    cut = run("audit", "flights", "-n", "1", address=address)
+        run("pause", HELD, "--reason", reason)
+    told = in_json("audit", "flights")
+    pauses = [(entry["action"], entry["target"], entry["reason"]) for entry in told]
+    assert pauses == [("pause", HELD, reason) for reason in ("two", "one")]
+    cut = run("audit", "flights", "-n", "1")
     assert "two" in cut.stdout
     assert "one" not in cut.stdout
     assert "more items exist" in cut.stderr
 
 
-def test_tables(service: FakeService, address: str) -> None:
+def test_tables(service: FakeService) -> None:
     words = ["tables", "create", "t", "--location", "/data/t", "--schema", "a: long, b: decimal(9,2)"]
     words += ["--partition-by", "bucket(4, a)", "--partition-by", "b", "--property", "k=1", "-o", "json"]
     words += ["--checks", '{"rules": ["a > 0"]}']
-    made = document(run(*words, address=address))
+    made = document(run(*words))
     assert made["options"] == {
         "schema": ["a: long", "b: decimal(9,2)"],
         "partitionBy": ["bucket(4, a)", "b"],
         "properties": {"k": "1"},
         "checks": {"rules": ["a > 0"]},
     }
-    shown = document(run("tables", "show", "t", "-o", "json", address=address))
+    shown = in_json("tables", "show", "t")
     assert shown | {"content": None} == made
     for words in (["tables"], ["tables", "ls"]):
-        listed = document(run(*words, "-o", "json", address=address))
+        listed = in_json(*words)
         assert [table["name"] for table in listed] == ["flights", "t"]
         assert listed[0]["snapshot_id"] == str(2**62)
-        assert "file:///data" in run(*words, address=address).stdout
-    assert "bucket(4, a)" in run("tables", "show", "t", address=address).stdout
+        assert "file:///data" in run(*words).stdout
+    assert "bucket(4, a)" in run("tables", "show", "t").stdout
 
 
-def test_what_a_table_holds_and_its_snapshots(service: FakeService, address: str) -> None:
+def test_what_a_table_holds_and_its_snapshots(service: FakeService) -> None:
     content = service.world.contents["flights"] = pb.TableContent(rows=1200, bytes=3 << 20, files=4)
     content.columns.add(name="id", type="long", required=True)
     content.loaded_by, content.loaded_rows = "flights/ingest/7", 900
-    shown = run("tables", "show", "flights", address=address).stdout
+    shown = run("tables", "show", "flights").stdout
     for text in ("id: long not null", "1,200", "3.0 MiB in 4 files", "900 rows, by flights/ingest/7"):
         assert text in shown
     service.world.snapshots = [
         pb.Snapshot(snapshot_id=2**62, change="append", rows=3, added_rows=1, refs=["audit"]),
         pb.Snapshot(snapshot_id=7, change="append", operation="flights/ingest/7", in_history=True),
     ]
-    listed = document(run("tables", "snapshots", "flights", "-o", "json", address=address))
+    listed = in_json("tables", "snapshots", "flights")
     assert [(one["snapshot_id"], one["rows"]) for one in listed] == [(str(2**62), 3), ("7", None)]
-    shown = run("tables", "snapshots", "flights", address=address).stdout
+    shown = run("tables", "snapshots", "flights").stdout
     assert f"{2**62}" in shown
     assert "another program" in shown
     assert "not in the history, audit" in shown
 
 
-def test_rollback_sends_the_id_as_it_was_given(service: FakeService, address: str) -> None:
-    run("rollback", "flights", "4216351713844670481", "--watermarks", "keep", address=address)
-    run("start", "flights", "rollback", "--arg", "snapshot=4216351713844670481", address=address)
+def test_rollback_sends_the_id_as_it_was_given(service: FakeService) -> None:
+    run("rollback", "flights", "4216351713844670481", "--watermarks", "keep")
+    run("start", "flights", "rollback", "--arg", "snapshot=4216351713844670481")
     given = [json.loads(call.argument_json)["snapshot"] for call in service.calls["start"]]
     assert given == ["4216351713844670481", 4216351713844670481]
 
 
-def test_options_stand_for_the_argument(service: FakeService, address: str) -> None:
+def test_options_stand_for_the_argument(service: FakeService) -> None:
     """What matters of ingest, validate and build_index needs no --arg."""
-    run("ingest", "t", "s3://b/f", "--filter", "id > 7", "--on-bad-rows", "quarantine", address=address)
-    run("build-index", "t", "dest", "--full", address=address)
+    run("ingest", "t", "s3://b/f", "--filter", "id > 7", "--on-bad-rows", "quarantine")
+    run("build-index", "t", "dest", "--full")
     run(
         *("validate", "t", "--rule", "miles > 0", "--rule", '{"column": "miles", "type": "int"}'),
         *("--not-null", "day", "--unique", "day,origin", "--branch", "staging", "--publish"),
         *("--partition", "day=1"),
-        address=address,
     )
+    rules = ["miles > 0", {"column": "miles", "type": "int"}, {"not_null": "day"}]
+    rules.append({"unique": ["day", "origin"]})
     calls = service.calls["start"]
     assert [(call.type, json.loads(call.argument_json), list(call.partitions)) for call in calls] == [
         ("ingest", {"on_bad_rows": "quarantine", "filter": "id > 7", "paths": ["s3://b/f"]}, []),
         ("build_index", {"column": "dest", "full": True}, []),
         (
             "validate",
-            {
-                "rules": [
-                    "miles > 0",
-                    {"column": "miles", "type": "int"},
-                    {"not_null": "day"},
-                    {"unique": ["day", "origin"]},
-                ],
-                "branch": "staging",
-                "publish": True,
-            },
+            {"rules": rules, "branch": "staging", "publish": True},
             ["day=1"],
         ),
     ]
 
 
-def test_a_name_that_is_nearly_right_is_told(service: FakeService, address: str) -> None:
-    assert "hint: did you mean flights?" in run("tables", "show", "flihgts", address=address).stderr
+def test_a_name_that_is_nearly_right_is_told(service: FakeService) -> None:
+    assert "hint: did you mean flights?" in run("tables", "show", "flihgts").stderr
     service.world.add(RUNNING)
     shown = []
     for name in ("flight/noop/9", "flights/nop/9", "flights/noop/8"):
         service.refuse = [OperationNotFound("it does not exist", details={"operation": name})]
-        shown.append(run("show", name, address=address).stderr)
+        shown.append(run("show", name).stderr)
     assert "did you mean flights/noop/9?" in shown[0]
     assert "did you mean flights/noop/9?" in shown[1]
     assert "did you mean" not in shown[2]
 
 
-def test_a_shell_completes_names(service: FakeService, address: str) -> None:
+def test_a_shell_completes_names(service: FakeService) -> None:
     service.world.add(RUNNING)
     service.world.tables["planes"] = pb.Table(name="planes")
 
-    def completed(*words: str, at: str) -> list[str]:
+    def completed(*words: str, **env: str) -> list[str]:
         line = " ".join(("distop", *words))
-        env = {"_DISTOP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
-        result = run(address=at, **env)
-        return result.stdout.split()
+        env |= {"_DISTOP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words))}
+        return run(**env).stdout.split()
 
-    assert completed("tables", "show", "fl", at=address) == ["flights"]
-    assert completed("why", "", at=address) == ["flights", "planes"]
-    assert completed("show", "fl", at=address) == ["flights/"]
-    assert completed("watch", "flights/", at=address) == ["flights/noop/9"]
-    assert completed("why", "", at=f"127.0.0.1:{free_port()}") == []
+    assert completed("tables", "show", "fl") == ["flights"]
+    assert completed("why", "") == ["flights", "planes"]
+    assert completed("show", "fl") == ["flights/"]
+    assert completed("watch", "flights/") == ["flights/noop/9"]
+    assert completed("why", "", DISTOP_ADDRESS=f"127.0.0.1:{free_port()}") == []
 
 
-def test_what_a_scheduler_asks_for_has_exit_codes_of_its_own(service: FakeService, address: str) -> None:
+def test_what_a_scheduler_asks_for_has_exit_codes_of_its_own(service: FakeService) -> None:
     service.refuse = [AlreadyIngested(), TablePaused(), PreconditionFailed()]
-    codes = [run("start", "flights", "noop", address=address).exit_code for _ in range(3)]
+    codes = [run("start", "flights", "noop").exit_code for _ in range(3)]
     assert codes == [24, 25, 5]
 
 
@@ -578,7 +550,7 @@ def test_a_list_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> No
     assert "not shown: BY" in seen.err
 
 
-def test_looking_after_a_table_takes_options(service: FakeService, address: str) -> None:
+def test_looking_after_a_table_takes_options(service: FakeService) -> None:
     for words in (
         "compact flights --partition kind=a --min-files 2 --sort-by dest --sort-by miles",
         "compact flights",
@@ -586,7 +558,7 @@ def test_looking_after_a_table_takes_options(service: FakeService, address: str)
         "remove-orphans flights",
         "remove-orphans flights --no-dry-run --older-than 7d",
     ):
-        assert run(*words.split(), address=address).exit_code == 0
+        assert run(*words.split()).exit_code == 0
     calls = service.calls["start"]
     assert [(call.type, json.loads(call.argument_json or "{}")) for call in calls] == [
         ("compact", {"sort_by": ["dest", "miles"], "min_files": 2}),
@@ -598,35 +570,32 @@ def test_looking_after_a_table_takes_options(service: FakeService, address: str)
     assert list(calls[0].partitions) == ["kind=a"]
 
 
-def test_indexes_of_a_table(service: FakeService, address: str) -> None:
+def test_indexes_of_a_table(service: FakeService) -> None:
     service.world.indexes = [
         pb.Index(column="tailnum", snapshot_id=2**62, commits_behind=2, files=1200, left_out=1),
         pb.Index(column="origin", commits_behind=0),
         pb.Index(column="dest"),
     ]
-    shown = run("tables", "show", "flights", address=address).stdout
+    shown = run("tables", "show", "flights").stdout
     assert f"tailnum: snapshot {2**62}, 2 behind, 1,200 files, 1 left out" in shown
     assert "up to date" in shown
     assert "unknown" in shown
-    told = document(run("tables", "show", "flights", "-o", "json", address=address))["indexes"]
-    assert [(one["column"], one["commits_behind"]) for one in told] == [
-        ("tailnum", 2),
-        ("origin", 0),
-        ("dest", None),
-    ]
+    told = in_json("tables", "show", "flights")["indexes"]
+    behind = {one["column"]: one["commits_behind"] for one in told}
+    assert behind == {"tailnum": 2, "origin": 0, "dest": None}
 
 
-def test_watermarks_and_members(service: FakeService, address: str) -> None:
-    assert document(run("watermarks", "flights", "-o", "json", address=address)) == {"s": {"1": "x"}}
-    assert run("watermarks", "flights", address=address).stdout.split() == [
+def test_watermarks_and_members(service: FakeService) -> None:
+    assert in_json("watermarks", "flights") == {"s": {"1": "x"}}
+    assert run("watermarks", "flights").stdout.split() == [
         "SOURCE", "PARTITION", "WATERMARK", "s", "1", "x",
     ]  # fmt: skip
-    members = document(run("members", "-o", "json", address=address))
+    members = in_json("members")
     assert [(member["id"], member["leads"]) for member in members] == [("c1", ["flights"]), ("e1", [])]
-    assert "ingest, noop" in run("members", address=address).stdout
-    versions = document(run("version", "-o", "json", address=address))
+    assert "ingest, noop" in run("members").stdout
+    versions = in_json("version")
     assert versions == {"distop": own_version(), "members": {"c1": "not said", "e1": "not said"}}
-    assert own_version() in run("version", address=address).stdout
+    assert own_version() in run("version").stdout
 
 
 @pytest.mark.parametrize(
@@ -638,15 +607,15 @@ def test_watermarks_and_members(service: FakeService, address: str) -> None:
     ],
 )
 def test_an_error_is_told_in_two_lines_with_its_exit_code(
-    service: FakeService, address: str, error: DistopError, code: int
+    service: FakeService, error: DistopError, code: int
 ) -> None:
     """U3"""
     service.refuse = [error, error]
-    result = run("start", "flights", "noop", address=address)
+    result = run("start", "flights", "noop")
     assert result.exit_code == code
     assert result.stdout == ""
     assert result.stderr == f"error: {error.code}: {error.message}\nhint: {error.hint}\n"
-    result = run("start", "flights", "noop", "-o", "json", address=address)
+    result = run("start", "flights", "noop", "-o", "json")
     assert result.exit_code == code
     assert result.stdout == ""
     assert json.loads(result.stderr)["error"] == {
@@ -659,10 +628,10 @@ def test_an_error_is_told_in_two_lines_with_its_exit_code(
     }
 
 
-def test_an_outage_is_told_within_the_timeout(service: FakeService, address: str) -> None:
+def test_an_outage_is_told_within_the_timeout(service: FakeService) -> None:
     """U4"""
     service.refuse = [EtcdUnavailable() for _ in range(1000)]
-    result = run("ls", "--timeout", "3", address=address)
+    result = run("ls", "--timeout", "3")
     assert result.exit_code == 8
     assert "ETCD_UNAVAILABLE" in result.stderr
 
@@ -675,12 +644,12 @@ def test_nobody_there() -> None:
     assert "Connection refused" in result.stderr
 
 
-def test_options_before_and_behind_the_command(service: FakeService, address: str) -> None:
-    wrong = f"127.0.0.1:{free_port()}"
+def test_options_before_and_behind_the_command(service: FakeService) -> None:
+    address, wrong = os.environ["DISTOP_ADDRESS"], f"127.0.0.1:{free_port()}"
     assert document(run("-a", address, "-o", "json", "ls")) == []
-    assert document(run("-a", wrong, "-o", "table", "ls", "-a", address, "-o", "json")) == []
-    assert document(run("ls", address=address, DISTOP_OUTPUT="json")) == []
-    assert document(run("tables", "-o", "json", "ls", "-o", "json", address=address))
+    assert in_json("-a", wrong, "-o", "table", "ls", "-a", address) == []
+    assert document(run("ls", DISTOP_OUTPUT="json")) == []
+    assert in_json("tables", "-o", "json", "ls")
 
 
 @pytest.mark.parametrize(
@@ -718,34 +687,30 @@ def test_a_mistyped_command_is_guessed() -> None:
     assert "Did you mean 'watch'?" in run("wath").stderr
 
 
-def test_a_defect_shows_its_traceback(
-    service: FakeService, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_defect_shows_its_traceback(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 
     monkeypatch.setattr("distop.client.Client.members", broken)
-    result = run("members", address=address)
+    result = run("members")
     assert result.exit_code == 13
     assert "Traceback" in result.stderr
     assert "error: INTERNAL: ZeroDivisionError: oh" in result.stderr
-    assert (
-        "ZeroDivisionError"
-        in json.loads(run("members", "-o", "json", address=address).stderr)["error"]["message"]
-    )
+    told = json.loads(run("members", "-o", "json").stderr)
+    assert "ZeroDivisionError" in told["error"]["message"]
 
 
-def test_names_cannot_steer_the_terminal(service: FakeService, address: str) -> None:
+def test_names_cannot_steer_the_terminal(service: FakeService) -> None:
     """O29"""
     service.world.tables["flights"].name = "a\x1b]0;title\x07[red]b\nc"
-    shown = run("tables", "ls", address=address).stdout
+    shown = run("tables", "ls").stdout
     assert "a\\x1b]0;title\\x07[red]b\\nc" in shown
     assert "\x1b" not in shown
 
 
 def test_version() -> None:
     assert run("--version").stdout.startswith("distop ")
-    assert set(document(run("--version", "-o", "json"))) == {"version"}
+    assert set(in_json("--version")) == {"version"}
 
 
 def test_help_lists_the_exit_codes() -> None:
@@ -756,8 +721,8 @@ def test_help_lists_the_exit_codes() -> None:
 
 
 @pytest.mark.parametrize("more", [["--anyway"], ["--published", "a"], ["--look-in", "/b"]])
-def test_what_belongs_to_a_restore_is_not_passed_over(address: str, more: list[str]) -> None:
+def test_what_belongs_to_a_restore_is_not_passed_over(service: FakeService, more: list[str]) -> None:
     """U3"""
-    result = run("doctor", *more, address=address)
+    result = run("doctor", *more)
     assert result.exit_code != 0
     assert "belong to --after-restore" in result.output
