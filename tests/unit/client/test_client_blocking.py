@@ -25,6 +25,12 @@ def service() -> Iterator[tuple[FakeService, str]]:
         yield fake, address
 
 
+@pytest.fixture
+def client(service: tuple[FakeService, str]) -> Iterator[Client]:
+    with Client(service[1]) as client:
+        yield client
+
+
 def test_every_method_of_the_asynchronous_client_is_there() -> None:
     def methods(kind: type) -> set[str]:
         known = {name for one in kind.__mro__[:-1] for name in vars(one)}
@@ -47,14 +53,12 @@ def test_calls_and_iterations(service: tuple[FakeService, str]) -> None:
             client.get("flights/noop/9")
 
 
-def test_an_iteration_can_be_left(service: tuple[FakeService, str]) -> None:
-    _, address = service
-    with Client(address) as client:
-        started = client.start("flights", "noop", {"partitions": 2})
-        for update in client.watch(started.name):
-            assert update.operation.jobs.done == 0
-            break
-        assert client.members() == []
+def test_an_iteration_can_be_left(client: Client) -> None:
+    started = client.start("flights", "noop", {"partitions": 2})
+    for update in client.watch(started.name):
+        assert update.operation.jobs.done == 0
+        break
+    assert client.members() == []
 
 
 def test_several_threads_share_a_client(service: tuple[FakeService, str]) -> None:

@@ -41,6 +41,17 @@ async def service() -> AsyncIterator[tuple[FakeService, str]]:
         yield fake, address
 
 
+@pytest.fixture
+def fake(service: tuple[FakeService, str]) -> FakeService:
+    return service[0]
+
+
+@pytest.fixture
+async def client(service: tuple[FakeService, str]) -> AsyncIterator[AsyncClient]:
+    async with AsyncClient(service[1]) as client:
+        yield client
+
+
 def nobody() -> str:
     """An address where nothing listens."""
     return f"127.0.0.1:{free_port()}"
@@ -74,14 +85,12 @@ async def test_start_and_get(service: tuple[FakeService, str]) -> None:
 
 
 async def test_who_is_sent_away_by_a_busy_service_comes_back_when_it_says(
-    service: tuple[FakeService, str],
+    fake: FakeService, client: AsyncClient
 ) -> None:
     """G6: nobody who uses the client hears of it within the deadline."""
-    fake, address = service
     fake.refuse = [Busy(details={RETRY_AFTER: "0.3"}), Busy(), Busy()]
-    async with AsyncClient(address) as client:
-        began = time.monotonic()
-        started = await client.start("flights", "noop")
+    began = time.monotonic()
+    started = await client.start("flights", "noop")
     assert time.monotonic() - began >= 0.3
     assert started.name == "flights/noop/1"
     assert len(fake.calls["start"]) == 4
@@ -99,12 +108,12 @@ async def test_a_service_that_stays_busy_is_given_up_at_the_deadline(
     assert len(fake.calls["start"]) > 2
 
 
-async def test_a_lost_reply_is_repeated_with_the_same_request_id(service: tuple[FakeService, str]) -> None:
+async def test_a_lost_reply_is_repeated_with_the_same_request_id(
+    fake: FakeService, client: AsyncClient
+) -> None:
     """O7: the repeat returns the first answer."""
-    fake, address = service
     fake.lose_replies = 2
-    async with AsyncClient(address) as client:
-        started = await client.start("flights", "noop")
+    started = await client.start("flights", "noop")
     assert len(fake.calls["start"]) == 3
     assert {request.request_id for request in fake.calls["start"]} == {started.request_id}
     assert list(fake.world.operations) == ["flights/noop/1"]
@@ -120,22 +129,20 @@ async def test_a_lost_reply_is_repeated_on_another_coordinator() -> None:
     assert list(world.operations) == [started.name]
 
 
-async def test_a_decision_is_repeated_with_the_same_request_id(service: tuple[FakeService, str]) -> None:
+async def test_a_decision_is_repeated_with_the_same_request_id(
+    fake: FakeService, client: AsyncClient
+) -> None:
     """C10"""
-    fake, address = service
     fake.world.add(pb.Operation(name="flights/noop/1", state=pb.COMMITTING))
     fake.lose_replies = 1
-    async with AsyncClient(address) as client:
-        await client.resolve("flights/noop/1", "retry")
+    await client.resolve("flights/noop/1", "retry")
     first, second = fake.calls["resolve"]
     assert first.request_id == second.request_id != ""
 
 
-async def test_a_given_request_id_is_used(service: tuple[FakeService, str]) -> None:
-    _, address = service
-    async with AsyncClient(address) as client:
-        one = await client.start("flights", "noop", request_id="mine")
-        two = await client.start("flights", "noop", request_id="mine")
+async def test_a_given_request_id_is_used(client: AsyncClient) -> None:
+    one = await client.start("flights", "noop", request_id="mine")
+    two = await client.start("flights", "noop", request_id="mine")
     assert one == two
     assert one.request_id == "mine"
 
@@ -262,20 +269,18 @@ async def test_a_reached_service_is_waited_for_until_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("error", [EtcdUnavailable(), OutcomeUnknown(), Unavailable(), DeadlineExceeded()])
-async def test_what_may_pass_is_tried_again(service: tuple[FakeService, str], error: DistopError) -> None:
-    fake, address = service
+async def test_what_may_pass_is_tried_again(
+    fake: FakeService, client: AsyncClient, error: DistopError
+) -> None:
     fake.refuse = [error]
-    async with AsyncClient(address) as client:
-        assert (await client.start("flights", "noop")).instance == 1
+    assert (await client.start("flights", "noop")).instance == 1
     assert len(fake.calls["start"]) == 2
 
 
-async def test_what_stays_is_not_tried_again(service: tuple[FakeService, str]) -> None:
-    fake, address = service
+async def test_what_stays_is_not_tried_again(fake: FakeService, client: AsyncClient) -> None:
     fake.refuse = [IncompatibleOperation("flights/ingest/1 is in the way")]
-    async with AsyncClient(address) as client:
-        with pytest.raises(IncompatibleOperation, match="flights/ingest/1") as caught:
-            await client.start("flights", "noop")
+    with pytest.raises(IncompatibleOperation, match="flights/ingest/1") as caught:
+        await client.start("flights", "noop")
     assert caught.value.retryable
     assert len(fake.calls["start"]) == 1
 
@@ -293,27 +298,23 @@ async def test_an_outage_is_reported_at_the_deadline(service: tuple[FakeService,
     assert len(fake.calls["start"]) < 30
 
 
-async def test_lists_come_in_pages(service: tuple[FakeService, str]) -> None:
-    fake, address = service
-    async with AsyncClient(address) as client:
-        names = [(await client.start("flights", "noop")).name for _ in range(5)]
-        assert [operation.name async for operation in client.list("flights", page_size=2)] == names
-        assert [request.page_token for request in fake.calls["list"]] == ["", "2", "4"]
-        running = client.list(states=[OperationState.RUNNING], type="noop", table="other")
-        assert [operation async for operation in running] == []
-        for name in "ab":
-            await client.create_table(name, f"/data/{name}")
-        assert [table.name async for table in client.list_tables(page_size=1)] == ["a", "b"]
+async def test_lists_come_in_pages(fake: FakeService, client: AsyncClient) -> None:
+    names = [(await client.start("flights", "noop")).name for _ in range(5)]
+    assert [operation.name async for operation in client.list("flights", page_size=2)] == names
+    assert [request.page_token for request in fake.calls["list"]] == ["", "2", "4"]
+    running = client.list(states=[OperationState.RUNNING], type="noop", table="other")
+    assert [operation async for operation in running] == []
+    for name in "ab":
+        await client.create_table(name, f"/data/{name}")
+    assert [table.name async for table in client.list_tables(page_size=1)] == ["a", "b"]
 
 
-async def test_only_the_pages_needed_are_fetched(service: tuple[FakeService, str]) -> None:
-    fake, address = service
-    async with AsyncClient(address) as client:
-        for _ in range(5):
-            await client.start("flights", "noop")
-        listing = client.list(page_size=2)
-        assert (await anext(listing)).instance == 1
-        await listing.aclose()
+async def test_only_the_pages_needed_are_fetched(fake: FakeService, client: AsyncClient) -> None:
+    for _ in range(5):
+        await client.start("flights", "noop")
+    listing = client.list(page_size=2)
+    assert (await anext(listing)).instance == 1
+    await listing.aclose()
     assert len(fake.calls["list"]) == 1
 
 
@@ -339,15 +340,15 @@ async def test_tables_watermarks_members_leaders(service: tuple[FakeService, str
         assert [leader.epoch for leader in await client.leaders()] == [12]
 
 
-async def test_a_creation_is_repeated_with_the_same_request_id(service: tuple[FakeService, str]) -> None:
-    fake, address = service
+async def test_a_creation_is_repeated_with_the_same_request_id(
+    fake: FakeService, client: AsyncClient
+) -> None:
     fake.lose_replies = 1
-    async with AsyncClient(address) as client:
-        assert (await client.create_table("flights", "/data/f")).location == "/data/f"
-        first, second = fake.calls["create_table"]
-        assert first.request_id == second.request_id != ""
-        with pytest.raises(TableExists):
-            await client.create_table("flights", "/data/f")
+    assert (await client.create_table("flights", "/data/f")).location == "/data/f"
+    first, second = fake.calls["create_table"]
+    assert first.request_id == second.request_id != ""
+    with pytest.raises(TableExists):
+        await client.create_table("flights", "/data/f")
 
 
 class Overtaken(FakeService):
@@ -368,20 +369,16 @@ async def test_a_repeated_drop_leaves_the_next_table_of_that_name() -> None:
     assert "flights" in fake.world.tables
 
 
-async def test_unknown_things(service: tuple[FakeService, str]) -> None:
-    _, address = service
-    async with AsyncClient(address) as client:
-        for call in (client.get("a/b/1"), client.cancel("a/b/1"), client.wait("a/b/1")):
-            with pytest.raises(OperationNotFound):
-                await call
+async def test_unknown_things(client: AsyncClient) -> None:
+    for call in (client.get("a/b/1"), client.cancel("a/b/1"), client.wait("a/b/1")):
+        with pytest.raises(OperationNotFound):
+            await call
 
 
-async def test_an_oversize_argument_is_refused_here(service: tuple[FakeService, str]) -> None:
+async def test_an_oversize_argument_is_refused_here(fake: FakeService, client: AsyncClient) -> None:
     """U3"""
-    fake, address = service
-    async with AsyncClient(address) as client:
-        with pytest.raises(ArgumentTooLarge, match="8,388,608"):
-            await client.start("flights", "noop", {"text": "x" * 9_000_000})
+    with pytest.raises(ArgumentTooLarge, match="8,388,608"):
+        await client.start("flights", "noop", {"text": "x" * 9_000_000})
     assert not fake.calls["start"]
 
 
@@ -414,24 +411,20 @@ async def test_text_that_is_no_unicode_is_refused_here() -> None:
             await client.start("flights", "noop", {"path": "\udcff"})
 
 
-async def test_outcomes(service: tuple[FakeService, str]) -> None:
-    _, address = service
-    async with AsyncClient(address) as client:
-        good = await client.start("flights", "noop", {"partitions": 2})
-        assert (await client.wait(good.name)).raise_for_outcome().state is OperationState.SUCCEEDED
-        bad = await client.wait(
-            (await client.start("flights", "noop", {"partitions": 1, "fail": ["0"]})).name
-        )
-        with pytest.raises(OperationFailed, match="job 0 was asked to fail") as failed:
-            bad.raise_for_outcome()
-        assert failed.value.details == {"operation": bad.name, "cause": "JOB_FAILED"}
-        assert bad.duration_s == 2
-        gone = await client.start("flights", "noop")
-        asked = await client.cancel(gone.name, "no longer needed")
-        assert asked.cancel_requested
-        assert not asked.done
-        with pytest.raises(Cancelled, match=gone.name):
-            (await client.wait(gone.name)).raise_for_outcome()
+async def test_outcomes(client: AsyncClient) -> None:
+    good = await client.start("flights", "noop", {"partitions": 2})
+    assert (await client.wait(good.name)).raise_for_outcome().state is OperationState.SUCCEEDED
+    bad = await client.wait((await client.start("flights", "noop", {"partitions": 1, "fail": ["0"]})).name)
+    with pytest.raises(OperationFailed, match="job 0 was asked to fail") as failed:
+        bad.raise_for_outcome()
+    assert failed.value.details == {"operation": bad.name, "cause": "JOB_FAILED"}
+    assert bad.duration_s == 2
+    gone = await client.start("flights", "noop")
+    asked = await client.cancel(gone.name, "no longer needed")
+    assert asked.cancel_requested
+    assert not asked.done
+    with pytest.raises(Cancelled, match=gone.name):
+        (await client.wait(gone.name)).raise_for_outcome()
 
 
 @pytest.mark.parametrize(
