@@ -130,9 +130,8 @@ class Indexing:
 
     def apply(self, txn: Txn) -> None:
         for compare in txn.compares:
-            assert (
-                self.pointers.get(compare.key, KeyValue.missing(compare.key)).mod_revision == compare.expected
-            )
+            present = self.pointers.get(compare.key, KeyValue.missing(compare.key))
+            assert present.mod_revision == compare.expected
         for op in txn.then:
             assert isinstance(op, Put)
             self.pointers[op.key] = KeyValue(op.key, op.value, next(self._revisions), 1)
@@ -183,6 +182,12 @@ class Indexing:
             self.records(), io, self.table.location, iceberg.schema(), column, list(values), planned
         )
 
+    def narrowed(self, column: str, *values: Any) -> Narrowed:
+        """The same, where the index can be asked."""
+        found = self.look(column, *values)
+        assert found is not None
+        return found
+
     def found(self, column: str, *values: Any, snapshot: int | None = None) -> list[dict[str, Any]]:
         """The rows with one of these values, read from what a look-up says is to be opened."""
         narrowed = self.look(column, *values, snapshot=snapshot)
@@ -191,19 +196,15 @@ class Indexing:
         for path, groups in narrowed.files.items():
             with pq.ParquetFile(path.removeprefix("file://")) as parquet:
                 chosen = range(parquet.num_row_groups) if groups is None else sorted(groups)
-                rows += [
-                    row for row in parquet.read_row_groups(list(chosen)).to_pylist() if row[column] in values
-                ]
+                read = parquet.read_row_groups(list(chosen)).to_pylist()
+                rows += [row for row in read if row[column] in values]
         return rows
 
     def scanned(self, column: str, value: Any, snapshot: int | None = None) -> list[dict[str, Any]]:
         """The same without an index."""
-        found: list[dict[str, Any]] = (
-            self.table.iceberg()
-            .scan(row_filter=EqualTo(term=column, value=value), snapshot_id=snapshot)
-            .to_arrow()
-            .to_pylist()
-        )
+        wanted = EqualTo(term=column, value=value)
+        scan = self.table.iceberg().scan(row_filter=wanted, snapshot_id=snapshot)
+        found: list[dict[str, Any]] = scan.to_arrow().to_pylist()
         return found
 
 

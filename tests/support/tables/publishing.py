@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table import StaticTable
+from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.altering import altered
 from distop.commit.files.storage import io_properties
@@ -72,7 +74,7 @@ class Staged:
     def files(self) -> dict[str, set[str]]:
         """Names of all staged files by folder, as they lie on disk."""
         return {
-            folder: {path.name for path in _local(staging_folder(self.arg, folder)).glob("*")}
+            folder: {path.name for path in local(staging_folder(self.arg, folder)).glob("*")}
             for folder in ("data", "metadata")
         }
 
@@ -160,8 +162,30 @@ class Table:
         location = self.record().metadata_location
         return StaticTable.from_metadata(location, io_properties(location, self.storage))
 
-    def ids(self) -> list[int]:
-        found: list[int] = self.iceberg().scan().to_arrow()["id"].to_pylist()
+    def snapshot(self) -> Snapshot:
+        """The present snapshot."""
+        found = self.iceberg().current_snapshot()
+        assert found is not None
+        return found
+
+    def summary(self) -> dict[str, str]:
+        """What the present snapshot says of itself."""
+        told = self.snapshot().summary
+        assert told is not None
+        return told.additional_properties
+
+    def manifests(self) -> list[ManifestFile]:
+        return self.snapshot().manifests(self.iceberg().io)
+
+    def entries(self) -> list[ManifestEntry]:
+        """What the present manifests list, also of files that the snapshot has removed."""
+        io = self.iceberg().io
+        listed = (one.fetch_manifest_entry(io, discard_deleted=False) for one in self.manifests())
+        return list(itertools.chain.from_iterable(listed))
+
+    def ids(self, **which: Any) -> list[int]:
+        """All ids, or those that a scan with these arguments finds."""
+        found: list[int] = self.iceberg().scan(**which).to_arrow()["id"].to_pylist()
         return sorted(found)
 
     def apart(self) -> Table:
@@ -186,10 +210,6 @@ def drop_partitioning(table: Table, column: str = "kind") -> None:
         assert head is not None
         table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
     table.layout = Layout.of(load_metadata(table.record().metadata_location))
-
-
-def _local(url: str) -> Path:
-    return Path(url.removeprefix("file://"))
 
 
 def local(url: str) -> Path:

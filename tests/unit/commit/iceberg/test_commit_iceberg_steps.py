@@ -20,12 +20,11 @@ from distop.metastore.etcd.txn import KeyValue, unchanged
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head
-from support.tables.publishing import ROWS, Table, new_table, rows
+from support.tables.publishing import ROWS, Table, local, new_table, rows
 
 
 def metadata_files(table: Table) -> set[str]:
-    folder = Path(table.location.removeprefix("file://"), "metadata")
-    return {path.name for path in folder.glob("*") if path.is_file()}
+    return {path.name for path in local(table.location).glob("metadata/*") if path.is_file()}
 
 
 def metadata_of(table: Table) -> TableMetadata:
@@ -42,15 +41,14 @@ def test_two_appends_are_both_there_once(tmp_path: Path, jobs: int) -> None:
     table.publish(table.staged(*([rows(10 * i, 10)] for i in range(jobs))))
     contribution = table.publish(table.staged(*([rows(1000 + 10 * i, 10)] for i in range(jobs))))
     assert table.ids() == [*range(10 * jobs), *range(1000, 1000 + 10 * jobs)]
-    scan = table.iceberg().scan(row_filter="kind = 'k1' and id >= 1000").to_arrow()
-    assert sorted(scan["id"].to_pylist()) == [i for i in range(1000, 1000 + 10 * jobs) if i % 3 == 1]
+    found = table.ids(row_filter="kind = 'k1' and id >= 1000")
+    assert found == [i for i in range(1000, 1000 + 10 * jobs) if i % 3 == 1]
     assert contribution.facts["rows"] == 10 * jobs
     assert contribution.facts["snapshotId"] == str(table.record().snapshot_id)
 
 
-def test_published_files_stay_where_jobs_wrote_them(tmp_path: Path) -> None:
+def test_published_files_stay_where_jobs_wrote_them(table: Table, tmp_path: Path) -> None:
     """P1: no byte is copied, nothing is renamed."""
-    table = new_table(tmp_path)
     operation = table.staged(*([rows(i, 1)] for i in range(6)))
     staged = operation.files()["data"]
     inodes = {path.name: path.stat().st_ino for path in Path(tmp_path).rglob("*.parquet")}
@@ -59,14 +57,11 @@ def test_published_files_stay_where_jobs_wrote_them(tmp_path: Path) -> None:
     assert {path.name: path.stat().st_ino for path in Path(tmp_path).rglob("*.parquet")} == inodes
 
 
-def test_many_small_manifests_become_one(tmp_path: Path) -> None:
+def test_many_small_manifests_become_one(table: Table) -> None:
     """P4: readers open a few manifests however many jobs there were."""
-    table = new_table(tmp_path)
     table.publish(table.staged(*([rows(i, 1)] for i in range(50))))
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    (manifest,) = snapshot.manifests(table.iceberg().io)
-    assert (manifest.added_files_count, manifest.added_snapshot_id) == (50, snapshot.snapshot_id)
+    (manifest,) = table.manifests()
+    assert (manifest.added_files_count, manifest.added_snapshot_id) == (50, table.record().snapshot_id)
     assert table.ids() == list(range(50))
 
 
@@ -80,19 +75,15 @@ def test_lists_in_the_records_of_jobs_become_one_manifest(tmp_path: Path) -> Non
     assert operation.files()["metadata"] == {"29-7-29.avro"}
     table.publish(operation)
     assert table.ids() == list(range(300))
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    manifests = {m.added_files_count or 0: m for m in snapshot.manifests(table.iceberg().io)}
-    assert sorted(manifests) == [3, 29]
-    assert manifests[29].added_rows_count == 290
+    listed = {manifest.added_files_count: manifest.added_rows_count for manifest in table.manifests()}
+    assert listed == {3: 10, 29: 290}
     found = table.iceberg().scan(row_filter="kind == 'k2'").plan_files()
     assert sum(task.file.record_count for task in found) == 4
 
 
 @pytest.mark.parametrize("change", [{"header": "00000000"}, {"entries": "0000000000"}])
-def test_a_list_of_another_encoding_is_refused(tmp_path: Path, change: dict[str, str]) -> None:
+def test_a_list_of_another_encoding_is_refused(table: Table, change: dict[str, str]) -> None:
     """C11: the record shows it; rows are not lost silently."""
-    table = new_table(tmp_path)
     operation = table.start(1)
     operation.run("0", [rows(0, 10)], inline=True)
     operation.jobs["0"].result.update(change)
@@ -108,60 +99,49 @@ def test_large_manifests_are_adopted_among_many(tmp_path: Path, monkeypatch: pyt
     large, small = (operation.jobs[name].result["manifestLength"] for name in ("0", "1"))
     monkeypatch.setattr(takeover, "ADOPT_FROM_BYTES", (large + small) // 2)
     contribution = table.publish(operation)
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    counts = [m.added_files_count for m in snapshot.manifests(table.iceberg().io)]
-    assert counts == [60, 9]
+    assert [manifest.added_files_count for manifest in table.manifests()] == [60, 9]
     assert contribution.facts["adoptedFrom"] == (large + small) // 2
     assert len(table.ids()) == 69
 
 
-def test_joined_manifests_stay_below_the_target_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_manifests_stay_below_the_target_size(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """P4"""
     monkeypatch.setattr(takeover, "JOINED_BYTES", 10_000)
-    table = new_table(tmp_path)
     table.publish(table.staged(*([rows(i, 1)] for i in range(20))))
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    assert 1 < len(snapshot.manifests(table.iceberg().io)) < 20
+    assert 1 < len(table.manifests()) < 20
     assert table.ids() == list(range(20))
 
 
-def test_a_snapshot_tells_who_made_it_and_what_it_holds(tmp_path: Path) -> None:
+def test_a_snapshot_tells_who_made_it_and_what_it_holds(table: Table) -> None:
     """P11: operation, who, watermarks, and the counts that Iceberg readers expect."""
-    table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 4)]))
     operation = table.start(watermarks={"files": {"2013-02": WatermarkMove(after="done")}})
     operation.run("0", [rows(10, 5)])
     table.publish(operation)
     first, second = metadata_of(table).snapshots
-    summary = second.summary
-    assert summary is not None
-    told = summary.additional_properties
+    told = table.summary()
     assert told["distop.operation"] == "flights/ingest/2"
     assert told["distop.uuid"] == operation.arg.uuid
     assert told["distop.started-by"] == "ada"
     assert json.loads(told["distop.watermarks"]) == {"files": {"2013-02": "done"}}
     assert (told["added-data-files"], told["added-records"], told["total-records"]) == ("1", "5", "9")
-    assert (told["total-data-files"], summary.operation.value) == ("2", "append")
+    assert told["total-data-files"] == "2"
+    assert second.summary is not None
+    assert second.summary.operation.value == "append"
     assert (second.parent_snapshot_id, second.sequence_number) == (first.snapshot_id, 2)
 
 
-def test_too_many_watermarks_are_counted_instead(tmp_path: Path) -> None:
+def test_too_many_watermarks_are_counted_instead(table: Table) -> None:
     """P11: every later metadata file repeats the summary."""
-    table = new_table(tmp_path)
     moves = {"kafka": {str(i): WatermarkMove(after="1" * 20) for i in range(2000)}}
     operation = table.start(watermarks=moves)
     operation.run("0", [rows(0, 1)])
     table.publish(operation)
-    (snapshot,) = metadata_of(table).snapshots
-    assert snapshot.summary is not None
-    assert snapshot.summary["distop.watermarks"] == '{"kafka":"2000 partitions"}'
+    assert table.summary()["distop.watermarks"] == '{"kafka":"2000 partitions"}'
 
 
-def test_a_moved_head_is_built_upon(tmp_path: Path) -> None:
+def test_a_moved_head_is_built_upon(table: Table) -> None:
     """P6, P7: the first attempt loses, is taken back, and the second holds both."""
-    table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 3)]))
     mine, other = table.staged(*([rows(100 + i, 1)] for i in range(8))), table.staged([rows(50, 3)])
     lost = IcebergAppend().prepare(table.context(mine))
@@ -175,9 +155,8 @@ def test_a_moved_head_is_built_upon(tmp_path: Path) -> None:
     assert table.ids() == [0, 1, 2, 50, 51, 52, *range(100, 108)]
 
 
-def test_discard_never_touches_what_jobs_wrote(tmp_path: Path) -> None:
+def test_discard_never_touches_what_jobs_wrote(table: Table) -> None:
     """P8"""
-    table = new_table(tmp_path)
     operation = table.staged(*([rows(i, 1)] for i in range(8)))
     before = operation.files()
     IcebergAppend().prepare(table.context(operation)).discard()
@@ -187,9 +166,8 @@ def test_discard_never_touches_what_jobs_wrote(tmp_path: Path) -> None:
     assert table.ids() == list(range(8))
 
 
-def test_the_contribution_compares_the_head_it_was_built_on(tmp_path: Path) -> None:
+def test_the_contribution_compares_the_head_it_was_built_on(table: Table) -> None:
     """P3: pointer, bookkeeping and watermarks are one transaction."""
-    table = new_table(tmp_path)
     context = table.context(table.staged([rows(0, 1)]))
     contribution = IcebergAppend().prepare(context)
     assert contribution.txn.compares == (unchanged(context.head),)
@@ -199,9 +177,8 @@ def test_the_contribution_compares_the_head_it_was_built_on(tmp_path: Path) -> N
     assert load_metadata(head.metadata_location).current_snapshot_id == head.snapshot_id
 
 
-def test_the_clock_may_jump_back(tmp_path: Path) -> None:
+def test_the_clock_may_jump_back(table: Table) -> None:
     """O27: snapshots stay in the order of their times."""
-    table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 1)]))
     context = table.context(table.staged([rows(1, 1)]))
     contribution = IcebergAppend().prepare(type(context)(**{**vars(context), "now": lambda: 1000.0}))
@@ -214,9 +191,8 @@ def test_the_clock_may_jump_back(tmp_path: Path) -> None:
 # -- nothing to write --------------------------------------------------------------------------------
 
 
-def test_nothing_written_makes_no_snapshot(tmp_path: Path) -> None:
+def test_nothing_written_makes_no_snapshot(table: Table) -> None:
     """P10: success, and the head stays as it is."""
-    table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 3)]))
     before = metadata_files(table)
     contribution = table.publish(table.staged([rows(0, 0)], []))
@@ -239,9 +215,8 @@ def test_the_first_operation_makes_the_table_even_without_rows(tmp_path: Path) -
 # -- overwrite ---------------------------------------------------------------------------------------
 
 
-def test_overwrite_leaves_exactly_the_new_files(tmp_path: Path) -> None:
+def test_overwrite_leaves_exactly_the_new_files(table: Table) -> None:
     """P5: ten files, then three, leave three; the former state can still be read."""
-    table = new_table(tmp_path)
     table.publish(table.staged(*([rows(i, 1)] for i in range(6))))
     table.publish(table.staged(*([rows(10 + i, 1)] for i in range(4))))
     assert len(table.data_files()) == 10
@@ -250,8 +225,7 @@ def test_overwrite_leaves_exactly_the_new_files(tmp_path: Path) -> None:
     assert len(table.data_files()) == 3
     assert table.ids() == [100, 101, 101, 102, 102, 103]
     assert (contribution.facts["removedFiles"], contribution.facts["removedRows"]) == (10, 10)
-    earlier = table.iceberg().scan(snapshot_id=before).to_arrow()["id"].to_pylist()
-    assert sorted(earlier) == [0, 1, 2, 3, 4, 5, 10, 11, 12, 13]
+    assert table.ids(snapshot_id=before) == [0, 1, 2, 3, 4, 5, 10, 11, 12, 13]
 
 
 def test_overwrite_records_what_it_removes(tmp_path: Path) -> None:
@@ -259,33 +233,16 @@ def test_overwrite_records_what_it_removes(tmp_path: Path) -> None:
     table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([rows(0, 9)]))
     table.publish(table.staged([rows(100, 1)]), IcebergOverwrite())
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    io = table.iceberg().io
-    entries = [e for m in snapshot.manifests(io) for e in m.fetch_manifest_entry(io, discard_deleted=False)]
-    deleted = [entry for entry in entries if entry.status == ManifestEntryStatus.DELETED]
-    assert len(deleted) == 3
-    assert {(entry.snapshot_id, entry.sequence_number) for entry in deleted} == {(snapshot.snapshot_id, 1)}
-    assert snapshot.summary is not None
-    told = snapshot.summary.additional_properties
+    deleted = [entry for entry in table.entries() if entry.status == ManifestEntryStatus.DELETED]
+    made_by = table.record().snapshot_id
+    assert [(entry.snapshot_id, entry.sequence_number) for entry in deleted] == [(made_by, 1)] * 3
+    told = table.summary()
     assert (told["deleted-data-files"], told["deleted-records"]) == ("3", "9")
     assert (told["total-data-files"], told["total-records"]) == ("1", "1")
 
 
-def test_appending_after_an_overwrite_brings_nothing_back(tmp_path: Path) -> None:
-    """P5"""
-    table = new_table(tmp_path)
-    table.publish(table.staged([rows(0, 3)]))
-    table.publish(table.staged([rows(10, 3)]), IcebergOverwrite())
-    table.publish(table.staged([rows(20, 3)]))
-    assert table.ids() == [10, 11, 12, 20, 21, 22]
-    table.publish(table.staged([rows(30, 1)]), IcebergOverwrite())
-    assert table.ids() == [30]
-
-
-def test_overwriting_with_nothing_empties_the_table(tmp_path: Path) -> None:
+def test_overwriting_with_nothing_empties_the_table(table: Table) -> None:
     """P5, P10: and once it is empty there is nothing to do."""
-    table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 3)]))
     table.publish(table.staged([]), IcebergOverwrite())
     assert table.ids() == []
@@ -294,9 +251,8 @@ def test_overwriting_with_nothing_empties_the_table(tmp_path: Path) -> None:
     assert table.head == head
 
 
-def test_an_unexpected_snapshot_refuses_an_overwrite(tmp_path: Path) -> None:
+def test_an_unexpected_snapshot_refuses_an_overwrite(table: Table) -> None:
     """P6: in the mode that refuses, the conflict names the snapshot and who made it."""
-    table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 3)]))
     expected = table.record().snapshot_id
     mine = table.staged([rows(10, 3)])
@@ -311,9 +267,8 @@ def test_an_unexpected_snapshot_refuses_an_overwrite(tmp_path: Path) -> None:
     assert table.ids() == [10, 11, 12]
 
 
-def test_a_new_table_is_expected_to_have_no_snapshot(tmp_path: Path) -> None:
+def test_a_new_table_is_expected_to_have_no_snapshot(table: Table) -> None:
     """P5, P6: error-if-exists: one of two parallel writers wins."""
-    table = new_table(tmp_path)
     one, two = table.staged([rows(0, 1)]), table.staged([rows(1, 1)])
     table.publish(one, IcebergAppend({"expectedSnapshotId": None}))
     with pytest.raises(HeadConflict, match="began on no snapshot of table"):
@@ -332,9 +287,8 @@ def test_two_first_operations_agree_on_the_table(tmp_path: Path) -> None:
     assert table.ids() == [0, 1, 2, 10, 11, 12]
 
 
-def test_two_first_operations_that_disagree_conflict(tmp_path: Path) -> None:
+def test_two_first_operations_that_disagree_conflict(table: Table) -> None:
     """P6: the table keeps the schema and the partitioning of the first."""
-    table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 3)]))
     for layout in (Layout.create(ROWS.append(pa.field("x", pa.int8()))), Layout.create(ROWS, ["kind"])):
         other = Table("flights", table.location, layout)
@@ -344,9 +298,8 @@ def test_two_first_operations_that_disagree_conflict(tmp_path: Path) -> None:
             IcebergAppend().prepare(other.context(operation))
 
 
-def test_files_of_an_earlier_schema_are_still_taken(tmp_path: Path) -> None:
+def test_files_of_an_earlier_schema_are_still_taken(table: Table) -> None:
     """P6: someone adds a column while the operation runs; Iceberg reads its files with nulls there."""
-    table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 2)]))
     operation = table.staged([rows(10, 2)])
     location = table.record().metadata_location
@@ -362,9 +315,8 @@ def test_files_of_an_earlier_schema_are_still_taken(tmp_path: Path) -> None:
     assert table.iceberg().scan().to_arrow()["x"].null_count == 4
 
 
-def test_a_table_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_a_table_of_another_format_is_refused(table: Table, tmp_path: Path) -> None:
     """U3"""
-    table = new_table(tmp_path)
     metadata = table.layout.new_metadata(table.location)
     old = Draft(file_io(table.location), TableFile.of(metadata))
     raw = load_metadata(old.write()).model_dump()
@@ -376,18 +328,16 @@ def test_a_table_of_another_format_is_refused(tmp_path: Path) -> None:
         IcebergAppend().prepare(table.context(table.staged([rows(0, 1)])))
 
 
-def test_an_operation_is_never_published_twice(tmp_path: Path) -> None:
+def test_an_operation_is_never_published_twice(table: Table) -> None:
     """O17, P7: its snapshot's id is its own; finding it says that etcd has lost something."""
-    table = new_table(tmp_path)
     operation = table.staged([rows(0, 3)])
     table.publish(operation)
     with pytest.raises(CorruptRecord, match="which etcd says is not published"):
         IcebergAppend().prepare(table.context(operation))
 
 
-def test_a_missing_manifest_is_reported_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_missing_manifest_is_reported_and_leaves_nothing(table: Table, tmp_path: Path) -> None:
     """C6, P2"""
-    table = new_table(tmp_path)
     operation = table.staged(*([rows(i, 1)] for i in range(8)))
     next(Path(tmp_path).rglob("metadata/ingest-*/*.avro")).unlink()
     with pytest.raises(CorruptRecord, match="is missing"):
@@ -395,9 +345,8 @@ def test_a_missing_manifest_is_reported_and_leaves_nothing(tmp_path: Path) -> No
     assert metadata_files(table) == set()
 
 
-def test_results_that_are_not_a_writers_are_reported(tmp_path: Path) -> None:
+def test_results_that_are_not_a_writers_are_reported(table: Table) -> None:
     """C11: rows without a manifest are not silently lost."""
-    table = new_table(tmp_path)
     operation = table.staged([rows(0, 1)])
     operation.jobs["0"].result.pop("manifest")
     with pytest.raises(CorruptRecord, match="job 0 of flights/ingest/1"):

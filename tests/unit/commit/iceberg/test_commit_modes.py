@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestEntryStatus
-from pyiceberg.table.update import RemoveSchemasUpdate, SetSnapshotRefUpdate
+from pyiceberg.table.update import RemoveSchemasUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.append import IcebergOverwrite
@@ -31,7 +31,7 @@ from distop.metastore.records.record import encode
 from distop.metastore.records.table import Head
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots
 from support.tables.maintaining import Run
-from support.tables.publishing import ROWS, Staged, Table, drop_partitioning, new_table, rows
+from support.tables.publishing import ROWS, Staged, Table, drop_partitioning, local, new_table, rows
 
 
 def of_kinds(start: int, *kinds: str | None) -> pa.RecordBatch:
@@ -45,19 +45,25 @@ def expecting(table: Table) -> dict[str, str | None]:
     return {"expectedSnapshotId": None if snapshot_id is None else str(snapshot_id)}
 
 
-def summary(table: Table) -> dict[str, str]:
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    assert snapshot.summary is not None
-    return snapshot.summary.additional_properties
+def rewrite(table: Table, *updates: TableUpdate) -> None:
+    """Another program changes the table."""
+    present = table.record()
+    draft = Draft(file_io(table.location), TableFile.read(present.metadata_location))
+    head = Head(metadata_location=draft.write(*updates), snapshot_id=present.snapshot_id)
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table by kind, that nothing was published to."""
+    return new_table(tmp_path, ["kind"])
 
 
 # -- overwrite partitions ----------------------------------------------------------------------------
 
 
-def test_exactly_the_partitions_of_the_new_rows_are_replaced(tmp_path: Path) -> None:
+def test_exactly_the_partitions_of_the_new_rows_are_replaced(table: Table) -> None:
     """P5: the others keep their files, and the former state can still be read."""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([of_kinds(0, "a", "b", "c")], [of_kinds(10, "a", "b", "c")]))
     table.publish(table.staged([of_kinds(20, "c", "d")]))
     before, kept = table.record().snapshot_id, set(table.data_files())
@@ -66,53 +72,39 @@ def test_exactly_the_partitions_of_the_new_rows_are_replaced(tmp_path: Path) -> 
     assert table.ids() == [1, 11, 21, 100, 200, 201]
     assert (facts["removedFiles"], facts["removedRows"], facts["replacedPartitions"]) == (5, 5, 3)
     assert len(kept & set(table.data_files())) == 3
-    told = summary(table)
+    told = table.summary()
     assert (told["total-records"], told["total-data-files"], told["deleted-data-files"]) == ("6", "6", "5")
-    earlier = table.iceberg().scan(snapshot_id=before).to_arrow()["id"].to_pylist()
-    assert sorted(earlier) == [0, 1, 2, 10, 11, 12, 20, 21]
-    scan = table.iceberg().scan(row_filter="kind = 'b'").to_arrow()["id"].to_pylist()
-    assert sorted(scan) == [1, 11]
+    assert table.ids(snapshot_id=before) == [0, 1, 2, 10, 11, 12, 20, 21]
+    assert table.ids(row_filter="kind = 'b'") == [1, 11]
 
 
-def test_ten_files_of_a_partition_then_three_leave_three(tmp_path: Path) -> None:
+def test_ten_files_of_a_partition_then_three_leave_three(table: Table) -> None:
     """P5"""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged(*([of_kinds(i, "a", "b")] for i in range(0, 20, 2))))
     table.publish(table.staged(*([of_kinds(100 + i, "a")] for i in range(3))), IcebergOverwritePartitions())
     assert len(table.data_files()) == 10 + 3
     assert table.ids() == [*range(1, 20, 2), 100, 101, 102]
 
 
-def test_manifests_of_other_partitions_are_not_rewritten(tmp_path: Path) -> None:
+def test_manifests_of_other_partitions_are_not_rewritten(table: Table) -> None:
     """P4: replacing one day costs one day, not the table."""
-    table = new_table(tmp_path, ["kind"])
     for kind in ("a", "b", "c"):
         table.publish(table.staged([of_kinds(0, kind)]))
 
     def paths() -> dict[str, int]:
-        snapshot = table.iceberg().current_snapshot()
-        assert snapshot is not None
-        return {m.manifest_path: m.deleted_files_count or 0 for m in snapshot.manifests(table.iceberg().io)}
+        return {one.manifest_path: one.deleted_files_count or 0 for one in table.manifests()}
 
     before = paths()
     table.publish(table.staged([of_kinds(10, "b")]), IcebergOverwritePartitions())
     after = paths()
     assert len(before.keys() & after.keys()) == 2
     assert sorted(after.values()) == [0, 0, 0, 1]
-    removed = [
-        entry
-        for manifest in table.iceberg().current_snapshot().manifests(table.iceberg().io)  # type: ignore[union-attr]
-        for entry in manifest.fetch_manifest_entry(table.iceberg().io, discard_deleted=False)
-        if entry.status == ManifestEntryStatus.DELETED
-    ]
-    assert [(entry.snapshot_id, entry.sequence_number) for entry in removed] == [
-        (table.record().snapshot_id, 2)
-    ]
+    (removed,) = (entry for entry in table.entries() if entry.status == ManifestEntryStatus.DELETED)
+    assert (removed.snapshot_id, removed.sequence_number) == (table.record().snapshot_id, 2)
 
 
-def test_null_and_nan_are_partitions_like_any_other(tmp_path: Path) -> None:
+def test_null_and_nan_are_partitions_like_any_other(table: Table, tmp_path: Path) -> None:
     """P5"""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([of_kinds(0, None, "a", "")]))
     table.publish(table.staged([of_kinds(10, None)]), IcebergOverwritePartitions())
     assert table.ids() == [1, 2, 10]
@@ -155,24 +147,22 @@ def test_without_partitioning_everything_is_one_partition(tmp_path: Path) -> Non
     assert table.ids() == [10, 11]
 
 
-def test_no_rows_replace_no_partition(tmp_path: Path) -> None:
+def test_no_rows_replace_no_partition(table: Table) -> None:
     """P10: and there is no snapshot."""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([rows(0, 5)]))
     head = table.head
     table.publish(table.staged([]), IcebergOverwritePartitions(expecting(table)))
     assert table.head == head
 
 
-def test_files_of_another_partitioning_are_refused(tmp_path: Path) -> None:
+def test_files_of_another_partitioning_are_refused(table: Table) -> None:
     """P5, U3: which of their rows would have to go is not known, and no row is lost by guessing."""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([rows(0, 3)]))
-    catalogless = table.iceberg().metadata
+    present = table.iceberg().metadata
     spec = Layout.create(ROWS, ["bucket[2](id)"]).spec
     other = type(spec)(*(field.model_copy(update={"field_id": 1001}) for field in spec.fields), spec_id=1)
-    evolved = catalogless.model_copy(
-        update={"partition_specs": [*catalogless.partition_specs, other], "default_spec_id": 1}
+    evolved = present.model_copy(
+        update={"partition_specs": [*present.partition_specs, other], "default_spec_id": 1}
     )
     location = Draft(file_io(table.location), TableFile.of(evolved, table.record().metadata_location)).write()
     table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)
@@ -188,9 +178,8 @@ def ids_alone(start: int, count: int = 1) -> pa.RecordBatch:
     return rows(start, count).select(["id"])
 
 
-def test_files_partitioned_by_a_column_that_was_dropped_are_overwritten(tmp_path: Path) -> None:
+def test_files_partitioned_by_a_column_that_was_dropped_are_overwritten(table: Table) -> None:
     """P5: its type is known from an earlier schema; the snapshot tells which files went."""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([rows(0, 6)]))
     drop_partitioning(table)
     table.publish(table.staged([ids_alone(10)]))
@@ -199,21 +188,12 @@ def test_files_partitioned_by_a_column_that_was_dropped_are_overwritten(tmp_path
     facts = table.publish(table.staged([ids_alone(20)]), IcebergOverwrite()).facts
     assert (facts["removedFiles"], facts["removedRows"]) == (4, 7)
     assert table.ids() == [20]
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    io = table.iceberg().io
-    gone = [
-        entry.data_file.partition[0]
-        for manifest in snapshot.manifests(io)
-        if manifest.partition_spec_id == 0
-        for entry in manifest.fetch_manifest_entry(io, discard_deleted=False)
-    ]
-    assert sorted(gone) == ["k0", "k1", "k2"]
+    gone = [entry.data_file for entry in table.entries() if entry.status == ManifestEntryStatus.DELETED]
+    assert sorted(file.partition[0] for file in gone if file.spec_id == 0) == ["k0", "k1", "k2"]
 
 
-def test_a_branch_partitioned_by_a_column_that_was_dropped_is_rebased(tmp_path: Path) -> None:
+def test_a_branch_partitioned_by_a_column_that_was_dropped_is_rebased(table: Table) -> None:
     """P7: its files become files of the table, in the partitions that they were written to."""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([rows(0, 6)]))
     ahead = table.staged([rows(100, 3)])
     ahead.arg.argument["branch"] = "b"
@@ -222,10 +202,8 @@ def test_a_branch_partitioned_by_a_column_that_was_dropped_is_rebased(tmp_path: 
     table.publish(table.staged([ids_alone(10)]))
     table.publish(table.start(0), IcebergPublishBranch({"branch": "b", "onConflict": "rebase"}))
     assert table.ids() == [*range(6), 10, *range(100, 103)]
-    partitions = {
-        task.file.partition[0] for task in table.iceberg().scan(row_filter="id >= 100").plan_files()
-    }
-    assert partitions == {"k0", "k1", "k2"}
+    rebased = table.iceberg().scan(row_filter="id >= 100").plan_files()
+    assert {task.file.partition[0] for task in rebased} == {"k0", "k1", "k2"}
 
 
 def test_branches_keep_the_settings_that_another_program_gave_them(tmp_path: Path) -> None:
@@ -236,10 +214,7 @@ def test_branches_keep_the_settings_that_another_program_gave_them(tmp_path: Pat
     first = table.iceberg().metadata.snapshots[0].snapshot_id
     given: dict[str, Any] = {"min-snapshots-to-keep": 5, "max-snapshot-age-ms": 6, "max-ref-age-ms": 7}
     named: dict[str, Any] = {"type": "branch", "snapshot-id": table.record().snapshot_id, **given}
-    draft = Draft(file_io(table.location), TableFile.read(table.record().metadata_location))
-    location = draft.write(*(SetSnapshotRefUpdate(**named, **{"ref-name": name}) for name in ("main", "b")))
-    head = Head(metadata_location=location, snapshot_id=table.record().snapshot_id)
-    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+    rewrite(table, *(SetSnapshotRefUpdate(**named, **{"ref-name": name}) for name in ("main", "b")))
 
     def settings(name: str) -> dict[str, Any]:
         ref = table.iceberg().metadata.refs[name]
@@ -264,12 +239,9 @@ def test_a_spec_whose_schema_was_removed_is_neither_written_nor_in_the_way(tmp_p
     for start in range(4):
         table.publish(table.staged([rows(start, 1)]))
     drop_partitioning(table)
-    draft = Draft(file_io(table.location), TableFile.read(table.record().metadata_location))
-    gone = [one.schema_id for one in draft.base.schemas if one.schema_id != draft.base.current_schema_id]
-    removed: dict[str, Any] = {"schema-ids": gone}
-    location = draft.write(RemoveSchemasUpdate(**removed))
-    head = Head(metadata_location=location, snapshot_id=table.record().snapshot_id)
-    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+    columns, present = table.iceberg().schemas(), table.iceberg().schema().schema_id
+    removed: dict[str, Any] = {"schema-ids": [number for number in columns if number != present]}
+    rewrite(table, RemoveSchemasUpdate(**removed))
     for start in range(10, 14):
         table.publish(table.staged([ids_alone(start)]))
     assert table.ids() == [*range(4), *range(10, 14)]
@@ -277,9 +249,8 @@ def test_a_spec_whose_schema_was_removed_is_neither_written_nor_in_the_way(tmp_p
         table.publish(table.staged([ids_alone(20)]), IcebergOverwrite())
 
 
-def test_what_others_did_to_other_partitions_is_built_upon(tmp_path: Path) -> None:
+def test_what_others_did_to_other_partitions_is_built_upon(table: Table) -> None:
     """P6: the refusal goes by partition."""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([of_kinds(0, "a", "b")]))
     mine, step = table.staged([of_kinds(10, "a")]), IcebergOverwritePartitions(expecting(table))
     for i in range(12):  # manifests are merged meanwhile
@@ -289,9 +260,8 @@ def test_what_others_did_to_other_partitions_is_built_upon(tmp_path: Path) -> No
     assert table.ids() == [10, *range(20, 32), 50]
 
 
-def test_what_others_did_to_these_partitions_is_refused_or_replaced(tmp_path: Path) -> None:
+def test_what_others_did_to_these_partitions_is_refused_or_replaced(table: Table) -> None:
     """P6: added or removed meanwhile; the conflict names the snapshot and who made it."""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([of_kinds(0, "a", "b")]))
     mine, argument = table.staged([of_kinds(10, "a")]), expecting(table)
     table.publish(table.staged([of_kinds(20, "a")]))
@@ -309,9 +279,8 @@ def test_what_others_did_to_these_partitions_is_refused_or_replaced(tmp_path: Pa
         IcebergOverwritePartitions(argument).prepare(table.context(late))
 
 
-def test_a_partition_written_while_the_table_was_still_new_is_refused(tmp_path: Path) -> None:
+def test_a_partition_written_while_the_table_was_still_new_is_refused(table: Table) -> None:
     """P6"""
-    table = new_table(tmp_path, ["kind"])
     mine, argument = table.staged([of_kinds(10, "a")]), expecting(table)
     other, _ = table.staged([of_kinds(20, "b")]), table.publish(table.staged([of_kinds(0, "b")]))
     table.publish(mine, IcebergOverwritePartitions(argument))
@@ -382,14 +351,9 @@ def test_without_data_ignore_is_an_append(tmp_path: Path) -> None:
 
 def test_metadata_that_fell_out_of_the_log_is_removed_after_the_commit(tmp_path: Path) -> None:
     """P4, P8: the commit reports it and the sweep after it removes it: not before the commit is certain."""
-    table = new_table(
-        tmp_path,
-        **{
-            "write.metadata.previous-versions-max": "2",
-            "write.metadata.delete-after-commit.enabled": "true",
-        },
-    )
-    folder = Path(table.location.removeprefix("file://"), "metadata")
+    bounded = {"previous-versions-max": "2", "delete-after-commit.enabled": "true"}
+    table = new_table(tmp_path, **{f"write.metadata.{name}": value for name, value in bounded.items()})
+    folder = local(table.location) / "metadata"
     for i in range(6):
         operation = table.staged([rows(i, 1)])
         facts = table.publish(operation).facts
@@ -399,10 +363,8 @@ def test_metadata_that_fell_out_of_the_log_is_removed_after_the_commit(tmp_path:
         assert len(list(folder.glob("*.metadata.json"))) == min(i + 1, 3)
     assert table.ids() == list(range(6))
     logged = {entry.metadata_file for entry in table.iceberg().metadata.metadata_log}
-    assert {f"file://{path}" for path in folder.glob("*.metadata.json")} == {
-        *logged,
-        table.record().metadata_location,
-    }
+    left = {f"file://{path}" for path in folder.glob("*.metadata.json")}
+    assert left == logged | {table.record().metadata_location}
 
 
 def test_metadata_is_kept_unless_the_table_says_otherwise(tmp_path: Path) -> None:
@@ -412,9 +374,8 @@ def test_metadata_is_kept_unless_the_table_says_otherwise(tmp_path: Path) -> Non
         assert "droppedMetadata" not in table.publish(table.staged([rows(i, 1)])).facts
 
 
-def test_a_snapshot_that_expired_meanwhile_refuses_to_guess(tmp_path: Path) -> None:
+def test_a_snapshot_that_expired_meanwhile_refuses_to_guess(table: Table) -> None:
     """P6, P13: the content of the partitions at the start is unknown once its snapshot has expired."""
-    table = new_table(tmp_path, ["kind"])
     table.publish(table.staged([of_kinds(0, "a")]))
     mine, other = table.staged([of_kinds(10, "a")]), table.staged([of_kinds(11, "a")])
     step = IcebergOverwritePartitions(expecting(table))

@@ -22,13 +22,7 @@ from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, P
 from distop.metastore.records.names import check_object
 from distop.metastore.records.operation import JobRecord
 from distop.spark_jobs.index import job as index_job
-from distop.spark_jobs.index.operation import (
-    MERGE_ABOVE,
-    BuildIndex,
-    cut,
-    object_of_column,
-    parts_to_rebuild,
-)
+from distop.spark_jobs.index.operation import MERGE_ABOVE, BuildIndex, cut, object_of_column, parts_to_rebuild
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run
@@ -46,6 +40,15 @@ def world_of(folder: Path, files: int = 6, per_file: int = 10) -> Indexing:
     return Indexing(table)
 
 
+@pytest.fixture
+def world(tmp_path: Path) -> Indexing:
+    return world_of(tmp_path)
+
+
+def index_folder(world: Indexing) -> Path:
+    return local(world.table.location) / "index"
+
+
 def table_of(folder: Path, column: pa.Array, per_file: int) -> Indexing:
     """A table with one column ``v``, so many rows to a file."""
     schema = pa.schema([("v", column.type)])
@@ -59,27 +62,22 @@ def table_of(folder: Path, column: pa.Array, per_file: int) -> Indexing:
 # -- looking up --------------------------------------------------------------------------------------
 
 
-def test_a_lookup_opens_the_files_that_hold_the_key(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_a_lookup_opens_the_files_that_hold_the_key(world: Indexing) -> None:
     facts = world.build("id", files_per_job=2)
     assert (facts["files"], facts["parts"], facts["leftOut"]) == (6, 3, 0)
-    narrowed = world.look("id", 34)
-    assert narrowed is not None
+    narrowed = world.narrowed("id", 34)
     assert list(narrowed.files) == [world.table.data_files()[3]]
     assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
     assert sorted(row["id"] for row in world.found("id", 34, 5, 999)) == [5, 34]
-    missed = world.look("id", 999)
-    assert missed is not None
+    missed = world.narrowed("id", 999)
     assert (missed.files, missed.covered) == ({}, 6)
 
 
-def test_files_that_are_newer_than_the_index_are_always_opened(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_files_that_are_newer_than_the_index_are_always_opened(world: Indexing) -> None:
     world.build("id")
     world.table.publish(world.table.staged([rows(500, 10)]))
     assert world.found("id", 505) == [{"id": 505, "kind": "k1"}]
-    narrowed = world.look("id", 34)
-    assert narrowed is not None
+    narrowed = world.narrowed("id", 34)
     assert (len(narrowed.files), narrowed.covered) == (2, 6)
 
 
@@ -95,8 +93,7 @@ def test_an_index_serves_older_snapshots_and_those_of_a_table_that_was_overwritt
     assert len(world.found("id", 5)) == 1
 
 
-def test_a_column_without_an_index_is_scanned(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_a_column_without_an_index_is_scanned(world: Indexing) -> None:
     world.build("id")
     assert world.look("kind", "k1") is None
     assert world.look("nothing", 1) is None
@@ -105,33 +102,28 @@ def test_a_column_without_an_index_is_scanned(tmp_path: Path) -> None:
         world.look("id", "x")
 
 
-@pytest.mark.parametrize("what", ["part", "manifest"])
-def test_what_cannot_be_read_of_an_index_is_scanned(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("suffix", ["parquet", "json"], ids=["part", "manifest"])
+def test_what_cannot_be_read_of_an_index_is_scanned(world: Indexing, suffix: str) -> None:
     """Readers in flight meet parts that a newer index has replaced."""
-    world = world_of(tmp_path)
     world.build("id", files_per_job=3)
     index_lookup._manifests.clear()
-    for path in (local(world.table.location) / "index").rglob("*"):
-        if path.suffix == {"part": ".parquet", "manifest": ".json"}[what]:
-            path.unlink()
-    narrowed = world.look("id", 34)
-    if what == "manifest":
-        assert narrowed is None
+    for path in index_folder(world).rglob(f"*.{suffix}"):
+        path.unlink()
+    if suffix == "json":
+        assert world.look("id", 34) is None
         return
-    assert narrowed is not None
+    narrowed = world.narrowed("id", 34)
     assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
     assert (len(narrowed.files), len(narrowed.unreadable)) == (3, 1)
 
 
-def test_a_damaged_index_is_scanned(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_a_damaged_index_is_scanned(world: Indexing) -> None:
     world.build("id")
-    for path in (local(world.table.location) / "index").rglob("*"):
-        if path.suffix == ".parquet":
-            path.write_bytes(path.read_bytes()[:40])
+    for path in index_folder(world).rglob("*.parquet"):
+        path.write_bytes(path.read_bytes()[:40])
     assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
     index_lookup._manifests.clear()
-    for path in (local(world.table.location) / "index").rglob("*.json"):
+    for path in index_folder(world).rglob("*.json"):
         path.write_text('{"layout": 99}')
     assert world.look("id", 34) is None
 
@@ -157,34 +149,24 @@ def test_a_lookup_finds_what_a_scan_finds(tmp_path: Path, name: str) -> None:
     world = table_of(tmp_path, column, per_file=7)
     world.build("v", files_per_job=4)
     for value in values:
-        assert (
-            len(world.found("v", value)) == len(world.scanned("v", value)) == column.to_pylist().count(value)
-        )
+        count = column.to_pylist().count(value)
+        assert len(world.found("v", value)) == len(world.scanned("v", value)) == count
 
 
 def test_zeros_are_equal_and_nan_is_found(tmp_path: Path) -> None:
     world = table_of(tmp_path, pa.array([-0.0, 0.0, float("nan"), None, 1.0]), per_file=1)
     world.build("v")
     for value, files in ((0.0, 2), (-0.0, 2), (float("nan"), 1), (1.0, 1), (2.0, 0)):
-        narrowed = world.look("v", value)
-        assert narrowed is not None
-        assert len(narrowed.files) == files, value
+        assert len(world.narrowed("v", value).files) == files, value
 
 
-def test_null_is_not_looked_up(tmp_path: Path) -> None:
-    world = table_of(tmp_path, pa.array([None, 1], pa.int64()), per_file=1)
-    world.build("v")
-    with pytest.raises(InvalidArgument, match="NULL"):
-        world.look("v", None)
-
-
-def test_a_file_of_nothing_but_null_is_covered(tmp_path: Path) -> None:
+def test_a_file_of_nothing_but_null_is_covered_and_null_is_not_looked_up(tmp_path: Path) -> None:
     world = table_of(tmp_path, pa.array([None, None], pa.int64()), per_file=1)
     facts = world.build("v")
     assert (facts["files"], facts["entries"]) == (2, 0)
-    narrowed = world.look("v", 1)
-    assert narrowed is not None
-    assert narrowed.files == {}
+    assert world.narrowed("v", 1).files == {}
+    with pytest.raises(InvalidArgument, match="NULL"):
+        world.look("v", None)
 
 
 def test_a_struct_cannot_be_indexed(tmp_path: Path) -> None:
@@ -213,8 +195,7 @@ def test_any_name_of_a_column_can_be_the_object(column: str) -> None:
 # -- keeping up --------------------------------------------------------------------------------------
 
 
-def test_a_second_build_indexes_only_what_is_new(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_a_second_build_indexes_only_what_is_new(world: Indexing) -> None:
     world.build("id")
     world.table.publish(world.table.staged([rows(500, 10)], [rows(600, 10)]))
     facts = world.build("id")
@@ -227,8 +208,7 @@ def test_a_second_build_indexes_only_what_is_new(tmp_path: Path) -> None:
     assert len(world.found("id", 5, 505, 605)) == 3
 
 
-def test_files_that_left_the_table_leave_the_index(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_files_that_left_the_table_leave_the_index(world: Indexing) -> None:
     world.build("id", files_per_job=2)
     world.table.publish(world.table.staged([rows(0, 10)]), IcebergOverwrite())
     facts = world.build("id")
@@ -280,9 +260,8 @@ def test_parts_that_are_large_are_kept_however_many_there_are() -> None:
     assert rebuilt(10, 2_000_000) == []
 
 
-def test_what_an_index_has_replaced_is_removed_and_nothing_else(tmp_path: Path) -> None:
+def test_what_an_index_has_replaced_is_removed_and_nothing_else(world: Indexing) -> None:
     """C18, P13: also by a sweep that is repeated, or was cut short."""
-    world = world_of(tmp_path)
     world.build("id")
     before = index_files(world.table)
     world.table.publish(world.table.staged([rows(500, 10)]))
@@ -297,9 +276,8 @@ def test_what_an_index_has_replaced_is_removed_and_nothing_else(tmp_path: Path) 
     assert len(world.found("id", 5, 505)) == 2
 
 
-def test_a_build_that_is_aborted_leaves_nothing_and_the_index_as_it_was(tmp_path: Path) -> None:
+def test_a_build_that_is_aborted_leaves_nothing_and_the_index_as_it_was(world: Indexing) -> None:
     """P9"""
-    world = world_of(tmp_path)
     world.build("id")
     before = index_files(world.table)
     built = world.start("id", full=True).run()
@@ -325,8 +303,7 @@ def test_maintenance_leaves_indexes_alone_and_indexes_bear_it(tmp_path: Path) ->
     assert world.found("id", 105) == [{"id": 105, "kind": "k0"}]
 
 
-def test_a_sweep_that_comes_after_the_next_build_removes_no_part(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_a_sweep_that_comes_after_the_next_build_removes_no_part(world: Indexing) -> None:
     first = world.start("id").run()
     facts = first.commit().facts
     world.table.publish(world.table.staged([rows(500, 10)]))
@@ -335,31 +312,21 @@ def test_a_sweep_that_comes_after_the_next_build_removes_no_part(tmp_path: Path)
     first.sweep(facts)
     assert not any(name.endswith(".run") for name in index_files(world.table))
     assert len(world.found("id", 5, 505)) == 2
-    narrowed = world.look("id", 5)
-    assert narrowed is not None
-    assert not narrowed.unreadable
+    assert not world.narrowed("id", 5).unreadable
 
 
-def test_an_index_that_has_changed_since_the_build_began_is_not_overwritten(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_an_index_that_has_changed_since_the_build_began_is_not_overwritten(world: Indexing) -> None:
     first, second = world.start("id").run(), world.start("id").run()
     first.finish()
     with pytest.raises(Conflict, match="has changed since"):
         second.commit()
 
 
-def test_a_commit_that_was_prepared_in_vain_leaves_no_manifest(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_a_commit_that_was_prepared_in_vain_leaves_no_manifest(world: Indexing) -> None:
     built = world.start("id").run()
     before = index_files(world.table)
-    contribution = IndexStep(built)
-    contribution.discard()
+    IndexPublish().prepare(built.context()).discard()
     assert index_files(world.table) == before
-
-
-def IndexStep(built: Any) -> Any:
-
-    return IndexPublish().prepare(built.context())
 
 
 # -- jobs --------------------------------------------------------------------------------------------
@@ -405,12 +372,11 @@ def test_a_checkpoint_stays_small_however_often_a_job_is_killed(tmp_path: Path) 
     assert len(world.found("id", 5, 395)) == 2
 
 
-def test_a_job_whose_runs_are_gone_begins_again(tmp_path: Path) -> None:
-    world = world_of(tmp_path)
+def test_a_job_whose_runs_are_gone_begins_again(world: Indexing) -> None:
     built = world.start("id")
     with pytest.raises(Cancelled):
         built.attempt("0", 3)
-    for path in (local(world.table.location) / "index").rglob("*.run"):
+    for path in index_folder(world).rglob("*.run"):
         path.unlink()
     with pytest.raises(CorruptRecord, match="is missing"):
         built.attempt("0")
@@ -432,9 +398,8 @@ def test_keys_that_do_not_fit_into_memory_are_written_in_runs(
     assert len(world.found("v", 17)) == 8
 
 
-def test_files_that_cannot_be_indexed_are_left_out_and_opened(tmp_path: Path) -> None:
+def test_files_that_cannot_be_indexed_are_left_out_and_opened(world: Indexing) -> None:
     """Gone, or damaged: the build does not wait for them for ever."""
-    world = world_of(tmp_path)
     files = world.table.data_files()
     kept = local(files[1]).read_bytes()
     local(files[1]).unlink()
@@ -444,9 +409,7 @@ def test_files_that_cannot_be_indexed_are_left_out_and_opened(tmp_path: Path) ->
     local(files[4]).write_bytes(whole[:4] + bytes(len(whole) - footer - 4) + whole[-footer:])
     facts = world.build("id", files_per_job=6)
     assert (facts["files"], facts["leftOut"]) == (3, 3)
-    narrowed = world.look("id", 5)
-    assert narrowed is not None
-    assert set(narrowed.files) == {files[0], files[1], files[3], files[4]}
+    assert set(world.narrowed("id", 5).files) == {files[0], files[1], files[3], files[4]}
     local(files[1]).write_bytes(kept)
     again = world.build("id")
     assert (again["newFiles"], again["files"], again["leftOut"]) == (3, 4, 2)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import ToOutputFile
 
@@ -97,18 +96,15 @@ def test_what_is_no_layout_is_refused() -> None:
 
 def test_arrow_types_are_widened_to_what_iceberg_has() -> None:
     """U3: unsigned, zoned, dictionary and null columns get a type that holds all their values."""
-    schema = pa.schema(
-        [
-            ("u32", pa.uint32()),
-            ("u64", pa.uint64()),
-            ("zoned", pa.timestamp("ns", tz="Europe/Berlin")),
-            ("words", pa.dictionary(pa.int32(), pa.string())),
-            ("none", pa.null()),
-            ("t", pa.time32("s")),
-        ]
-    )
-    types = [str(column.field_type) for column in Layout.create(schema).schema.columns]
-    assert types == ["long", "decimal(20, 0)", "timestamptz", "string", "string", "time"]
+    for arrow, iceberg in (
+        (pa.uint32(), "long"),
+        (pa.uint64(), "decimal(20, 0)"),
+        (pa.timestamp("ns", tz="Europe/Berlin"), "timestamptz"),
+        (pa.dictionary(pa.int32(), pa.string()), "string"),
+        (pa.null(), "string"),
+        (pa.time32("s"), "time"),
+    ):
+        assert str(Layout.create(pa.schema([("c", arrow)])).schema.find_type("c")) == iceberg
 
 
 def test_arrow_types_that_iceberg_lacks_are_refused_by_column() -> None:
@@ -120,13 +116,12 @@ def test_arrow_types_that_iceberg_lacks_are_refused_by_column() -> None:
 
 def test_a_schema_can_be_written_down() -> None:
     """U3: as a list or a mapping, with types as Iceberg calls them."""
-    listed = parse_schema(["id: long not null", "a:b : decimal(9, 2)", "raw: fixed[4]", "t: timestamptz"])
-    assert [(c.name, str(c.field_type), c.required) for c in listed.columns] == [
-        ("id", "long", True),
-        ("a:b", "decimal(9, 2)", False),
-        ("raw", "fixed[4]", False),
-        ("t", "timestamptz", False),
-    ]
+    columns = ["id: long not null", "a:b : decimal(9, 2)", "raw: fixed[4]", "t: timestamptz"]
+    schema = parse_schema(columns)
+    assert schema.column_names == ["id", "a:b", "raw", "t"]
+    types = [str(column.field_type) for column in schema.columns]
+    assert types == ["long", "decimal(9, 2)", "fixed[4]", "timestamptz"]
+    assert [column.required for column in schema.columns] == [True, False, False, False]
     assert isinstance(parse_schema({"id": "int"}), Schema)
 
 
@@ -160,11 +155,8 @@ def test_new_metadata_keeps_the_recorded_ids(tmp_path: Path) -> None:
     read = load_metadata(path)
     assert read.properties == {"owner": "ada", "write.parquet.compression-codec": "zstd"}
     assert Layout.of(read) == replace(layout, properties=read.properties)
-    assert (str(read.table_uuid), read.last_updated_ms, read.location) == (
-        uuid,
-        12500,
-        f"file://{tmp_path}/t",
-    )
+    assert (str(read.table_uuid), read.last_updated_ms) == (uuid, 12500)
+    assert read.location == f"file://{tmp_path}/t"
 
 
 def test_metadata_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
@@ -186,7 +178,4 @@ def test_other_iceberg_formats_are_refused_when_planning() -> None:
 def test_pyiceberg_finds_nothing_wrong_with_a_partitioning() -> None:
     """P14: what is accepted here is accepted by pyiceberg."""
     layout = Layout.create(COLUMNS, ["hour(time)", "truncate[2](name)", "day"])
-    try:
-        layout.spec.check_compatible(layout.schema)
-    except ValidationError as error:
-        pytest.fail(str(error))
+    layout.spec.check_compatible(layout.schema)

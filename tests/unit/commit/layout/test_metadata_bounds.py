@@ -20,6 +20,9 @@ from support.tables.publishing import ROWS, new_table, rows
 CANARY = "canary5b1e"
 MISTAKES = 1_000_000
 
+MADE = Layout.create(ROWS, []).new_metadata("/t", now=1.0)
+GOOD = json.loads(MADE.model_dump_json())
+
 READS: list[Callable[[str], object]] = [load_metadata, TableFile.read]
 
 
@@ -49,8 +52,7 @@ def test_what_is_packed_badly_is_no_metadata(read: Callable[[str], object], tmp_
 @pytest.mark.parametrize("name", ["snapshots", "metadata-log", "schemas", "sort-orders", "refs", "x"])
 def test_of_a_million_mistakes_one_is_told(name: str, tmp_path: Path) -> None:
     """S1: to look for all of them would take minutes, and gigabytes."""
-    good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
-    text = json.dumps({**good, name: []}).replace(f'"{name}": []', f'"{name}": [{"{}," * MISTAKES}{{}}]')
+    text = json.dumps({**GOOD, name: []}).replace(f'"{name}": []', f'"{name}": [{"{}," * MISTAKES}{{}}]')
     (path := tmp_path / "t.metadata.json").write_text(text)
     with pytest.raises(CorruptRecord) as refused:
         load_metadata(str(path))
@@ -60,8 +62,7 @@ def test_of_a_million_mistakes_one_is_told(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [f"{CANARY}\n", {"table-uuid": CANARY}, {"last-updated-ms": CANARY}])
 def test_what_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
     """S5: it may be a file of another user."""
-    good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
-    text = content if isinstance(content, str) else json.dumps({**good, **content})
+    text = content if isinstance(content, str) else json.dumps({**GOOD, **content})
     (path := tmp_path / "t.metadata.json").write_text(text)
     with pytest.raises(CorruptRecord, match="not table metadata") as refused:
         load_metadata(str(path))
@@ -74,10 +75,9 @@ def test_a_value_of_another_kind_is_no_defect(
     read: Callable[[str], object], value: Any, tmp_path: Path
 ) -> None:
     """U3: at any place; pyiceberg converts some of them."""
-    good = json.loads(Layout.create(ROWS, []).new_metadata("/t", now=1.0).model_dump_json())
     refused = set()
-    for name in good:
-        (path := tmp_path / f"{name}.metadata.json").write_text(json.dumps({**good, name: value}))
+    for name in GOOD:
+        (path := tmp_path / f"{name}.metadata.json").write_text(json.dumps({**GOOD, name: value}))
         try:
             read(str(path))
         except CorruptRecord:
@@ -87,9 +87,8 @@ def test_a_value_of_another_kind_is_no_defect(
 
 def test_packed_metadata_is_read(tmp_path: Path) -> None:
     """P14: as other programs write it."""
-    made = Layout.create(ROWS, []).new_metadata("/t", now=1.0)
-    (path := tmp_path / "t.gz.metadata.json").write_bytes(gzip.compress(made.model_dump_json().encode()))
-    assert load_metadata(str(path)) == TableFile.read(str(path)).metadata == made
+    (path := tmp_path / "t.gz.metadata.json").write_bytes(gzip.compress(MADE.model_dump_json().encode()))
+    assert load_metadata(str(path)) == TableFile.read(str(path)).metadata == MADE
 
 
 def test_of_what_was_written_a_few_files_are_remembered(

@@ -11,7 +11,7 @@ from distop.commit.altering import altered
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.changes import SetProperties
-from distop.commit.layout.model import Layout, file_io
+from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.commit.layout.properties import check_properties, inert
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.txn import KeyValue
@@ -23,17 +23,30 @@ from support.tables.publishing import ROWS, Table, rows
 NAMES = ["py-io-impl", "write.py-location-provider.impl"]
 
 
-def test_code_that_foreign_metadata_names_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    """A table with three rows, at a path."""
+    made = Table("flights", str(tmp_path / "flights"), Layout.create(ROWS, ["kind"]))
+    made.publish(made.staged([rows(0, 3)]))
+    return made
+
+
+def with_properties(table: Table, properties: dict[str, str]) -> str:
+    """Metadata of the table to which another program has given these properties."""
+    published = TableFile.read(table.record().metadata_location)
+    foreign = published.metadata.model_copy(update={"properties": properties})
+    return Draft(file_io(table.location), TableFile.of(foreign, published.location)).write()
+
+
+def test_code_that_foreign_metadata_names_is_not_run(
+    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """S1: neither where a coordinator publishes nor where the table is read."""
     (tmp_path / "trap.py").write_text("calls = []\ndef spring(*arguments):\n    calls.append(arguments)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    table = Table("flights", str(tmp_path / "flights"), Layout.create(ROWS, ["kind"]))
-    table.publish(table.staged([rows(0, 3)]))
-    published = TableFile.read(table.record().metadata_location)
-    foreign = published.metadata.model_copy(update={"properties": dict.fromkeys(NAMES, "trap.spring")})
-    location = Draft(file_io(table.location), TableFile.of(foreign, published.location)).write()
+    location = with_properties(table, dict.fromkeys(NAMES, "trap.spring"))
     table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)
-    table.layout = Layout.of(foreign)
+    table.layout = Layout.of(load_metadata(location))
     table.publish(table.staged([rows(3, 3)]))
     snapshot = open_snapshot(table.record().metadata_location)
     assert snapshot.metadata.properties["py-io-impl"] == "trap.spring"
@@ -66,32 +79,15 @@ def test_an_altered_table_writes_into_its_own_folder_only(place: str) -> None:
     assert altered(record, None, [SetProperties(set=own)]).record.options["properties"] == own
 
 
-ACTING = [
-    "Py-IO-Impl",
-    "io-impl",
-    "write.location-provider.impl",
-    "metrics-reporter-impl",
-    "encryption.kms-impl",
-    "s3.endpoint",
-    "s3.secret-access-key",
-    "gcs.oauth2.token",
-    "adls.sas-token.account.dfs.core.windows.net",
-    "adls.connection-string",
-    "hdfs.host",
-    "client.access-key-id",
-    "client.assume-role.arn",
-    "py-catalog-impl",
-    "token",
-    "credential",
-    "uri",
-    "warehouse",
-    "header.authorization",
-    "oauth2-server-uri",
-    "my.password",
-]
+ACTING = """
+Py-IO-Impl io-impl write.location-provider.impl metrics-reporter-impl encryption.kms-impl py-catalog-impl
+s3.endpoint s3.secret-access-key gcs.oauth2.token adls.sas-token.account.dfs.core.windows.net
+adls.connection-string hdfs.host client.access-key-id client.assume-role.arn
+token credential uri warehouse header.authorization oauth2-server-uri my.password
+"""
 
 
-@pytest.mark.parametrize("name", ACTING)
+@pytest.mark.parametrize("name", ACTING.split())
 def test_names_that_a_library_acts_on_are_refused(name: str) -> None:
     """S1: code, credentials, and endpoints."""
     with pytest.raises(InvalidArgument, match="names code"):
@@ -128,13 +124,9 @@ def test_they_are_bounded(properties: dict[str, str]) -> None:
     assert len(str(refused.value)) < 1000
 
 
-def test_metadata_files_lie_in_the_folder_of_their_table(tmp_path: Path) -> None:
+def test_metadata_files_lie_in_the_folder_of_their_table(table: Table, tmp_path: Path) -> None:
     """S2: whatever path another program has put into the table's properties."""
-    table = Table("flights", str(tmp_path / "flights"), Layout.create(ROWS, ["kind"]))
-    table.publish(table.staged([rows(0, 3)]))
-    published = TableFile.read(table.record().metadata_location)
     elsewhere = {"write.metadata.path": str(tmp_path / "others" / "metadata")}
-    foreign = published.metadata.model_copy(update={"properties": elsewhere})
-    location = Draft(file_io(table.location), TableFile.of(foreign, published.location)).write()
+    location = with_properties(table, elsewhere)
     assert location.startswith(f"{table.location}/metadata/")
     assert not (tmp_path / "others").exists()
