@@ -23,20 +23,32 @@ from those that are waited for what they need."""
 
 @overload
 async def eventually(
-    condition: Callable[..., Awaitable[T | None]], timeout_s: float = ..., *, every_s: float | None = ...
+    condition: Callable[..., Awaitable[T | None]],
+    timeout_s: float = ...,
+    *,
+    every_s: float | None = ...,
+    holds: Callable[[T], object] = ...,
 ) -> T: ...
 
 
 @overload
 async def eventually(
-    condition: Callable[..., T | None], timeout_s: float = ..., *, every_s: float | None = ...
+    condition: Callable[..., T | None],
+    timeout_s: float = ...,
+    *,
+    every_s: float | None = ...,
+    holds: Callable[[T], object] = ...,
 ) -> T: ...
 
 
 async def eventually(
-    condition: Callable[..., Any], timeout_s: float = HANG_S, *, every_s: float | None = None
+    condition: Callable[..., Any],
+    timeout_s: float = HANG_S,
+    *,
+    every_s: float | None = None,
+    holds: Callable[[Any], object] = bool,
 ) -> Any:
-    """The first true value of ``condition`` (a function or a coroutine function).
+    """The first value of ``condition`` (a function or a coroutine function) that is true, or ``holds``.
 
     Looks every ``every_s`` seconds; by default at once in the beginning, and less and less often. Raises
     :class:`AssertionError` with its last value after ``timeout_s`` seconds.
@@ -47,7 +59,7 @@ async def eventually(
         value: Any = condition()
         if inspect.isawaitable(value):
             value = await value
-        if value:
+        if holds(value):
             return value
         waited = loop.time() - began
         assert waited < timeout_s, (

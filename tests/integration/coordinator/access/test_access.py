@@ -156,11 +156,7 @@ async def test_a_change_is_followed_by_every_coordinator(two: list[Coordinator])
         assert [grant.who for grant in (await jane.grants()).grants] == ["jane"]
         assert (await jane.grants()).subject == "jane"
         await other.change_grants(remove=[Grant(who="jane")])
-
-        async def blind() -> bool:
-            return not await sees()
-
-        await eventually(blind)
+        await eventually(sees, holds=lambda found: not found)
         assert [grant.who for grant in (await root.grants()).grants] == ["root"]
         entries = [entry async for entry in root.audit()]
         assert [entry.action for entry in entries].count("change-grants") == 2

@@ -67,10 +67,7 @@ async def test_who_asks_too_much_is_sent_away_for_a_moment_and_comes_back(etcd_c
 async def test_batches_and_tables_are_counted_as_starts_are(etcd_config: EtcdConfig, tmp_path: Path) -> None:
     """S1: each makes what stays; through the catalog, too."""
     config = config_of(
-        etcd_config,
-        limits=FEW,
-        catalog="127.0.0.1:0",
-        warehouse=f"file://{tmp_path}/warehouse",
+        etcd_config, limits=FEW, catalog="127.0.0.1:0", warehouse=f"file://{tmp_path}/warehouse"
     )
     async with running(config) as coordinator, Service(coordinator.address) as service:
         await service.create_table("t")

@@ -37,11 +37,7 @@ async def test_no_operation_and_no_listing_takes_a_view_for_a_table(
     ):
         with pytest.raises(TableExists, match="the name of a view"):
             await client.create_table("v", str(tmp_path / "elsewhere"))
-        for call in (
-            client.start("v", "noop", {}),
-            client.drop_table("v"),
-            client.pause_table("v"),
-        ):
+        for call in (client.start("v", "noop", {}), client.drop_table("v"), client.pause_table("v")):
             with pytest.raises(TableNotFound):
                 await call
         assert [one async for one in client.list_tables()] == []

@@ -79,16 +79,14 @@ async def test_another_content_under_the_same_name_is_refused(client: LossyClien
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE])
 async def test_a_publish_whose_reply_is_lost_is_one(
-    client: LossyClient, etcd_config: EtcdConfig, fault: Fault
+    client: LossyClient, service: Service, fault: Fault
 ) -> None:
     """B1."""
-    async with serving(etcd_config) as service:
-        await service.create_table("t")
-        client.fail(fault)
-        assert (await put(client, "a")).became in (Queued.QUEUED, Queued.ALREADY_APPLIED)
-        assert client.spent
-        assert await eventually(lambda: drained(client))
-        assert await applied(client) == ["a"]
+    client.fail(fault)
+    assert (await put(client, "a")).became in (Queued.QUEUED, Queued.ALREADY_APPLIED)
+    assert client.spent
+    assert await eventually(lambda: drained(client))
+    assert await applied(client) == ["a"]
 
 
 async def test_the_gate_collects_until_it_is_opened(client: LossyClient, service: Service) -> None:

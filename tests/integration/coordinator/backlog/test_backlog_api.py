@@ -37,11 +37,7 @@ async def test_a_table_is_fed_in_order_and_says_how_far_it_is(sdk: AsyncClient) 
     assert (await sdk.enqueue("t", "2", "noop", {"partitions": 0})).became == "already queued"
     assert await names(sdk) == ["1", "10", "2"]
     await sdk.open_gate("t")
-
-    async def drained() -> bool:
-        return not await names(sdk)
-
-    assert await eventually(drained)
+    await eventually(lambda: names(sdk), holds=lambda found: not found)
     assert (await sdk.ordering("t")).last == "2"
     assert (await sdk.enqueue("t", "2", "noop", {"partitions": 0})).became == "already applied"
     (line,) = [operation async for operation in sdk.list("t")]

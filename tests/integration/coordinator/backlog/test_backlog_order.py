@@ -16,16 +16,8 @@ from distop.metastore.etcd.watch import Event, watch
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_watermarks
-from support.services.backlogs import (
-    applied,
-    configure,
-    drained,
-    nothing_left,
-    ordering,
-    put,
-    unblock,
-)
-from support.services.coordinators import serving
+from support.services.backlogs import applied, configure, drained, nothing_left, ordering, put, unblock
+from support.services.coordinators import Service, serving
 from support.waiting import eventually
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -118,45 +110,43 @@ async def refereed(client: EtcdClient) -> AsyncIterator[Referee]:
 
 @pytest.mark.parametrize("together", [1, 7])
 async def test_the_string_is_in_order_whoever_publishes_when_and_how_often(
-    etcd_config: EtcdConfig, client: EtcdClient, together: int
+    service: Service, client: EtcdClient, together: int
 ) -> None:
     """B1, B2, B3: by default nothing comes after what sorts behind it, unless somebody decides so."""
-    async with serving(etcd_config) as service:
-        await service.create_table("t")
-        await configure(client, together=together)
-        names = [f"{number:02d}{letter}" for number, letter in enumerate(ALPHABET)]
-        shuffler = random.Random(5)
+    await configure(client, together=together)
+    names = [f"{number:02d}{letter}" for number, letter in enumerate(ALPHABET)]
+    shuffler = random.Random(5)
 
-        async def insist(mine: list[str]) -> None:
-            for name in mine:
-                await publish(client, name)
-                await publish(client, shuffler.choice(mine[: mine.index(name) + 1]))
+    async def insist(mine: list[str]) -> None:
+        for name in mine:
+            await publish(client, name)
+            await publish(client, shuffler.choice(mine[: mine.index(name) + 1]))
 
-        # Five publishers, none of whom knows how far the others are: most of what they bring is late.
-        publishing = asyncio.gather(*(insist(names[first::5]) for first in range(5)))
-        retried, skipped = list[str](), list[str]()
+    # Five publishers, none of whom knows how far the others are: most of what they bring is late.
+    publishing = asyncio.gather(*(insist(names[first::5]) for first in range(5)))
+    retried, skipped = list[str](), list[str]()
 
-        async def over() -> bool:
-            block = (await ordering(client)).blocked
-            if block is not None:
-                skip = shuffler.random() < 0.5
-                before = await string(client)
-                assert block.code == "BATCH_LATE"
-                (skipped if skip else retried).append(block.batch)
-                await unblock(client, client.keyspace.table("t"), block.batch, skip=skip)
-                assert before == await string(client) or not skip
-            return publishing.done() and await drained(client)
+    async def over() -> bool:
+        block = (await ordering(client)).blocked
+        if block is not None:
+            skip = shuffler.random() < 0.5
+            before = await string(client)
+            assert block.code == "BATCH_LATE"
+            (skipped if skip else retried).append(block.batch)
+            await unblock(client, client.keyspace.table("t"), block.batch, skip=skip)
+            assert before == await string(client) or not skip
+        return publishing.done() and await drained(client)
 
-        assert await eventually(over, 120)
-        await publishing
-        done = [name for name in await applied(client) if name not in skipped]
-        assert sorted([*done, *skipped]) == names
-        assert len(await string(client)) == len(done)
-        in_order = [name for name in done if name not in retried]
-        assert in_order == sorted(in_order)
-        assert [letter for letter in await string(client) if letter in spelled(in_order)] == list(
-            spelled(in_order)
-        )
+    assert await eventually(over, 120)
+    await publishing
+    done = [name for name in await applied(client) if name not in skipped]
+    assert sorted([*done, *skipped]) == names
+    assert len(await string(client)) == len(done)
+    in_order = [name for name in done if name not in retried]
+    assert in_order == sorted(in_order)
+    assert [letter for letter in await string(client) if letter in spelled(in_order)] == list(
+        spelled(in_order)
+    )
 
 
 @pytest.mark.slow("publishes 10,000 batches, and some of them twice, each with transactions of its own")

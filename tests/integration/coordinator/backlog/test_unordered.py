@@ -136,11 +136,7 @@ async def test_one_that_fails_for_good_is_told_and_decided_about(yard: Yard) -> 
         await yard.put(name, "letters", letters="!")
     await yard.put("z", "letters", letters="z")
     assert await eventually(yard.has_failed("a", "b", "c"))
-
-    async def only_they_are_left() -> bool:
-        return await yard.left() == {"a": "failed", "b": "failed", "c": "failed"}
-
-    assert await eventually(only_they_are_left)
+    await eventually(yard.left, holds=lambda found: found == {"a": "failed", "b": "failed", "c": "failed"})
     assert await yard.done() == {"z": "applied"}
     said = (await yard.sdk.explain("t")).sentence
     assert "batch a has failed, and 2 other batches: INVALID_ARGUMENT: no letter: !" in said
@@ -163,10 +159,7 @@ async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
 ) -> None:
     """B9, B10: and an operation that failed is not the end of its batch."""
     for attempt in (1, 2, 3):
-        async with (
-            running(config_of(etcd_config)) as coordinator,
-            AsyncClient(coordinator.address) as sdk,
-        ):
+        async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
             yard = Yard(sdk)
             if attempt == 1:
                 await sdk.create_table("t", nowhere())

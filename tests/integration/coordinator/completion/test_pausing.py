@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,7 @@ import pytest
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, TablePaused
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue, Txn
-from distop.metastore.operations.pausing import (
-    pause_operation,
-    pause_table,
-    resume_operation,
-    resume_table,
-)
+from distop.metastore.operations.pausing import pause_operation, pause_table, resume_operation, resume_table
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.operations.starting import StartRequest, TableState, read_table_state, start
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
@@ -39,29 +36,25 @@ REASON = "new disks"
 async def pause(service: Service, operation: OperationId, reason: str = REASON) -> pb.Operation:
     request = pb.PauseOperationRequest(name=str(operation), reason=reason, requested_by="jane")
     with raising():
-        seen: pb.Operation = await service.operations.PauseOperation(request, timeout=10)
-    return seen
+        return await service.operations.PauseOperation(request, timeout=10)  # type: ignore[no-any-return]
 
 
 async def resume(service: Service, operation: OperationId) -> pb.Operation:
     request = pb.ResumeOperationRequest(name=str(operation), requested_by="joe")
     with raising():
-        seen: pb.Operation = await service.operations.ResumeOperation(request, timeout=10)
-    return seen
+        return await service.operations.ResumeOperation(request, timeout=10)  # type: ignore[no-any-return]
 
 
-async def hold_table(service: Service, name: str, reason: str = REASON) -> pb.Table:
+async def hold_table(service: Service, name: str = "t", reason: str = REASON) -> pb.Table:
     request = pb.PauseTableRequest(name=name, reason=reason, requested_by="jane")
     with raising():
-        seen: pb.Table = await service.tables.PauseTable(request, timeout=10)
-    return seen
+        return await service.tables.PauseTable(request, timeout=10)  # type: ignore[no-any-return]
 
 
-async def free_table(service: Service, name: str) -> pb.Table:
+async def free_table(service: Service) -> pb.Table:
+    request = pb.ResumeTableRequest(name="t", requested_by="joe")
     with raising():
-        request = pb.ResumeTableRequest(name=name, requested_by="joe")
-        seen: pb.Table = await service.tables.ResumeTable(request, timeout=10)
-    return seen
+        return await service.tables.ResumeTable(request, timeout=10)  # type: ignore[no-any-return]
 
 
 async def trail(service: Service, table: str = "", **fields: int | str) -> pb.ListAuditResponse:
@@ -73,6 +66,14 @@ async def trail(service: Service, table: str = "", **fields: int | str) -> pb.Li
 
 def said(page: pb.ListAuditResponse) -> list[tuple[str, str, str, str]]:
     return [(entry.action, entry.target, entry.by, entry.reason) for entry in page.entries]
+
+
+@asynccontextmanager
+async def working(etcd: EtcdConfig, client: LossyClient) -> AsyncIterator[Service]:
+    """A coordinator and a runner of the same types, and the table ``t``."""
+    async with serving(etcd, operations=tuple(WORK_TYPES.split(","))) as service, runner(client):
+        await service.create_table("t")
+        yield service
 
 
 async def left_over(client: LossyClient) -> list[bytes]:
@@ -87,12 +88,11 @@ async def test_a_paused_operation_launches_nothing_keeps_its_marks_and_goes_on(
 ) -> None:
     """O21: a job that runs is stopped and cleaned up, one that was done is not done again."""
     argument = {"folder": str(tmp_path), "partitions": 3, "hold": ["1", "2"]}
-    async with serving(etcd_config, operations=tuple(WORK_TYPES.split(","))) as service, runner(client):
-        await service.create_table("flights")
-        operation = await service.start("flights", "traced", argument)
+    async with working(etcd_config, client) as service:
+        operation = await service.start("t", "traced", argument)
         await eventually(lambda: len(traces(tmp_path, "holds")) == 2 and traces(tmp_path, "did"))
         keys = client.keyspace.operation(operation)
-        await eventually(lambda: _stands(client, keys.job_state("0")))
+        await eventually(lambda: client.get(keys.job_state("0")), holds=lambda found: found.exists)
         seen = await pause(service, operation)
         assert (seen.state, seen.pause.by, seen.pause.reason) == (pb.RUNNING, "jane", REASON)
         assert seen.pause.scope == "operation"
@@ -112,127 +112,112 @@ async def test_a_paused_operation_launches_nothing_keeps_its_marks_and_goes_on(
 
 
 async def test_a_paused_operation_is_not_published_before_it_is_resumed(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+    client: LossyClient, service: Service, tmp_path: Path
 ) -> None:
     """O21: whether the leader knew of the pause or learns of it from its transaction."""
-    async with serving(etcd_config) as service:
-        await service.create_table("flights")
-        for kind in ("friend", "hooked_friend"):
-            operation = await service.start("flights", kind, {"partitions": 2, "log": str(tmp_path / kind)})
-            await pause(service, operation)
-            await mark_all(client, operation, "01")
-            # A round trip of another operation: the leader has seen the marks by then.
-            assert (await service.get(operation)).jobs.succeeded == 2
-            await _another_one_ends(service, client)
-            assert (await service.get(operation)).state == pb.RUNNING
-            await resume(service, operation)
-            assert (await service.ended(operation)).state == pb.SUCCEEDED
-    assert await left_over(client) == []
+    for kind in ("friend", "hooked_friend"):
+        operation = await service.start("t", kind, {"partitions": 2, "log": str(tmp_path / kind)})
+        await pause(service, operation)
+        await mark_all(client, operation, "01")
+        # A round trip of another operation: the leader has seen the marks by then.
+        assert (await service.get(operation)).jobs.succeeded == 2
+        await _another_one_ends(service, client)
+        assert (await service.get(operation)).state == pb.RUNNING
+        await resume(service, operation)
+        assert (await service.ended(operation)).state == pb.SUCCEEDED
+    await eventually(lambda: left_over(client), holds=lambda left: not left)
 
 
 async def test_a_pause_that_the_leader_has_not_heard_of_holds_its_transactions(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+    client: LossyClient, service: Service, tmp_path: Path
 ) -> None:
     """O21: the index is only a notification; the transaction compares the pause itself."""
-    async with serving(etcd_config) as service:
-        await service.create_table("flights")
-        for kind in ("friend", "hooked_friend"):
-            operation = await service.start("flights", kind, {"partitions": 1, "log": str(tmp_path / kind)})
-            keys = client.keyspace.operation(operation)
-            await client.put(keys.pause, b'{"by":"nobody told"}')
-            await mark_all(client, operation, "0")
-            await _another_one_ends(service, client)
-            assert (await client.get(keys.state)).value == RUNNING
-            await resume(service, operation)
-            assert (await service.ended(operation)).state == pb.SUCCEEDED
-
-
-async def test_pausing_and_resuming_twice_is_truthful(client: LossyClient, etcd_config: EtcdConfig) -> None:
-    """O21: the first reason stays; what is not paused can be resumed; both are in the audit trail once."""
-    async with serving(etcd_config) as service:
-        await service.create_table("flights")
-        operation = await service.start("flights", "noop", {"partitions": 1})
-        await pause(service, operation, "first")
-        assert (await pause(service, operation, "second")).pause.reason == "first"
+    for kind in ("friend", "hooked_friend"):
+        operation = await service.start("t", kind, {"partitions": 1, "log": str(tmp_path / kind)})
+        keys = client.keyspace.operation(operation)
+        await client.put(keys.pause, b'{"by":"nobody told"}')
+        await mark_all(client, operation, "0")
+        await _another_one_ends(service, client)
+        assert (await client.get(keys.state)).value == RUNNING
         await resume(service, operation)
-        assert not (await resume(service, operation)).HasField("pause")
-        await service.cancel(operation, requested_by="joe", reason="enough")
-        await service.ended(operation)
-        with pytest.raises(PreconditionFailed, match="is over: it was cancelled"):
-            await pause(service, operation)
-        with pytest.raises(PreconditionFailed, match="is over"):
-            await resume(service, operation)
-        with pytest.raises(OperationNotFound):
-            await pause(service, OperationId("flights", "noop", 99))
-        assert said(await trail(service, "flights")) == [
-            ("cancel", str(operation), "joe", "enough"),
-            ("resume", str(operation), "joe", ""),
-            ("pause", str(operation), "jane", "first"),
-            ("start", str(operation), "", ""),
-            ("create-table", "flights", "", ""),
-        ]
+        assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
-async def test_what_is_sealed_cannot_be_paused(client: LossyClient, etcd_config: EtcdConfig) -> None:
+async def test_pausing_and_resuming_twice_is_truthful(client: LossyClient, service: Service) -> None:
+    """O21: the first reason stays; what is not paused can be resumed; both are in the audit trail once."""
+    operation = await service.start("t", "noop", {"partitions": 1})
+    await pause(service, operation, "first")
+    assert (await pause(service, operation, "second")).pause.reason == "first"
+    await resume(service, operation)
+    assert not (await resume(service, operation)).HasField("pause")
+    await service.cancel(operation, requested_by="joe", reason="enough")
+    await service.ended(operation)
+    with pytest.raises(PreconditionFailed, match="is over: it was cancelled"):
+        await pause(service, operation)
+    with pytest.raises(PreconditionFailed, match="is over"):
+        await resume(service, operation)
+    with pytest.raises(OperationNotFound):
+        await pause(service, OperationId("t", "noop", 99))
+    assert said(await trail(service, "t")) == [
+        ("cancel", str(operation), "joe", "enough"),
+        ("resume", str(operation), "joe", ""),
+        ("pause", str(operation), "jane", "first"),
+        ("start", str(operation), "", ""),
+        ("create-table", "t", "", ""),
+    ]
+
+
+async def test_what_is_sealed_cannot_be_paused(client: LossyClient, service: Service) -> None:
     operation = await start_operation(client)
-    keys = client.keyspace.operation(operation.id)
-    await client.put(keys.state, ABORTING)
-    async with serving(etcd_config) as service:
-        with pytest.raises(PreconditionFailed, match=r"is aborting: too late|is over"):
-            await pause(service, operation.id)
+    await client.put(client.keyspace.operation(operation.id).state, ABORTING)
+    with pytest.raises(PreconditionFailed, match=r"is aborting: too late|is over"):
+        await pause(service, operation.id)
 
 
 @pytest.mark.parametrize("of_table", [False, True])
 async def test_a_paused_operation_can_be_cancelled_and_leaves_no_key(
-    client: LossyClient, etcd_config: EtcdConfig, of_table: bool
+    client: LossyClient, service: Service, of_table: bool
 ) -> None:
     """O19, O21"""
-    async with serving(etcd_config) as service:
-        await service.create_table("flights")
-        operation = await service.start("flights", "noop", {"partitions": 3})
-        await (hold_table(service, "flights") if of_table else pause(service, operation))
-        await mark_all(client, operation, "012")
-        await service.cancel(operation)
-        assert (await service.ended(operation)).state == pb.CANCELLED
-        if of_table:
-            await free_table(service, "flights")
-    assert await left_over(client) == []
+    operation = await service.start("t", "noop", {"partitions": 3})
+    await (hold_table(service) if of_table else pause(service, operation))
+    await mark_all(client, operation, "012")
+    await service.cancel(operation)
+    assert (await service.ended(operation)).state == pb.CANCELLED
+    if of_table:
+        await free_table(service)
+    await eventually(lambda: left_over(client), holds=lambda left: not left)
 
 
-async def test_the_deadline_of_a_paused_operation_goes_on(
-    client: LossyClient, etcd_config: EtcdConfig
-) -> None:
+async def test_the_deadline_of_a_paused_operation_goes_on(client: LossyClient, service: Service) -> None:
     """O20, O21: even when all its jobs are done."""
-    async with serving(etcd_config) as service:
-        await service.create_table("flights")
-        options = pb.OperationOptions()
-        options.deadline.FromMilliseconds(700)
-        operation = await service.start("flights", "noop", {"partitions": 1}, options=options)
-        await pause(service, operation)
-        await mark_all(client, operation, "0")
-        ended = await service.ended(operation)
-        assert (ended.state, ended.error.code) == (pb.FAILED, "DEADLINE_EXCEEDED")
+    options = pb.OperationOptions()
+    options.deadline.FromMilliseconds(700)
+    operation = await service.start("t", "noop", {"partitions": 1}, options=options)
+    await pause(service, operation)
+    await mark_all(client, operation, "0")
+    ended = await service.ended(operation)
+    assert (ended.state, ended.error.code) == (pb.FAILED, "DEADLINE_EXCEEDED")
 
 
 async def test_a_paused_table_starts_nothing_and_holds_what_runs(
-    client: LossyClient, etcd_config: EtcdConfig
+    client: LossyClient, service: Service
 ) -> None:
     """O21: the error names who, why and what to do; a repeated start still gets its first answer."""
-    async with serving(etcd_config) as service, runner(client):
-        await service.create_table("flights")
-        done = await service.start("flights", request_id="r1")
+    async with runner(client):
+        done = await service.start("t", request_id="r1")
         await service.ended(done)
-        table = await hold_table(service, "flights")
+        table = await hold_table(service)
         assert (table.pause.by, table.pause.reason, table.pause.scope) == ("jane", REASON, "table")
-        assert (await hold_table(service, "flights", "again")).pause.reason == REASON
+        assert (await hold_table(service, reason="again")).pause.reason == REASON
         with pytest.raises(TablePaused) as refused:
-            await service.start("flights")
+            await service.start("t")
         assert "by jane: new disks" in refused.value.message
-        assert "distop resume flights" in refused.value.hint
-        assert await service.start("flights", request_id="r1") == done
-        assert not (await free_table(service, "flights")).HasField("pause")
-        assert not (await free_table(service, "flights")).HasField("pause")
-        assert (await service.ended(await service.start("flights"))).state == pb.SUCCEEDED
+        assert "distop resume t" in refused.value.hint
+        assert await service.start("t", request_id="r1") == done
+        assert not (await free_table(service)).HasField("pause")
+        assert not (await free_table(service)).HasField("pause")
+        assert (await service.ended(await service.start("t"))).state == pb.SUCCEEDED
         with pytest.raises(TableNotFound):
             await hold_table(service, "nowhere")
 
@@ -242,27 +227,26 @@ async def test_operations_of_a_paused_table_show_it_and_wait(
 ) -> None:
     """O21: also those that are watched, and those started by a transaction that was on its way."""
     argument = {"folder": str(tmp_path), "partitions": 1, "hold": ["0"]}
-    async with serving(etcd_config, operations=tuple(WORK_TYPES.split(","))) as service, runner(client):
-        await service.create_table("flights")
-        operation = await service.start("flights", "traced", argument)
+    async with working(etcd_config, client) as service:
+        operation = await service.start("t", "traced", argument)
         await eventually(lambda: traces(tmp_path, "holds"))
         request = pb.WatchOperationRequest(name=str(operation))
         request.heartbeat.FromMilliseconds(100)
         watching = service.operations.WatchOperation(request)
         assert not (await watching.read()).operation.HasField("pause")
-        await hold_table(service, "flights")
+        await hold_table(service)
         await eventually(lambda: traces(tmp_path, "cleaned"))
         while not (update := await watching.read()).operation.HasField("pause"):
             pass
         assert update.operation.pause.scope == "table"
         watching.cancel()
-        listed = await service.operations.ListOperations(pb.ListOperationsRequest(table="flights"))
+        listed = await service.operations.ListOperations(pb.ListOperationsRequest(table="t"))
         assert [one.pause.by for one in listed.operations] == ["jane"]
         assert await runner_of(client, await _arg(client, operation)) == ""
         # Resuming the operation does not move a table that is held.
         assert (await resume(service, operation)).pause.scope == "table"
         (tmp_path / "release").touch()
-        await free_table(service, "flights")
+        await free_table(service)
         assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
@@ -323,47 +307,41 @@ async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client:
 
 @pytest.mark.parametrize("of_table", [False, True])
 async def test_a_lost_reply_of_a_pause_is_answered_by_what_stands(
-    client: LossyClient, etcd_config: EtcdConfig, of_table: bool
+    client: LossyClient, service: Service, of_table: bool
 ) -> None:
     """O21, U2: paused once, and once in the trail."""
-    async with serving(etcd_config) as service:
-        await service.create_table("flights")
-        operation = await service.start("flights", "noop", {"partitions": 1})
-        table = client.keyspace.table("flights")
-        record = PauseRecord(by="jane", at=1.5)
-        audit = audit_put(table, "pause", by="jane", target="x", at=1.5)
-        client.fail(Fault.LOST_REPLY)
-        if of_table:
-            assert await pause_table(client, table, record, audit)
-        else:
-            assert await pause_operation(client, table.operation(operation), record, audit)
-        assert client.spent
-        assert [entry.action for entry in (await trail(service, "flights")).entries].count("pause") == 1
+    operation = await service.start("t", "noop", {"partitions": 1})
+    table = client.keyspace.table("t")
+    record = PauseRecord(by="jane", at=1.5)
+    audit = audit_put(table, "pause", by="jane", target="x", at=1.5)
+    client.fail(Fault.LOST_REPLY)
+    if of_table:
+        assert await pause_table(client, table, record, audit)
+    else:
+        assert await pause_operation(client, table.operation(operation), record, audit)
+    assert client.spent
+    assert [entry.action for entry in (await trail(service, "t")).entries].count("pause") == 1
 
 
 @pytest.mark.parametrize("of_table", [False, True])
 async def test_a_pause_that_arrives_again_once_somebody_has_resumed_holds_nothing(
-    client: LossyClient, etcd_config: EtcdConfig, of_table: bool
+    client: LossyClient, service: Service, of_table: bool
 ) -> None:
     """O21: a copy of it was delayed, and nobody would know why nothing moves."""
-    async with serving(etcd_config) as service:
-        await service.create_table("flights")
-        operation = await service.start("flights", "noop", {"partitions": 1})
-        table = client.keyspace.table("flights")
-        keys, record = table.operation(operation), PauseRecord(by="jane", at=1.5)
-        first, again = (audit_put(table, how, by="jane", target="x", at=1.5) for how in ("pause", "resume"))
+    operation = await service.start("t", "noop", {"partitions": 1})
+    table = client.keyspace.table("t")
+    keys, record = table.operation(operation), PauseRecord(by="jane", at=1.5)
+    first, again = (audit_put(table, how, by="jane", target="x", at=1.5) for how in ("pause", "resume"))
 
-        async def pause() -> bool:
-            if of_table:
-                return await pause_table(client, table, record, first)
-            return await pause_operation(client, keys, record, first)
+    async def pause() -> bool:
+        if of_table:
+            return await pause_table(client, table, record, first)
+        return await pause_operation(client, keys, record, first)
 
-        assert await pause()
-        assert await (
-            resume_table(client, table, again) if of_table else resume_operation(client, keys, again)
-        )
-        assert await pause()  # it has, before
-        assert await _absent(client, table.pause if of_table else keys.pause)
+    assert await pause()
+    assert await (resume_table(client, table, again) if of_table else resume_operation(client, keys, again))
+    assert await pause()  # it has, before
+    assert await _absent(client, table.pause if of_table else keys.pause)
 
 
 async def test_a_table_that_is_dropped_while_it_is_resumed_leaves_no_backlog(
@@ -388,26 +366,24 @@ async def test_a_table_that_is_dropped_while_it_is_resumed_leaves_no_backlog(
 
 
 async def test_the_audit_trail_is_paged_newest_first_and_bounded(
-    client: LossyClient, etcd_config: EtcdConfig
+    client: LossyClient, service: Service
 ) -> None:
     """U2"""
-    keys = client.keyspace.table("flights")
-    async with serving(etcd_config) as service:
-        await service.create_table("flights")
-        await service.create_table("flights2")
-        for index in range(5):
-            put = audit_put(keys, f"act{index}", by="jane", target="t", at=2e9 + index)
-            await client.put(put.key, put.value)
-        pages, token = [], ""
-        while True:
-            page = await trail(service, "flights", page_size=2, page_token=token)
-            pages.append([entry.action for entry in page.entries])
-            if not (token := page.next_page_token):
-                break
-        assert pages == [["act4", "act3"], ["act2", "act1"], ["act0", "create-table"], []]
-        assert said(await trail(service))[0][:2] == ("create-table", "flights2")
-        with pytest.raises(TableNotFound):
-            await trail(service, "nowhere")
+    keys = client.keyspace.table("t")
+    await service.create_table("t2")
+    for index in range(5):
+        put = audit_put(keys, f"act{index}", by="jane", target="t", at=2e9 + index)
+        await client.put(put.key, put.value)
+    pages, token = [], ""
+    while True:
+        page = await trail(service, "t", page_size=2, page_token=token)
+        pages.append([entry.action for entry in page.entries])
+        if not (token := page.next_page_token):
+            break
+    assert pages == [["act4", "act3"], ["act2", "act1"], ["act0", "create-table"], []]
+    assert said(await trail(service))[0][:2] == ("create-table", "t2")
+    with pytest.raises(TableNotFound):
+        await trail(service, "nowhere")
     assert await prune(client, keys.audit_prefix, keep=2) == 4
     left, _ = await read_audit(client, keys.audit_prefix, limit=10)
     assert [entry.record.action for entry in left] == ["act4", "act3"]
@@ -429,20 +405,12 @@ async def _absent(client: LossyClient, key: bytes) -> bool:
     return not (await client.get(key)).exists
 
 
-async def _stands(client: LossyClient, key: bytes) -> bool:
-    return (await client.get(key)).exists
-
-
-async def _none_left(client: LossyClient) -> bool:
-    return await left_over(client) == []
-
-
 async def _arg(client: LossyClient, operation: OperationId) -> OperationArg:
     return decode((await client.get(client.keyspace.operation(operation).arg)).value, OperationArg)
 
 
 async def _another_one_ends(service: Service, client: LossyClient) -> None:
     """Run another operation to its end: the leader has then acted on all it knew before."""
-    other = await service.start("flights", "friendly", {"partitions": 1})
+    other = await service.start("t", "friendly", {"partitions": 1})
     await mark_all(client, other, "0")
     await service.ended(other)

@@ -18,11 +18,7 @@ from support.waiting import eventually
 async def collected(client: LossyClient, operation: OperationId) -> None:
     """Its last key is gone."""
     prefix = client.keyspace.operation(operation).prefix
-
-    async def empty() -> bool:
-        return not (await client.scan(prefix, keys_only=True)).kvs
-
-    await eventually(empty)
+    await eventually(lambda: client.scan(prefix, keys_only=True), holds=lambda found: not found.kvs)
 
 
 def lines(log: Path) -> list[list[str]]:

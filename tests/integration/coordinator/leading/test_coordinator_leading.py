@@ -89,16 +89,12 @@ async def test_every_table_with_work_has_one_leader_the_one_everybody_prefers(
         assert await eventually(led)
 
 
-async def test_a_key_that_names_no_operation_holds_up_none(
-    etcd_config: EtcdConfig, client: EtcdClient
-) -> None:
+async def test_a_key_that_names_no_operation_holds_up_none(service: Service, client: EtcdClient) -> None:
     """C11: its table goes on."""
-    async with serving(etcd_config) as service:
-        await service.create_table("t")
-        await client.put(client.keyspace.active + b"t.odd", b"{}")
-        operation = await service.start("t", "noop", {"partitions": 1})
-        await mark(client, operation, "0")
-        assert (await service.ended(operation)).state == pb.SUCCEEDED
+    await client.put(client.keyspace.active + b"t.odd", b"{}")
+    operation = await service.start("t", "noop", {"partitions": 1})
+    await mark(client, operation, "0")
+    assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
 async def test_tables_without_work_have_no_leader(etcd_config: EtcdConfig, client: EtcdClient) -> None:
@@ -110,11 +106,7 @@ async def test_tables_without_work_have_no_leader(etcd_config: EtcdConfig, clien
         await service.ended(await service.start("t", argument={"partitions": 0}))
         again = await client.get(client.keyspace.table("t").coordinator)
         assert again.create_revision == epoch
-
-        async def idle() -> bool:
-            return not await leader_of(client, "t")
-
-        assert await eventually(idle)
+        await eventually(lambda: leader_of(client, "t"), holds=lambda leader: not leader)
         await service.ended(await service.start("t", argument={"partitions": 0}))
 
 
@@ -131,20 +123,12 @@ async def test_work_moves_when_a_coordinator_leaves(
         first = preferred([staying.member, leaving.member], "t")
         if first == staying.member:
             staying, leaving = leaving, staying
-
-        async def settled() -> bool:
-            return await leader_of(client, "t") == first
-
-        assert await eventually(settled)
+        await eventually(lambda: leader_of(client, "t"), holds=lambda found: found == first)
         await mark(client, operation, "0")
         epoch = (await client.get(client.keyspace.table("t").coordinator)).create_revision
         began = asyncio.get_running_loop().time()
         leaving.stop()
-
-        async def moved() -> bool:
-            return await leader_of(client, "t") == staying.member
-
-        assert await eventually(moved)
+        await eventually(lambda: leader_of(client, "t"), holds=lambda found: found == staying.member)
         assert asyncio.get_running_loop().time() - began < LEASE_S / 2, "before the lease would expire"
         assert (await client.get(client.keyspace.table("t").coordinator)).create_revision > epoch
         await mark(client, operation, "1")
@@ -240,11 +224,7 @@ async def test_a_resignation_that_fails_is_tried_again(client: LossyClient, faul
         client.fail(*[fault] * (MAX_TRIES + 1), when=deletes(coordinator))
         operation = await begin(client)
         assert await eventually(lambda: over(client, operation))
-
-        async def vacant() -> bool:
-            return not (await client.get(coordinator)).exists
-
-        assert await eventually(vacant)
+        await eventually(lambda: client.get(coordinator), holds=lambda found: not found.exists)
         assert client.spent
 
 
@@ -282,11 +262,7 @@ async def test_every_step_of_an_end_survives_every_fault(
             # Something to publish: else there is no seal.
             moves = {"source": {str(instance): WatermarkMove(after="1")}}
             operation = await begin(
-                user,
-                partition_count=1,
-                stages_files=leave_keys,
-                location="file:///none",
-                watermarks=moves,
+                user, partition_count=1, stages_files=leave_keys, location="file:///none", watermarks=moves
             )
             assert operation == op.operation
             await mark(user, operation, "0")
@@ -433,11 +409,7 @@ async def test_a_lost_lease_is_the_end_of_an_incarnation_and_not_of_the_coordina
         first = await eventually(lambda: leader_of(client, "t"))
         lease = (await client.get(client.keyspace.coordinator(first))).lease
         await client.lease_revoke(lease)
-
-        async def reborn() -> bool:
-            return await leader_of(client, "t") not in ("", first)
-
-        assert await eventually(reborn)
+        await eventually(lambda: leader_of(client, "t"), holds=lambda found: found not in ("", first))
         assert coordinator.member != first
         await mark(client, operation, "0")
         assert await eventually(lambda: over(client, operation))
@@ -454,11 +426,7 @@ async def test_the_loss_of_the_leaders_own_key_is_noticed(
         key = client.keyspace.table("t").coordinator
         epoch = (await client.get(key)).create_revision
         await client.delete(key)
-
-        async def next_epoch() -> bool:
-            return (await client.get(key)).create_revision > epoch
-
-        assert await eventually(next_epoch)
+        await eventually(lambda: client.get(key), holds=lambda found: found.create_revision > epoch)
         await mark(client, operation, "0")
         assert await eventually(lambda: over(client, operation))
 
@@ -489,11 +457,7 @@ async def test_an_etcd_that_is_away_for_longer_than_a_lease(
             first = await eventually(lambda: leader_of(client, "t"))
             await proxy.refuse()
             await mark(client, operation, "0")
-
-            async def dropped() -> bool:
-                return not await leader_of(client, "t")
-
-            await eventually(dropped)
+            await eventually(lambda: leader_of(client, "t"), holds=lambda found: not found)
             await proxy.accept()
             assert await eventually(lambda: over(client, operation))
             assert await leader_of(client, "t") != first
@@ -619,11 +583,7 @@ async def test_an_operation_that_is_removed_by_hand_is_forgotten(
         await client.delete(client.keyspace.active_operation(operation))
         await client.delete(client.keyspace.table("t").run_ops)
         (tmp_path / "go").touch()
-
-        async def idle() -> bool:
-            return not await leader_of(client, "t")
-
-        assert await eventually(idle)
+        await eventually(lambda: leader_of(client, "t"), holds=lambda found: not found)
         again = await begin(client)
         assert await eventually(lambda: over(client, again))
 
@@ -659,11 +619,10 @@ async def test_a_full_etcd_does_not_end_a_coordinator(tmp_path: Path, prefix: st
 
 
 async def test_only_so_much_history_is_kept(
-    etcd_config: EtcdConfig, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+    service: Service, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O22: the newest, and nothing of what still runs; requests are remembered apart from it."""
     monkeypatch.setattr("distop.metastore.operations.retention.prune.__kwdefaults__", {"keep": 10})
-    await make_table(client)
     keys = client.keyspace.table("t")
     old = [
         Put(
@@ -675,17 +634,13 @@ async def test_only_so_much_history_is_kept(
     await client.txn(Txn(then=tuple(old)))
     await client.txn(Txn(then=tuple(Put(keys.request(f"r{number}"), b"{}") for number in range(1, EVERY))))
     await client.put(keys.next_instance("noop"), b"%d" % EVERY)
-    async with serving(etcd_config) as service:
-        operation = await service.start("t", argument={"partitions": 0}, request_id=f"r{EVERY}")
-        await service.ended(operation)
+    operation = await service.start("t", argument={"partitions": 0}, request_id=f"r{EVERY}")
+    await service.ended(operation)
 
-        async def kept() -> list[str]:
-            listed = await service.operations.ListOperations(pb.ListOperationsRequest(table="t"))
-            return [each.name for each in listed.operations]
+    async def kept() -> list[str]:
+        listed = await service.operations.ListOperations(pb.ListOperationsRequest(table="t"))
+        return [each.name for each in listed.operations]
 
-        async def pruned() -> bool:
-            return len(await kept()) == 10
-
-        assert await eventually(pruned)
-        assert set(await kept()) == {f"t/noop/{number}" for number in range(EVERY - 9, EVERY + 1)}
-        assert (await client.get(keys.request("r1"))).exists
+    await eventually(kept, holds=lambda found: len(found) == 10)
+    assert set(await kept()) == {f"t/noop/{number}" for number in range(EVERY - 9, EVERY + 1)}
+    assert (await client.get(keys.request("r1"))).exists

@@ -58,12 +58,7 @@ async def test_a_new_leader_of_many_tables_makes_few_requests(client: EtcdClient
     async def other(table: str, count: int, object: str = "") -> OperationId:
         kind = "per_object" if object else "friend"
         return await begin(
-            client,
-            table=table,
-            kind=kind,
-            object=object,
-            compatible=lambda _: True,
-            partition_count=count,
+            client, table=table, kind=kind, object=object, compatible=lambda _: True, partition_count=count
         )
 
     large = await other(names[2], 100)

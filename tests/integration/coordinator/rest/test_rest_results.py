@@ -60,9 +60,7 @@ def spec(*fields: tuple[int, str, str]) -> Json:
 
 
 def order(source: int, transform: str) -> Json:
-    fields = [
-        {"source-id": source, "transform": transform, "direction": "asc", "null-order": "nulls-first"},
-    ]
+    fields = [{"source-id": source, "transform": transform, "direction": "asc", "null-order": "nulls-first"}]
     return {"action": "add-sort-order", "sort-order": {"order-id": 3, "fields": fields}}
 
 
@@ -123,7 +121,7 @@ REFUSED: dict[str, Updates] = {
     "a narrower type": lambda _: [columns(column(1, "id", "int"), COLUMNS[1]), CURRENT],
     "a value that old rows lack": lambda _: [columns(*COLUMNS, column(3, "x", required=True)), CURRENT],
     "a name mapping that is none": lambda _: [
-        {"action": "set-properties", "updates": {"schema.name-mapping.default": "{"}},
+        {"action": "set-properties", "updates": {"schema.name-mapping.default": "{"}}
     ],
     "a partition spec of files less": lambda _: [
         spec((1, "a", "bucket[4]")),
@@ -165,9 +163,7 @@ def test_two_programs_that_replace_a_table_at_once_both_do(door: RestDoor, table
     for number in (77, 78):
         added = snapshot(table, number, parent_snapshot_id=None)
         answer = door.ask(
-            "POST",
-            T,
-            {"requirements": [], "updates": [added, {**ref(table, "main"), "snapshot-id": number}]},
+            "POST", T, {"requirements": [], "updates": [added, {**ref(table, "main"), "snapshot-id": number}]}
         )
         assert answer.status == 200, answer.text
     metadata = answer.json["metadata"]

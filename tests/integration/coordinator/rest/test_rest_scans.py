@@ -132,10 +132,7 @@ Told = dict[str, tuple[set[str], bool]]
 def told(table: Table, where: str) -> Told:
     tasks = list(table.scan(row_filter=where).plan_files())
     planned = {
-        task.file.file_path: (
-            {one.file_path for one in task.delete_files},
-            task.residual == AlwaysTrue(),
-        )
+        task.file.file_path: ({one.file_path for one in task.delete_files}, task.residual == AlwaysTrue())
         for task in tasks
     }
     assert len(planned) == len(tasks)

@@ -218,11 +218,7 @@ async def test_what_is_in_the_way_is_told_and_counted(sdk: AsyncClient, client: 
 
     async def skipped(count: int, code: str, message: str) -> None:
         await backdate(client, "s")
-
-        async def is_told() -> bool:
-            return (await sdk.schedules("t"))[0].skipped == count
-
-        assert await eventually(is_told)
+        await eventually(lambda: sdk.schedules("t"), holds=lambda found: found[0].skipped == count)
         [shown] = await sdk.schedules("t")
         assert shown.skip is not None
         assert shown.skipped_at is not None
@@ -255,11 +251,7 @@ async def test_what_is_paused_starts_nothing_and_is_not_made_up_for(
     await sdk.pause_schedule("t", "s")
     await backdate(client, "s")
     await backdate(client, "other")
-
-    async def other_is_done() -> bool:
-        return (await schedule(client, "other")).started == 1
-
-    assert await eventually(other_is_done)
+    await eventually(lambda: schedule(client, "other"), holds=lambda found: found.started == 1)
     await sdk.resume_schedule("t", "s")
     assert await eventually(lambda: at_rest(client))
     assert (await schedule(client, "s")).started == 0
@@ -293,10 +285,7 @@ async def test_tables_with_one_time_are_looked_at_a_few_at_once(
     """No unbounded burst of elections and plans; all get their turn, also when who leads them has changed."""
     monkeypatch.setattr(timekeeping, "AT_ONCE", 2)
     tables = [f"t{number}" for number in range(9)]
-    async with (
-        running(config_of(etcd_config)) as first,
-        AsyncClient(first.address, timeout_s=60) as sdk,
-    ):
+    async with running(config_of(etcd_config)) as first, AsyncClient(first.address, timeout_s=60) as sdk:
         for table in tables:
             await sdk.create_table(table, nowhere())
             await sdk.add_schedule(table, "s", "noop", NOTHING, cron=YEARLY)

@@ -225,11 +225,9 @@ async def test_a_leader_that_takes_over_counts_all_before_it_says_anything(
         operation = await service.start("t", argument={"partitions": MANY})
         await mark_all(client, operation, numbers(MANY - 300))
     async with serving(etcd_config) as service:
-
-        async def counted() -> bool:
-            return (await service.get(operation)).jobs.succeeded == MANY - 300
-
-        await eventually(counted)
+        await eventually(
+            lambda: service.get(operation), holds=lambda found: found.jobs.succeeded == MANY - 300
+        )
         await mark_all(client, operation, numbers(MANY - 300, MANY))
         assert (await service.ended(operation)).jobs.succeeded == MANY
 
