@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import Coordinator
@@ -43,8 +44,22 @@ def dead() -> str:
     return f"127.0.0.1:{free_port()}"
 
 
-def at(config: EtcdConfig, *endpoints: str, timeout_s: float = 5.0) -> EtcdClient:
-    return EtcdClient(replace(config, endpoints=endpoints, timeout_s=timeout_s))
+Connect = Callable[..., EtcdClient]
+
+
+@pytest_asyncio.fixture
+async def at(etcd_config: EtcdConfig) -> AsyncIterator[Connect]:
+    """Makes a client of the given endpoints, which is closed in the end; with other fields of its config."""
+    made: list[EtcdClient] = []
+
+    def connect(*endpoints: str, **fields: Any) -> EtcdClient:
+        config = replace(etcd_config, endpoints=endpoints or etcd_config.endpoints)
+        made.append(EtcdClient(replace(config, **fields)))
+        return made[-1]
+
+    yield connect
+    for client in made:
+        await client.close()
 
 
 # -- when all is well --------------------------------------------------------------------------------
@@ -248,59 +263,51 @@ def test_the_blocking_client_may_be_used_from_several_threads(etcd_config: EtcdC
 # -- when members fail -------------------------------------------------------------------------------
 
 
-async def test_the_next_endpoint_is_used_when_one_is_dead(
-    etcd_config: EtcdConfig, etcd: EtcdProcess, dead: str
-) -> None:
+async def test_the_next_endpoint_is_used_when_one_is_dead(at: Connect, etcd: EtcdProcess, dead: str) -> None:
     """Reads and writes alike: a write that was never sent may go to another member."""
-    client = at(etcd_config, dead, etcd.endpoint)
+    client = at(dead, etcd.endpoint)
     key = client.keyspace.prefix + b"k"
     await client.put(key, b"v")
     assert (await client.get(key)).value == b"v"
     assert client.endpoint == etcd.endpoint
-    await client.close()
 
 
 async def test_many_calls_that_fail_together_move_on_together(
-    etcd_config: EtcdConfig, etcd: EtcdProcess, dead: str
+    at: Connect, etcd: EtcdProcess, dead: str
 ) -> None:
-    client = at(etcd_config, dead, etcd.endpoint)
+    client = at(dead, etcd.endpoint)
     await asyncio.gather(*(client.put(client.keyspace.prefix + b"%d" % i, b"") for i in range(10)))
     assert client.endpoint == etcd.endpoint
-    await client.close()
 
 
 async def test_a_member_that_is_silent_does_not_use_up_the_deadline_of_a_read(
-    etcd_config: EtcdConfig, proxy: Proxy, etcd: EtcdProcess
+    at: Connect, proxy: Proxy, etcd: EtcdProcess
 ) -> None:
     """U4: connected, and then no answer: the others get their share of the time."""
-    client = at(etcd_config, proxy.endpoint, etcd.endpoint, timeout_s=1.0)
+    client = at(proxy.endpoint, etcd.endpoint, timeout_s=1.0)
     await client.get(b"k")
     proxy.hold_replies()
     assert not (await client.get(b"k")).exists
     assert client.endpoint == etcd.endpoint
-    await client.close()
 
 
 async def test_after_a_write_in_doubt_the_next_member_is_asked(
-    etcd_config: EtcdConfig, proxy: Proxy, etcd: EtcdProcess
+    at: Connect, proxy: Proxy, etcd: EtcdProcess
 ) -> None:
-    client = at(etcd_config, proxy.endpoint, etcd.endpoint, timeout_s=0.5)
+    client = at(proxy.endpoint, etcd.endpoint, timeout_s=0.5)
     key = client.keyspace.prefix + b"k"
     await client.get(key)
     proxy.hold_replies()
     with pytest.raises(OutcomeUnknown):
         await client.put(key, b"v")
     assert (await client.get(key)).value == b"v"
-    await client.close()
 
 
 @pytest.mark.timed(0.5)
 @pytest.mark.parametrize("call", ["get", "txn", "scan", "lease_grant", "lease_revoke"])
-async def test_a_dead_etcd_is_reported_within_the_deadline(
-    etcd_config: EtcdConfig, dead: str, call: str
-) -> None:
+async def test_a_dead_etcd_is_reported_within_the_deadline(at: Connect, dead: str, call: str) -> None:
     """U4: also of a write it is certain that it did not happen."""
-    client = at(etcd_config, dead, timeout_s=0.4)
+    client = at(dead, timeout_s=0.4)
     calls = {
         "get": lambda: client.get(b"k"),
         "txn": lambda: client.put(b"k", b"v"),
@@ -313,13 +320,12 @@ async def test_a_dead_etcd_is_reported_within_the_deadline(
         await calls[call]()
     assert time.monotonic() - began < 1.0 * PATIENCE
     assert caught.value.details["endpoint"] == dead
-    await client.close()
 
 
 @pytest.mark.timed(0.5)
-async def test_a_silent_etcd_is_reported_within_the_deadline(etcd_config: EtcdConfig, proxy: Proxy) -> None:
+async def test_a_silent_etcd_is_reported_within_the_deadline(at: Connect, proxy: Proxy) -> None:
     """U4: of a read that etcd is unavailable, of a write that its outcome is unknown."""
-    client = at(etcd_config, proxy.endpoint, timeout_s=0.4)
+    client = at(proxy.endpoint, timeout_s=0.4)
     await client.get(b"k")
     proxy.hold_requests()
     began = time.monotonic()
@@ -328,23 +334,19 @@ async def test_a_silent_etcd_is_reported_within_the_deadline(etcd_config: EtcdCo
     with pytest.raises(OutcomeUnknown):
         await client.put(client.keyspace.prefix + b"k", b"v")
     assert time.monotonic() - began < 1.5 * PATIENCE
-    await client.close()
 
 
-async def test_a_shorter_deadline_of_the_caller_counts(etcd_config: EtcdConfig, dead: str) -> None:
+async def test_a_shorter_deadline_of_the_caller_counts(at: Connect, dead: str) -> None:
     """U4: and comes back as what is wrong, not as a mere timeout."""
-    client = at(etcd_config, dead, timeout_s=3600.0)
+    client = at(dead, timeout_s=3600.0)
     async with asyncio.timeout(60):
         with within(0.3), pytest.raises(EtcdUnavailable):
             await client.get(b"k")
-    await client.close()
 
 
-async def test_a_lost_reply_is_called_unknown(
-    etcd_config: EtcdConfig, proxy: Proxy, client: EtcdClient
-) -> None:
+async def test_a_lost_reply_is_called_unknown(at: Connect, proxy: Proxy, client: EtcdClient) -> None:
     """U4: the write happened, the connection broke before the answer; the next call works again."""
-    victim = at(etcd_config, proxy.endpoint)
+    victim = at(proxy.endpoint)
     key = client.keyspace.prefix + b"k"
     await victim.get(key)
     proxy.hold_replies()
@@ -355,15 +357,14 @@ async def test_a_lost_reply_is_called_unknown(
         await writing
     proxy.flow()
     assert (await victim.get(key)).value == b"v"
-    await victim.close()
 
 
 async def _exists(client: EtcdClient, key: bytes) -> bool:
     return (await client.get(key)).exists
 
 
-async def test_a_read_survives_a_cut_connection(etcd_config: EtcdConfig, proxy: Proxy) -> None:
-    victim = at(etcd_config, proxy.endpoint)
+async def test_a_read_survives_a_cut_connection(at: Connect, proxy: Proxy) -> None:
+    victim = at(proxy.endpoint)
     await victim.get(b"k")
     proxy.hold_replies()
     reading = asyncio.create_task(victim.get(b"k"))
@@ -371,11 +372,10 @@ async def test_a_read_survives_a_cut_connection(etcd_config: EtcdConfig, proxy: 
     proxy.cut()
     proxy.flow()
     assert not (await reading).exists
-    await victim.close()
 
 
-async def test_an_etcd_that_comes_back_is_found_again(etcd_config: EtcdConfig, proxy: Proxy) -> None:
-    victim = at(etcd_config, proxy.endpoint, timeout_s=3.0)
+async def test_an_etcd_that_comes_back_is_found_again(at: Connect, proxy: Proxy) -> None:
+    victim = at(proxy.endpoint, timeout_s=3.0)
     key = victim.keyspace.prefix + b"k"
     await victim.get(key)
     await proxy.refuse()
@@ -384,14 +384,11 @@ async def test_an_etcd_that_comes_back_is_found_again(etcd_config: EtcdConfig, p
     await proxy.accept()
     await victim.put(key, b"2")
     assert (await victim.get(key)).value == b"2"
-    await victim.close()
 
 
-async def test_closing_ends_calls_under_way_and_refuses_later_ones(
-    etcd_config: EtcdConfig, proxy: Proxy
-) -> None:
+async def test_closing_ends_calls_under_way_and_refuses_later_ones(at: Connect, proxy: Proxy) -> None:
     """U4: none hangs or looks like a cancelled task, and a write is said to be in doubt."""
-    client = at(etcd_config, proxy.endpoint)
+    client = at(proxy.endpoint)
     await client.get(b"k")
     proxy.hold_replies()
     reading = asyncio.create_task(client.get(b"k"))
@@ -541,11 +538,8 @@ async def test_a_coordinator_with_a_wrong_password_says_so_and_ends(tmp_path: Pa
         wrong = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, user="worker", password="no")
         with pytest.raises(EtcdDenied) as denied:
             await asyncio.wait_for(Coordinator(CoordinatorConfig(etcd=wrong, listen="127.0.0.1:0")).run(), 20)
-        assert (denied.value.code, denied.value.retryable, denied.value.kind.exit_code) == (
-            "ETCD_DENIED",
-            False,
-            11,
-        )
+        error = denied.value
+        assert (error.code, error.retryable, error.kind.exit_code) == ("ETCD_DENIED", False, 11)
 
 
 async def test_an_etcd_without_space_says_so(tmp_path: Path, prefix: str) -> None:

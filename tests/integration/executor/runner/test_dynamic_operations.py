@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+import pytest_asyncio
 
 from distop.client import Operation, OperationState
 from distop.errors import InvalidArgument
 from distop.executor.runner import dynamic_run
+from distop.executor.runner.runner import Runner
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.dynamic_runs import DynamicRun
@@ -30,67 +34,92 @@ ROWS = 600
 SCHEMA = ["id: long", "kind: string", "day: date"]
 
 
+@dataclass
+class Dealt:
+    """A table, and a coordinator that starts operations of the type ``dealing`` on it."""
+
+    client: LossyClient
+    etcd: EtcdConfig
+    folder: Path
+    service: Whole
+
+    async def start(self, rows: int, **argument: object) -> Operation:
+        """Start one that reads so many rows; with a ``folder`` it waits there for ``release``."""
+        source = write_csv(self.folder / "src" / "a", "1.csv", 0, rows)
+        return await self.service.client.start("t", "dealing", {"paths": [str(source)], **argument})
+
+    async def start_held(self, rows: int, **argument: object) -> Operation:
+        return await self.start(rows, folder=str(self.folder), **argument)
+
+    def executor(self) -> AbstractAsyncContextManager[tuple[Runner, asyncio.Event]]:
+        return runner(self.client, more=[DEALING])
+
+    def release(self) -> None:
+        (self.folder / "release").touch()
+
+    async def succeeded(self, operation: Operation) -> Operation:
+        ended = await self.service.client.wait(operation.name, timeout_s=90)
+        assert ended.state is OperationState.SUCCEEDED, ended.error
+        return ended
+
+    async def failed(self, operation: Operation, why: str) -> None:
+        ended = await self.service.client.wait(operation.name, timeout_s=90)
+        assert ended.state is OperationState.FAILED
+        assert ended.error is not None
+        assert why in ended.error.message
+
+    async def ids(self) -> list[int]:
+        return await asyncio.to_thread(self.service.ids)
+
+
+@pytest_asyncio.fixture
+async def dealt(
+    request: pytest.FixtureRequest, client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
+) -> AsyncIterator[Dealt]:
+    schema = getattr(request, "param", SCHEMA)
+    async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=schema) as service:
+        yield Dealt(client, etcd_config, tmp_path, service)
+
+
 @asynccontextmanager
-async def under_way(
-    client: LossyClient, etcd: EtcdConfig, folder: Path
-) -> AsyncIterator[tuple[Whole, Operation]]:
+async def under_way(dealt: Dealt) -> AsyncIterator[Operation]:
     """An operation of 90 rows, some of which are written; it continues once the folder holds ``release``."""
-    source = write_csv(folder / "src" / "a", "1.csv", 0, 90)
-    async with (
-        coordinated(etcd, folder, client, more=[DEALING], schema=SCHEMA) as service,
-        runner(client, more=[DEALING]),
-    ):
-        operation = await start(service, source, folder=str(folder))
-        await eventually(lambda: attempts(folder, "wrote"))
-        yield service, operation
+    async with dealt.executor():
+        operation = await dealt.start_held(90)
+        await eventually(lambda: attempts(dealt.folder, "wrote"))
+        yield operation
 
 
-async def start(service: Whole, source: Path, **argument: object) -> Operation:
-    return await service.client.start("t", "dealing", {"paths": [str(source)], **argument})
-
-
-async def test_rows_that_are_cut_differently_each_time_are_there_once(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_rows_that_are_cut_differently_each_time_are_there_once(dealt: Dealt) -> None:
     """P1, P10, O6: their number is known in the end; an empty computation is a success."""
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, ROWS)
-    async with (
-        coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service,
-        runner(client, more=[DEALING]),
-    ):
-        operation = await start(service, source, split_bytes=4096, folder=str(tmp_path))
+    async with dealt.executor():
+        operation = await dealt.start_held(ROWS, split_bytes=4096)
         assert operation.jobs.counting
         assert operation.jobs.total == 0
-        (tmp_path / "release").touch()
-        ended = await service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
-        assert (ended.jobs.total, ended.jobs.succeeded) == (computations(tmp_path)[0],) * 2
+        dealt.release()
+        ended = await dealt.succeeded(operation)
+        assert (ended.jobs.total, ended.jobs.succeeded) == (computations(dealt.folder)[0],) * 2
         assert not ended.jobs.counting
         assert ended.facts["rows"] == ROWS
-        assert not [key for key in await service.at_rest() if key.startswith("t.dealing.1.")]
-        assert await asyncio.to_thread(service.ids) == list(range(ROWS))
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
-        assert len(await service.client.watermarks("t")) == 1
+        assert not [key for key in await dealt.service.at_rest() if key.startswith("t.dealing.1.")]
+        assert await dealt.ids() == list(range(ROWS))
+        assert dealt.service.data_files() == await asyncio.to_thread(dealt.service.published_files)
+        assert len(await dealt.service.client.watermarks("t")) == 1
 
 
-async def test_a_run_of_which_only_marks_are_left_is_done_away_with(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_a_run_of_which_only_marks_are_left_is_done_away_with(dealt: Dealt) -> None:
     """O10, O11, P2: all its results are marked, but their count is not sealed: none of its rows counts.
     The leader has seen these results come, and does not see them go."""
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, ROWS)
-    async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
-        operation = await start(service, source, folder=str(tmp_path))
-        (tmp_path / "release").touch()
-        async with LeaseSession(client, 10) as session:
-            arg = await first_run(client, operation, session)
-        assert (await service.client.get(operation.name)).state is OperationState.RUNNING
-        async with runner(client, more=[DEALING]):
-            ended = await service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
-        assert ended.jobs.total == computations(tmp_path)[0] < len(arg)
-        await service.at_rest()
-        assert await asyncio.to_thread(service.ids) == list(range(ROWS))
+    operation = await dealt.start_held(ROWS)
+    dealt.release()
+    async with LeaseSession(dealt.client, 10) as session:
+        marked = await first_run(dealt.client, operation, session)
+    assert (await dealt.service.client.get(operation.name)).state is OperationState.RUNNING
+    async with dealt.executor():
+        ended = await dealt.succeeded(operation)
+    assert ended.jobs.total == computations(dealt.folder)[0] < len(marked)
+    await dealt.service.at_rest()
+    assert await dealt.ids() == list(range(ROWS))
 
 
 async def first_run(client: LossyClient, operation: Operation, session: LeaseSession) -> list[str]:
@@ -106,129 +135,85 @@ async def first_run(client: LossyClient, operation: Operation, session: LeaseSes
     return names
 
 
-async def test_a_permanent_failure_ends_it_at_once(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("dealt", [[*SCHEMA, "more: long not null"]], indirect=True, ids=["required"])
+async def test_a_permanent_failure_ends_it_at_once(dealt: Dealt) -> None:
     """O16, O20: while other jobs are still at work."""
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 40)
-    schema = ["id: long", "kind: string", "day: date", "more: long not null"]
-    async with (
-        coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=schema) as service,
-        runner(client, more=[DEALING]),
-    ):
-        operation = await start(service, source)
-        ended = await service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.FAILED
-        assert ended.error is not None
-        assert "'more' is required and has no value" in ended.error.message
-        await service.at_rest()
-        assert service.data_files() == set()
+    async with dealt.executor():
+        await dealt.failed(await dealt.start(40), "'more' is required and has no value")
+        await dealt.service.at_rest()
+        assert dealt.service.data_files() == set()
 
 
-async def test_a_query_that_exits_has_failed(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def exits(*_: object) -> None:
-        raise SystemExit(2)
-
-    monkeypatch.setattr(Dealing, "frame", exits)
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 40)
-    async with (
-        coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service,
-        runner(client, more=[DEALING]),
-    ):
-        operation = await start(service, source)
-        ended = await service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.FAILED
-        assert ended.error is not None
-        assert "a task failed: SystemExit: 2" in ended.error.message
+async def test_a_query_that_exits_has_failed(dealt: Dealt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Dealing, "frame", Mock(side_effect=SystemExit(2)))
+    async with dealt.executor():
+        await dealt.failed(await dealt.start(40), "a task failed: SystemExit: 2")
 
 
-async def test_what_ends_all_executors_is_given_up(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_ends_all_executors_is_given_up(dealt: Dealt, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: a query may take the memory of an executor, but not of one after the other for ever."""
     monkeypatch.setattr(dynamic_run, "MAX_RUNS", 2)
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 40)
-    async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
-        operation = await start(service, source)
-        for _ in range(2):
-            async with LeaseSession(client, 10) as session:
-                await first_run(client, operation, session)
-        async with runner(client, more=[DEALING]):
-            ended = await service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.FAILED
-        assert ended.error is not None
-        assert "it was started 2 times" in ended.error.message
-        await service.at_rest()
+    operation = await dealt.start(40)
+    for _ in range(2):
+        async with LeaseSession(dealt.client, 10) as session:
+            await first_run(dealt.client, operation, session)
+    async with dealt.executor():
+        await dealt.failed(operation, "it was started 2 times")
+    await dealt.service.at_rest()
 
 
 async def test_executors_that_are_replaced_in_order_do_not_fail_it(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dealt: Dealt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O16: an executor that releases it lives, so the operation does not kill executors."""
     monkeypatch.setattr(dynamic_run, "MAX_RUNS", 1)
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 90)
-    async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
-        operation = await start(service, source, folder=str(tmp_path))
-        key = client.keyspace.prefix + b"t.dealing.1.run"
-        for _ in range(3):
-            before = len(computations(tmp_path))
-            async with runner(client, more=[DEALING]) as (_, stop):
-                await eventually(lambda before=before: len(computations(tmp_path)) > before)
-                client.fail(Fault.LOST_REPLY, when=puts(key))
-                stop.set()
-            assert client.spent
-            assert decode((await client.get(key)).value, RunRecord).begun == 0
-        (tmp_path / "release").touch()
-        async with runner(client, more=[DEALING]):
-            ended = await service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
-        assert await asyncio.to_thread(service.ids) == list(range(90))
+    operation = await dealt.start_held(90)
+    key = dealt.client.keyspace.prefix + b"t.dealing.1.run"
+    for _ in range(3):
+        before = len(computations(dealt.folder))
+        async with dealt.executor() as (_, stop):
+            await eventually(lambda before=before: len(computations(dealt.folder)) > before)
+            dealt.client.fail(Fault.LOST_REPLY, when=puts(key))
+            stop.set()
+        assert dealt.client.spent
+        assert decode((await dealt.client.get(key)).value, RunRecord).begun == 0
+    dealt.release()
+    async with dealt.executor():
+        await dealt.succeeded(operation)
+    assert await dealt.ids() == list(range(90))
 
 
-async def test_a_query_that_takes_too_long_fails(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_query_that_takes_too_long_fails(dealt: Dealt, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: also one that cannot be cancelled; its executor continues once it has ended."""
     monkeypatch.setattr(ingest_operation, "QUERY_S", 1.0)
-    async with under_way(client, etcd_config, tmp_path) as (service, operation):
-        ended = await service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.FAILED
-        assert ended.error is not None
-        assert "its query has not ended within 1 s" in ended.error.message
-        (tmp_path / "release").touch()
+    async with under_way(dealt) as operation:
+        await dealt.failed(operation, "its query has not ended within 1 s")
+        dealt.release()
         monkeypatch.undo()
-        source = write_csv(tmp_path / "src" / "b", "1.csv", 90, 10)
-        other = await start(service, source, folder=str(tmp_path))
-        ended = await service.client.wait(other.name, timeout_s=90)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
-        assert await asyncio.to_thread(service.ids) == list(range(90, 100))
+        source = write_csv(dealt.folder / "src" / "b", "1.csv", 90, 10)
+        argument = {"paths": [str(source)], "folder": str(dealt.folder)}
+        await dealt.succeeded(await dealt.service.client.start("t", "dealing", argument))
+        assert await dealt.ids() == list(range(90, 100))
 
 
-async def test_a_lost_reply_of_the_seal_costs_nothing(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_a_lost_reply_of_the_seal_costs_nothing(dealt: Dealt) -> None:
     """O7, P8"""
-    async with under_way(client, etcd_config, tmp_path) as (service, operation):
-        run = client.keyspace.prefix + b"t.dealing.1.run"
-        client.fail(Fault.LOST_REPLY, when=puts(run))
-        (tmp_path / "release").touch()
-        ended = await service.client.wait(operation.name, timeout_s=90)
-        assert client.spent
-        assert ended.state is OperationState.SUCCEEDED, ended.error
-        assert len(computations(tmp_path)) == 1
-        assert await asyncio.to_thread(service.ids) == list(range(90))
+    async with under_way(dealt) as operation:
+        dealt.client.fail(Fault.LOST_REPLY, when=puts(dealt.client.keyspace.prefix + b"t.dealing.1.run"))
+        dealt.release()
+        await dealt.succeeded(operation)
+        assert dealt.client.spent
+        assert len(computations(dealt.folder)) == 1
+        assert await dealt.ids() == list(range(90))
 
 
-async def test_a_pause_gives_the_computation_up_and_another_one_follows(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_a_pause_gives_the_computation_up_and_another_one_follows(dealt: Dealt) -> None:
     """O21"""
-    async with under_way(client, etcd_config, tmp_path) as (service, operation):
+    service = dealt.service
+    async with under_way(dealt) as operation:
         await service.client.pause(operation.name)
-        await eventually(lambda: attempts(tmp_path, "told"))
-        (tmp_path / "release").touch()
+        await eventually(lambda: attempts(dealt.folder, "told"))
+        dealt.release()
 
         async def let_go() -> bool:
             return not (await service.client.get(operation.name)).runner
@@ -236,54 +221,44 @@ async def test_a_pause_gives_the_computation_up_and_another_one_follows(
         await eventually(let_go)
         assert (await service.client.get(operation.name)).jobs.counting
         await service.client.resume(operation.name)
-        ended = await service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
-        assert len(computations(tmp_path)) == 2
+        await dealt.succeeded(operation)
+        assert len(computations(dealt.folder)) == 2
         await service.at_rest()
-        assert await asyncio.to_thread(service.ids) == list(range(90))
+        assert await dealt.ids() == list(range(90))
         assert service.data_files() == await asyncio.to_thread(service.published_files)
 
 
-async def test_jobs_of_a_dynamic_plan_may_not_fail(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 9)
-    async with coordinated(etcd_config, tmp_path, client, more=[DEALING], schema=SCHEMA) as service:
-        with pytest.raises(InvalidArgument) as refused:
-            await service.client.start("t", "dealing", {"paths": [str(source)]}, max_failed_partitions=1)
-        assert refused.value.details["field"] == "options.max_failed_partitions"
-        assert not [key for key in await service.keys() if ".arg" in key]
+async def test_jobs_of_a_dynamic_plan_may_not_fail(dealt: Dealt) -> None:
+    source, service = write_csv(dealt.folder / "src" / "a", "1.csv", 0, 9), dealt.service
+    with pytest.raises(InvalidArgument) as refused:
+        await service.client.start("t", "dealing", {"paths": [str(source)]}, max_failed_partitions=1)
+    assert refused.value.details["field"] == "options.max_failed_partitions"
+    assert not [key for key in await service.keys() if ".arg" in key]
 
 
-async def test_an_executor_without_spark_leaves_a_transform_to_others(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
-    source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 9)
-    async with (
-        coordinated(etcd_config, tmp_path, client, schema=SCHEMA) as service,
-        runner(client) as (serving, _),
-    ):
+async def test_an_executor_without_spark_leaves_a_transform_to_others(dealt: Dealt) -> None:
+    source, sdk = write_csv(dealt.folder / "src" / "a", "1.csv", 0, 9), dealt.service.client
+    async with runner(dealt.client) as (serving, _):
         argument = {"paths": [str(source)], "transform": "SELECT * FROM source"}
-        operation = await service.client.start("t", "ingest", argument)
+        operation = await sdk.start("t", "ingest", argument)
         await eventually(lambda: serving.resting)
-        now = await service.client.get(operation.name)
+        now = await sdk.get(operation.name)
         assert now.state is OperationState.RUNNING
         assert not now.jobs.failed
-        await service.client.cancel(operation.name)
-        assert (await service.client.wait(operation.name, timeout_s=60)).state is OperationState.CANCELLED
+        await sdk.cancel(operation.name)
+        assert (await sdk.wait(operation.name, timeout_s=60)).state is OperationState.CANCELLED
 
 
-async def test_a_cancellation_in_the_middle_leaves_nothing(
-    client: LossyClient, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_a_cancellation_in_the_middle_leaves_nothing(dealt: Dealt) -> None:
     """O19; until then its progress is shown."""
-    async with under_way(client, etcd_config, tmp_path) as (service, operation):
+    service = dealt.service
+    async with under_way(dealt) as operation:
         told = (await service.client.explain("t")).sentence
         assert told.startswith("dealing/1 running: 0 of an unknown number of jobs done, run by "), told
         assert await service.findings() == []
         await service.client.cancel(operation.name)
-        await eventually(lambda: attempts(tmp_path, "told"))
-        (tmp_path / "release").touch()
+        await eventually(lambda: attempts(dealt.folder, "told"))
+        dealt.release()
         ended = await service.client.wait(operation.name, timeout_s=90)
         assert ended.state is OperationState.CANCELLED
         keys = await service.at_rest()

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations import dynamic_runs
 from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, Outcome, mark_txn, success_record, verdicts
 from distop.metastore.operations.runs import Run, release_runner
 from distop.metastore.records.operation import ABORTING, OperationArg, RunRecord
 from distop.metastore.records.record import decode, encode
-from support.etcd.lossy import Fault, LossyClient, puts
-from support.services.executing import job_records, remove_operation, set_state, start_operation, take
+from support.etcd.lossy import Fault, puts
+from support.services.executing import job_records, remove_operation, set_state
+from support.services.sidecars import Runs
+from support.services.sidecars import runs as runs
+from support.services.sidecars import session as session
 
 
-@pytest_asyncio.fixture
-async def session(client: LossyClient) -> AsyncIterator[LeaseSession]:
-    """The lease of the runner that the test plays."""
-    async with LeaseSession(client, 10) as session:
-        yield session
+async def dynamic(runs: Runs) -> tuple[OperationArg, DynamicRun]:
+    """A new operation, and its first run, which has not begun."""
+    taken = await runs.take(jobs=0)
+    return taken.arg, DynamicRun(runs.client, taken.run)
 
 
 async def run_of(client: EtcdClient, arg: OperationArg) -> RunRecord:
@@ -38,101 +36,85 @@ async def send(client: EtcdClient, run: Run, *partitions: str) -> list[Outcome]:
     return [verdict.outcome for verdict in verdicts(run, marks, result)]
 
 
-async def test_a_new_run_begins_from_nothing_and_the_old_one_can_do_nothing_more(
-    client: LossyClient, session: LeaseSession
-) -> None:
+async def test_a_new_run_begins_from_nothing_and_the_old_one_can_do_nothing_more(runs: Runs) -> None:
     """O10: whatever it still sends."""
-    arg = await start_operation(client, jobs=0)
-    old = DynamicRun(client, (await take(client, arg, session)).run)
+    arg, old = await dynamic(runs)
     assert await old.begin()
-    assert await send(client, old.run, "0", "1", "10") == [Outcome.WON] * 3
-    await release_runner(client, old.run)
-    new = DynamicRun(client, (await take(client, arg, session)).run)
+    assert await send(runs.client, old.run, "0", "1", "10") == [Outcome.WON] * 3
+    await release_runner(runs.client, old.run)
+    new = DynamicRun(runs.client, (await runs.take_over(arg)).run)
     assert new.run.token > old.run.token
     # Its runner's key is gone, and another one stands there: that a key stands is not enough.
-    assert await send(client, old.run, "2") == [Outcome.GONE]
+    assert await send(runs.client, old.run, "2") == [Outcome.GONE]
     assert not await old.seal(3)
     assert await new.begin()
-    assert await job_records(client, arg) == {}
-    assert await run_of(client, arg) == RunRecord(token=new.run.token, begun=2)
+    assert await job_records(runs.client, arg) == {}
+    assert await run_of(runs.client, arg) == RunRecord(token=new.run.token, begun=2)
     assert not await old.begin()
     assert not await old.note(7, 3)
     assert not await old.seal(3)
-    assert await send(client, old.run, "0") == [Outcome.GONE]
-    assert await send(client, new.run, "0") == [Outcome.WON]
+    assert await send(runs.client, old.run, "0") == [Outcome.GONE]
+    assert await send(runs.client, new.run, "0") == [Outcome.WON]
     assert await new.seal(1)
-    assert {name: record.run for name, record in (await job_records(client, arg)).items()} == {
-        "0": new.run.token
-    }
+    records = await job_records(runs.client, arg)
+    assert {name: record.run for name, record in records.items()} == {"0": new.run.token}
 
 
-async def test_what_an_earlier_run_left_goes_in_bites(
-    client: LossyClient, session: LeaseSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_an_earlier_run_left_goes_in_bites(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dynamic_runs, "REMOVED_AT_ONCE", 3)
-    arg = await start_operation(client, jobs=0)
-    old = DynamicRun(client, (await take(client, arg, session)).run)
+    arg, old = await dynamic(runs)
     await old.begin()
-    await send(client, old.run, *(str(number) for number in range(10)))
-    await release_runner(client, old.run)
-    new = DynamicRun(client, (await take(client, arg, session)).run)
-    before = len(client.sent)
-    client.fail(Fault.LOST_REPLY, when=puts(new.run.keys.run))
+    await send(runs.client, old.run, *(str(number) for number in range(10)))
+    await release_runner(runs.client, old.run)
+    new = DynamicRun(runs.client, (await runs.take_over(arg)).run)
+    before = len(runs.client.sent)
+    runs.client.fail(Fault.LOST_REPLY, when=puts(new.run.keys.run))
     assert await new.begin()
-    assert client.spent
-    assert await job_records(client, arg) == {}
-    assert len(client.sent) - before >= 4
+    assert runs.client.spent
+    assert await job_records(runs.client, arg) == {}
+    assert len(runs.client.sent) - before >= 4
     assert new.begun == 2  # whatever was sent twice
     assert await new.note(7, 3)
-    assert (await run_of(client, arg)).begun == 2
+    assert (await run_of(runs.client, arg)).begun == 2
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.DOWN])
-async def test_a_count_is_sealed_once_whether_or_not_the_reply_comes(
-    client: LossyClient, session: LeaseSession, fault: Fault
-) -> None:
+async def test_a_count_is_sealed_once_whether_or_not_the_reply_comes(runs: Runs, fault: Fault) -> None:
     """O7: then it stays, whichever runner takes the operation over."""
-    arg = await start_operation(client, jobs=0)
-    run = DynamicRun(client, (await take(client, arg, session)).run)
+    arg, run = await dynamic(runs)
     await run.begin()
-    await send(client, run.run, "0", "1")
-    client.fail(fault, when=puts(run.run.keys.run))
+    await send(runs.client, run.run, "0", "1")
+    runs.client.fail(fault, when=puts(run.run.keys.run))
     assert await run.seal(2)
-    assert client.spent
-    assert (await run_of(client, arg)).count == 2
-    standing = await client.get(run.run.keys.run)
-    await release_runner(client, run.run)
-    later = DynamicRun(client, (await take(client, arg, session)).run)
+    assert runs.client.spent
+    assert (await run_of(runs.client, arg)).count == 2
+    standing = await runs.client.get(run.run.keys.run)
+    await release_runner(runs.client, run.run)
+    later = DynamicRun(runs.client, (await runs.take_over(arg)).run)
     assert await later.begin()
     assert later.count == 2
-    assert await client.get(run.run.keys.run) == standing
-    assert set(await job_records(client, arg)) == {"0", "1"}
+    assert await runs.client.get(run.run.keys.run) == standing
+    assert set(await job_records(runs.client, arg)) == {"0", "1"}
 
 
-async def test_a_note_that_is_late_does_not_take_the_seal_back(
-    client: LossyClient, session: LeaseSession
-) -> None:
-    arg = await start_operation(client, jobs=0)
-    run = DynamicRun(client, (await take(client, arg, session)).run)
+async def test_a_note_that_is_late_does_not_take_the_seal_back(runs: Runs) -> None:
+    arg, run = await dynamic(runs)
     await run.begin()
     assert await run.note(7, 3)
-    assert (await run_of(client, arg)).tasks == 7
+    assert (await run_of(runs.client, arg)).tasks == 7
     # One that was given up while it was on its way: it was written, and the run does not know.
-    await client.put(run.run.keys.run, encode(RunRecord(token=run.run.token, tasks=7, done=5)))
+    await runs.client.put(run.run.keys.run, encode(RunRecord(token=run.run.token, tasks=7, done=5)))
     assert await run.seal(7)
-    assert await run_of(client, arg) == RunRecord(token=run.run.token, count=7)
+    assert await run_of(runs.client, arg) == RunRecord(token=run.run.token, count=7)
 
 
 @pytest.mark.parametrize("end", ["aborted", "removed"])
-async def test_nothing_is_sealed_in_an_operation_that_is_over(
-    client: LossyClient, session: LeaseSession, end: str
-) -> None:
-    arg = await start_operation(client, jobs=0)
-    run = DynamicRun(client, (await take(client, arg, session)).run)
+async def test_nothing_is_sealed_in_an_operation_that_is_over(runs: Runs, end: str) -> None:
+    arg, run = await dynamic(runs)
     await run.begin()
-    await (set_state(client, arg, ABORTING) if end == "aborted" else remove_operation(client, arg))
+    await (set_state(runs.client, arg, ABORTING) if end == "aborted" else remove_operation(runs.client, arg))
     assert not await run.seal(0)
     assert not await run.note(1, 1)
-    later = DynamicRun(client, run.run)
+    later = DynamicRun(runs.client, run.run)
     assert not await later.begin()
-    assert (await client.get(run.run.keys.run)).exists == (end == "aborted")
+    assert (await runs.client.get(run.run.keys.run)).exists == (end == "aborted")

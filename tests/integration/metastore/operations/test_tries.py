@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import FAILED, success_record
 from distop.metastore.operations.tries import MAX_ERROR_CHARACTERS, Tried, TriesRecord, count_try, read_tries
 from distop.metastore.records.operation import ABORTING, OperationArg
@@ -17,15 +15,14 @@ from support.etcd.lossy import Fault, LossyClient
 from support.services.executing import (
     all_done,
     executor_process,
-    job_records,
     runner,
     set_state,
-    sidecar_process,
     start_operation,
-    take,
 )
-from support.services.sidecars import connected, task
+from support.services.sidecars import Host, Runs, task
+from support.services.sidecars import host as host
 from support.services.sidecars import place as place
+from support.services.sidecars import runs as runs
 from support.services.sidecars import session as session
 from support.types.work_types import traces
 from support.waiting import eventually
@@ -37,32 +34,28 @@ async def counts(client: LossyClient, arg: OperationArg) -> dict[str, Tried]:
 
 
 @pytest.mark.parametrize("fault", [None, Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.DOWN])
-async def test_each_attempt_is_counted_once(
-    client: LossyClient, session: LeaseSession, fault: Fault | None
-) -> None:
+async def test_each_attempt_is_counted_once(runs: Runs, fault: Fault | None) -> None:
     """O20: whatever befalls the transaction."""
-    arg = await start_operation(client, partitions=["a.b", "c"])
-    run = (await take(client, arg, session)).run
-    await count_try(client, run, "a.b", "1-x-1", "JOB_FAILED: first")
+    taken = await runs.take(partitions=["a.b", "c"])
+    arg, run = taken.arg, taken.run
+    await count_try(runs.client, run, "a.b", "1-x-1", "JOB_FAILED: first")
     if fault is not None:
-        client.fail(fault)
-    await count_try(client, run, "a.b", "1-x-2", "JOB_FAILED: " + "second" * 100)
-    await count_try(client, run, "a.b", "1-x-2", "JOB_FAILED: again")
-    (name, tried), *others = (await counts(client, arg)).items()
+        runs.client.fail(fault)
+    await count_try(runs.client, run, "a.b", "1-x-2", "JOB_FAILED: " + "second" * 100)
+    await count_try(runs.client, run, "a.b", "1-x-2", "JOB_FAILED: again")
+    (name, tried), *others = (await counts(runs.client, arg)).items()
     assert (name, tried.tries, len(tried.error)) == ("a.b", 2, MAX_ERROR_CHARACTERS)
     assert not others
 
 
-async def test_nothing_is_counted_for_a_run_that_is_over_or_a_job_that_is_done(
-    client: LossyClient, session: LeaseSession
-) -> None:
-    arg = await start_operation(client, jobs=2)
-    run = (await take(client, arg, session)).run
-    await client.put(run.keys.job_state("0"), success_record("x", {}, 1.0))
-    await count_try(client, run, "0", "1-x-1", "late")
-    await set_state(client, arg, ABORTING)
-    await count_try(client, run, "1", "1-x-1", "late")
-    assert await counts(client, arg) == {}
+async def test_nothing_is_counted_for_a_run_that_is_over_or_a_job_that_is_done(runs: Runs) -> None:
+    taken = await runs.take(jobs=2)
+    arg, run = taken.arg, taken.run
+    await runs.client.put(run.keys.job_state("0"), success_record("x", {}, 1.0))
+    await count_try(runs.client, run, "0", "1-x-1", "late")
+    await set_state(runs.client, arg, ABORTING)
+    await count_try(runs.client, run, "1", "1-x-1", "late")
+    assert await counts(runs.client, arg) == {}
 
 
 async def test_tries_count_across_the_death_of_an_executor(
@@ -84,16 +77,12 @@ async def test_tries_count_across_the_death_of_an_executor(
     assert [line[1] for line in traces(tmp_path, "began")].count("0") == 2
 
 
-async def test_tries_are_counted_through_a_sidecar(
-    client: LossyClient, session: LeaseSession, etcd_config: EtcdConfig, place: SidecarFolder, tmp_path: Path
-) -> None:
-    argument = {"folder": str(tmp_path), "fail": {"0": 2}}
-    arg = await start_operation(client, "traced", argument, jobs=1, job_backoff_s=0.01)
-    taken = await take(client, arg, session)
-    async with sidecar_process(etcd_config, place, tmp_path):
-        with connected(place, etcd_config) as worker:
+async def test_tries_are_counted_through_a_sidecar(host: Host) -> None:
+    argument = {"folder": str(host.folder), "fail": {"0": 2}}
+    taken = await host.take("traced", argument, jobs=1, job_backoff_s=0.01)
+    async with host.sidecar():
+        with host.connected() as worker:
             assert (await task(worker, taken)).won == 1
-    keys = client.keyspace.operation(arg.id)
-    record = decode((await client.get(keys.tries("0"))).value, TriesRecord)
+    record = decode((await host.client.get(taken.run.keys.tries("0"))).value, TriesRecord)
     assert (record.tries, record.error) == (2, "JOB_CRASHED: OSError: try 2")
-    assert (await job_records(client, arg))["0"].state == "success"
+    assert (await host.records(taken))["0"].state == "success"

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from distop.client import AsyncClient
 from distop.errors import AlreadyExists, InvalidArgument, LocationInUse
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.update import settle
 from distop.metastore.records.locations import canonical
 from distop.metastore.tables.locations import Claim
 from support.etcd.lossy import Fault, LossyClient
-from support.services.coordinators import config_of, running
 
 MANY = 1_000
-
-
-@pytest_asyncio.fixture
-async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
-    async with (
-        running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, identity="jane") as client,
-    ):
-        yield client
 
 
 def claim(client: EtcdClient, location: str, table: str = "t") -> Claim:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from queue import Queue
 from threading import Event, current_thread
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from distop.client import AsyncClient
 from distop.commit.cleanup import purge
@@ -34,15 +33,6 @@ from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 
-@pytest_asyncio.fixture
-async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
-    async with (
-        running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, identity="jane") as client,
-    ):
-        yield client
-
-
 async def keys_below(client: LossyClient, table: str = "t") -> list[str]:
     """What is left of a table, but its leader; in the indexes, too."""
     space = client.keyspace
@@ -58,6 +48,30 @@ async def keys_below(client: LossyClient, table: str = "t") -> list[str]:
 
 def below(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
+
+
+async def leave_nothing(record: DropRecord) -> None:
+    """Remove no files."""
+
+
+async def die(record: DropRecord) -> None:
+    raise KeyboardInterrupt
+
+
+async def drop(
+    client: EtcdClient, remove: Callable[[DropRecord], Awaitable[None]] = leave_nothing, **fields: Any
+) -> DropRecord:
+    """Drop the table ``t`` without a coordinator; ``fields``: of its tombstone."""
+
+    def tombstone(record: TableRecord) -> DropRecord:
+        return DropRecord(**{"name": "t", "location": record.location, "uuid": record.uuid, **fields})
+
+    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
+    return await drop_table(client, client.keyspace.table("t"), tombstone, audit, remove)
+
+
+async def record_of(client: LossyClient, table: str = "t") -> TableRecord:
+    return decode((await client.get(client.keyspace.table(table).table)).value, TableRecord)
 
 
 async def fill(client: LossyClient, count: int, table: str = "t") -> None:
@@ -140,16 +154,8 @@ async def test_a_folder_is_free_again_only_when_its_files_are_gone(
     """S2: else what is still to be removed would be the next table's."""
     table = await sdk.create_table("t", str(tmp_path / "t"))
     take_folder(table.location, table.uuid)
-
-    async def dies(record: DropRecord) -> None:
-        raise KeyboardInterrupt
-
-    def tombstone(record: TableRecord) -> DropRecord:
-        return DropRecord(name="t", location=record.location, uuid=record.uuid, purge=True)
-
-    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
     with pytest.raises(KeyboardInterrupt):
-        await drop_table(client, client.keyspace.table("t"), tombstone, audit, dies)
+        await drop(client, die, purge=True)
     with pytest.raises(LocationInUse, match="'t'"):
         await sdk.create_table("u", table.location)
     await sdk.drop_table("t")
@@ -161,27 +167,18 @@ async def test_a_drop_that_was_interrupted_is_gone_on_with(
     sdk: AsyncClient, client: LossyClient, tmp_path: Path
 ) -> None:
     """By a repeated drop, or by creating a table with that name, which has no history of the old one."""
-
-    async def dies(record: DropRecord) -> None:
-        raise KeyboardInterrupt
-
-    def tombstone(record: TableRecord) -> DropRecord:
-        return DropRecord(name="t", location=str(tmp_path / "t"), uuid=record.uuid, purge=True)
-
-    keys = client.keyspace.table("t")
+    keys, folder = client.keyspace.table("t"), tmp_path / "t"
     for again in (sdk.drop_table("t"), sdk.create_table("t", nowhere())):
         await make_table(client)
-        table = decode((await client.get(keys.table)).value, TableRecord)
-        take_folder(str(tmp_path / "t"), table.uuid)
+        take_folder(str(folder), (await record_of(client)).uuid)
         await fill(client, 10)
-        audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
         with pytest.raises(KeyboardInterrupt):
-            await drop_table(client, keys, tombstone, audit, dies)
+            await drop(client, die, location=str(folder), purge=True)
         with pytest.raises(TableNotFound):
             await sdk.get_table("t")
         assert len(await keys_below(client)) == 11
         await again
-        assert not (tmp_path / "t").exists()
+        assert not folder.exists()
         assert not (await client.get(keys.request("3"))).exists
         assert not (await client.get(client.keyspace.dropped("t"))).exists
 
@@ -192,53 +189,37 @@ async def test_a_drop_whose_reply_is_lost_takes_no_table_that_was_made_after_it(
 ) -> None:
     """P8: somebody else has finished the drop meanwhile, and perhaps made another table."""
     await make_table(client)
-    keys = client.keyspace.table("t")
-    before = decode((await client.get(keys.table)).value, TableRecord)
+    before = await record_of(client)
     client.fail(Fault.LOST_REPLY, when=puts(client.keyspace.dropped("t")))
 
     async def goes_on() -> None:
         other = EtcdClient(etcd_config)
         try:
-            await drop_table(other, keys, tombstone, audit, nothing)  # goes on with it
+            await drop(other)  # goes on with it
             if made_again:
                 await make_table(other)
         finally:
             await other.close()
 
-    def tombstone(record: TableRecord) -> DropRecord:
-        return DropRecord(name="t", location=record.location, uuid=record.uuid)
-
-    async def nothing(record: DropRecord) -> None:
-        pass
-
-    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
     client.meanwhile.append(lambda: asyncio.run(goes_on()))
-    assert (await drop_table(client, keys, tombstone, audit, nothing)).uuid == before.uuid
+    assert (await drop(client)).uuid == before.uuid
     assert client.spent
-    assert (await client.get(keys.table)).exists == made_again
+    assert (await client.get(client.keyspace.table("t").table)).exists == made_again
 
 
 async def test_a_late_drop_takes_nothing_of_the_next_table_of_that_name(client: LossyClient) -> None:
     """P8: while it removed files, somebody else finished it, made another table, and renamed that, whose
     history is still to be moved."""
     await make_table(client)
-    keys = client.keyspace.table("t")
     renamed = DropRecord(name="t", location="", uuid="another", renamed_to="u")
-    history = keys.history(OperationId("t", "noop", 1))
-
-    def tombstone(record: TableRecord) -> DropRecord:
-        return DropRecord(name="t", location=record.location, uuid=record.uuid)
-
-    async def nothing(record: DropRecord) -> None:
-        pass
+    history = client.keyspace.table("t").history(OperationId("t", "noop", 1))
 
     async def is_slow(record: DropRecord) -> None:
-        await drop_table(client, keys, tombstone, audit, nothing)
+        await drop(client)
         await client.put(client.keyspace.dropped("t"), encode(renamed))
         await client.put(history, b"{}")
 
-    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
-    await drop_table(client, keys, tombstone, audit, is_slow)
+    await drop(client, is_slow)
     assert (await client.get(history)).exists
     assert (await client.get(client.keyspace.dropped("t"))).value == encode(renamed)
 
@@ -258,10 +239,6 @@ class Late(LossyClient):
         return await super().get_range(start, end, **how)
 
 
-async def leave_nothing(record: DropRecord) -> None:
-    pass
-
-
 async def test_a_rename_that_comes_late_moves_nothing_of_the_next_table_of_that_name(
     etcd_config: EtcdConfig,
 ) -> None:
@@ -269,8 +246,7 @@ async def test_a_rename_that_comes_late_moves_nothing_of_the_next_table_of_that_
     client = Late(etcd_config)
     await make_table(client, "u")
     old, new = client.keyspace.table("t"), client.keyspace.table("u")
-    table = decode((await client.get(new.table)).value, TableRecord)
-    record = DropRecord(name="t", location="", uuid=table.uuid, renamed_to="u")
+    record = DropRecord(name="t", location="", uuid=(await record_of(client, "u")).uuid, renamed_to="u")
     await client.put(client.keyspace.dropped("t"), encode(record))
     await client.put(old.history(OperationId("t", "noop", 1)), b"its own")
     client.record = record
@@ -312,15 +288,9 @@ async def test_an_operation_that_starts_meanwhile_wins(etcd_config: EtcdConfig) 
     """Its table is not taken from under it."""
     client = Overtaken(etcd_config)
     await make_table(client)
-    keys = client.keyspace.table("t")
-    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
-
-    async def nothing(record: DropRecord) -> None:
-        pass
-
     with pytest.raises(IncompatibleOperation, match="t/noop/1"):
-        await drop_table(client, keys, lambda table: DropRecord(name="t", location=""), audit, nothing)
-    assert (await client.get(keys.table)).exists
+        await drop(client, location="")
+    assert (await client.get(client.keyspace.table("t").table)).exists
     assert (await client.scan(client.keyspace.audit_prefix)).kvs == []
     await client.close()
 
@@ -329,14 +299,8 @@ async def test_an_operation_that_starts_meanwhile_wins(etcd_config: EtcdConfig) 
 async def test_a_lost_reply_drops_once(client: LossyClient, fault: Fault) -> None:
     """U2: and once in the trail."""
     await make_table(client)
-    keys = client.keyspace.table("t")
     client.fail(fault, fault, when=puts(client.keyspace.dropped("t")))
-    audit = audit_put(client.keyspace, "drop-table", by="", target="t", at=1.0)
-
-    async def nothing(record: DropRecord) -> None:
-        pass
-
-    await drop_table(client, keys, lambda table: DropRecord(name="t", location=""), audit, nothing)
+    await drop(client, location="")
     assert client.spent
     assert await keys_below(client) == []
     assert len((await client.scan(client.keyspace.audit_prefix)).kvs) == 1

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-import pytest_asyncio
 
 from distop.client import AsyncClient
 from distop.commit.catalog.catalog import EtcdCatalog
@@ -20,18 +18,8 @@ from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_names, table_puts
 from distop.proto import distop_pb2 as pb
 from support.etcd.counting import Counting
-from support.services.coordinators import config_of, running
 
 SCHEMA = pa.schema([("id", pa.int64())])
-
-
-@pytest_asyncio.fixture
-async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
-    async with (
-        running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, identity="jane") as connected,
-    ):
-        yield connected
 
 
 async def indexed(client: EtcdClient) -> list[str]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient
 from distop.errors import IncompatibleOperation, InvalidArgument, NotFound, TableNotFound
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import WatermarkMove
@@ -19,18 +16,13 @@ from distop.metastore.tables.audit import audit_put, read_audit
 from distop.metastore.tables.watermarks import Change, change_watermarks
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import config_of, running
 from support.tables.nowhere import nowhere
 
 
 @pytest_asyncio.fixture
-async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
-    async with (
-        running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, identity="jane") as client,
-    ):
-        await client.create_table("t", nowhere())
-        yield client
+async def sdk(sdk: AsyncClient) -> AsyncClient:
+    await sdk.create_table("t", nowhere())
+    return sdk
 
 
 def to(value: str) -> Change:
