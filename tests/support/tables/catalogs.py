@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyiceberg.catalog import load_catalog
+from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest, TableIdentifier
 from pyiceberg.types import LongType, NestedField, StringType
@@ -26,6 +26,12 @@ SCHEMA = Schema(NestedField(1, "id", LongType()), NestedField(2, "kind", StringT
 
 def ids(start: int, count: int) -> pa.Table:
     return pa.table({"id": list(range(start, start + count)), "kind": ["k"] * count})
+
+
+def ids_in(catalog: Catalog, table: str) -> list[int]:
+    """All ids of a table, sorted."""
+    found: list[int] = catalog.load_table(table).scan().to_arrow()["id"].to_pylist()
+    return sorted(found)
 
 
 def make_catalog(etcd: EtcdProcess, prefix: str, folder: Path) -> EtcdCatalog:

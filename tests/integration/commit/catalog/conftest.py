@@ -1,4 +1,4 @@
-"""A catalog, and the etcd below it."""
+"""A catalog, that of another process, and the etcd below them."""
 
 from __future__ import annotations
 
@@ -16,6 +16,13 @@ from support.tables.catalogs import make_catalog
 
 @pytest.fixture
 def catalog(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCatalog]:
+    with make_catalog(etcd, prefix, tmp_path) as made:
+        yield made  # type: ignore[misc]
+
+
+@pytest.fixture
+def other(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCatalog]:
+    """The catalog of another process."""
     with make_catalog(etcd, prefix, tmp_path) as made:
         yield made  # type: ignore[misc]
 

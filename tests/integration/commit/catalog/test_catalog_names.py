@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pyiceberg.exceptions import (
     CommitFailedException,
@@ -261,14 +261,21 @@ def test_names_with_dots_in_their_parts_are_told_apart(parts: list[str]) -> None
     assert namespace_identifier(namespace_name(identifier)) == identifier
 
 
-@given(st.lists(st.text(st.sampled_from("%25Ea"), min_size=1, max_size=8), min_size=2, max_size=3))
+@given(st.lists(st.text(st.sampled_from("%25Ea"), min_size=1, max_size=8), min_size=1, max_size=3))
+@example(["default", "x", "y"])
+@example(["ü/x"])
+@example(["default"])
 def test_every_name_is_the_name_of_one_identifier(parts: list[str]) -> None:
     """O29"""
     assert table_name(table_identifier(".".join(parts))) == ".".join(parts)
 
 
 def test_a_dot_in_a_part_is_no_level(catalog: EtcdCatalog) -> None:
-    """O29: other names are what they seem."""
+    """O29: other names are what they seem; the default namespace may be left out."""
+    assert table_name("t") == table_name("default.t") == table_name(("default", "t")) == "t"
+    assert (table_identifier("t"), table_identifier("ny.t")) == (("default", "t"), ("ny", "t"))
+    for name in ("t", "a.b.c", "default.x.y", "a b", "ü/x", "default"):
+        assert table_name(".".join(table_identifier(name))) == name
     assert table_name(("a", "b", "t")) == table_name("a.b.t") == "a.b.t"
     assert table_name(("a.b", "100%")) == "a%2Eb.100%"
     for namespace in (("a.b",), ("a", "b")):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     CommitStateUnknownException,
@@ -19,6 +19,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.table import Table
 from pyiceberg.table.update import (
     AddSnapshotUpdate,
     AssertCreate,
@@ -29,7 +30,6 @@ from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, StringType
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.commit.catalog.namespaces import table_identifier, table_name
 from distop.commit.catalog.naming import Naming
 from distop.errors import (
     BacklogInUse,
@@ -60,26 +60,33 @@ from support.tables.catalogs import (
     faulty,
     give_a_past,
     ids,
+    ids_in,
     keys_of,
-    make_catalog,
     metadata_files,
 )
 
-# -- names -------------------------------------------------------------------------------------------
+
+def record_of(store: SyncEtcd, table: str) -> TableRecord:
+    return decode(store.get(keys_of(store, table).table).value, TableRecord)
 
 
-@pytest.mark.parametrize("name", ["flights", "a.b", "a.b.c", "default.x.y", "a b", "ü/x", "default"])
-def test_tables_and_identifiers_correspond(name: str) -> None:
-    """O29: every table has one identifier, and the other way round."""
-    assert table_name(table_identifier(name)) == name
-    assert table_name(".".join(table_identifier(name))) == name
+def move(table: Table, place: str) -> None:
+    """Change where a table lives from now on."""
+    table.catalog.commit_table(table, (), (SetLocationUpdate(location=place),))
 
 
-def test_the_default_namespace_may_be_left_out() -> None:
-    """O29"""
-    assert table_name("flights") == table_name("default.flights") == table_name(("default", "flights"))
-    assert table_identifier("flights") == ("default", "flights")
-    assert table_identifier("ny.flights") == ("ny", "flights")
+def head_of(store: SyncEtcd, table: str) -> Head:
+    return decode(store.get(keys_of(store, table).head).value, Head)
+
+
+def keeps_its_name(
+    catalog: EtcdCatalog, store: SyncEtcd, error: type[Exception], says: str = "", **names: str
+) -> None:
+    """A renaming is refused, and changes nothing."""
+    before = all_keys(store)
+    with pytest.raises(error, match=says):
+        catalog.rename_table(names.get("old", "flights"), names.get("new", "departures"))
+    assert all_keys(store) == before
 
 
 # -- tables ------------------------------------------------------------------------------------------
@@ -93,14 +100,10 @@ def test_a_created_table_is_a_table_of_distop(catalog: EtcdCatalog, store: SyncE
     place = table.location()
     assert re.fullmatch(f"file://{tmp_path}/warehouse/default/flights-[0-9a-f]{{32}}", place)
     assert [key for key in all_keys(store) if not key.startswith("_")] == ["flights.head", "flights.table"]
-    record = decode(store.get(keys_of(store, "flights").table).value, TableRecord)
-    head = decode(store.get(keys_of(store, "flights").head).value, Head)
+    record, head = record_of(store, "flights"), head_of(store, "flights")
     assert (record.name, record.location) == ("flights", table.location())
-    assert (head.metadata_location, head.snapshot_id, head.operation) == (
-        table.metadata_location,
-        None,
-        "foreign",
-    )
+    assert (head.metadata_location, head.snapshot_id) == (table.metadata_location, None)
+    assert head.operation == "foreign"
     loaded = catalog.load_table("flights")
     assert (loaded.metadata, loaded.properties["owner"]) == (table.metadata, "ada")
     assert loaded.spec() == spec
@@ -164,15 +167,14 @@ def test_tables_are_written_and_read(catalog: EtcdCatalog, store: SyncEtcd) -> N
         with transaction.update_schema() as update:
             update.add_column("note", StringType())
     fresh = catalog.load_table("flights")
-    assert sorted(fresh.scan().to_arrow()["id"].to_pylist()) == list(range(2, 10))
+    assert ids_in(catalog, "flights") == list(range(2, 10))
     assert fresh.properties["owner"] == "ada"
     assert fresh.schema().find_field("note").field_type == StringType()
     fresh.overwrite(pa.table({"id": [1], "kind": ["k"], "note": ["n"]}))
-    head = decode(store.get(keys_of(store, "flights").head).value, Head)
-    current = catalog.load_table("flights")
-    assert head.snapshot_id == current.metadata.current_snapshot_id
-    assert current.scan().to_arrow()["id"].to_pylist() == [1]
-    assert len(current.metadata.metadata_log) == 5
+    metadata = catalog.load_table("flights").metadata
+    assert head_of(store, "flights").snapshot_id == metadata.current_snapshot_id
+    assert ids_in(catalog, "flights") == [1]
+    assert len(metadata.metadata_log) == 5
 
 
 def test_a_new_table_says_how_its_files_are_compressed(catalog: EtcdCatalog) -> None:
@@ -242,9 +244,8 @@ def test_moving_a_table_elsewhere_moves_its_record(
 ) -> None:
     """P1: operations write where the record says."""
     table = catalog.create_table("flights", SCHEMA)
-    catalog.commit_table(table, (), (SetLocationUpdate(location=f"file://{tmp_path}/elsewhere"),))
-    record = decode(store.get(keys_of(store, "flights").table).value, TableRecord)
-    assert record.location == f"file://{tmp_path}/elsewhere"
+    move(table, f"file://{tmp_path}/elsewhere")
+    assert record_of(store, "flights").location == f"file://{tmp_path}/elsewhere"
     catalog.load_table("flights").append(ids(0, 3))
     assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
 
@@ -257,12 +258,12 @@ def test_the_folder_of_another_table_is_refused_however_one_gets_there(catalog: 
         with pytest.raises(LocationInUse):
             catalog.create_table("more", SCHEMA, location=wanted)
         with pytest.raises(LocationInUse):
-            catalog.commit_table(other, (), (SetLocationUpdate(location=wanted),))
+            move(other, wanted)
     moved = f"{place}-moved"
     flights = catalog.rename_table("flights", "departures")
     with pytest.raises(LocationInUse, match="'departures'"):
         catalog.create_table("flights", SCHEMA, location=place)
-    catalog.commit_table(flights, (), (SetLocationUpdate(location=moved),))
+    move(flights, moved)
     with pytest.raises(LocationInUse, match="'departures'"):
         catalog.create_table("flights", SCHEMA, location=moved)
 
@@ -323,15 +324,12 @@ def test_a_table_at_work_is_neither_dropped_nor_renamed(
     catalog.create_table("flights", SCHEMA)
     keys = keys_of(store, "flights")
 
-    def attempt() -> None:
-        match change:
-            case "drop":
-                catalog.drop_table("flights")
-            case "purge":
-                catalog.purge_table("flights")
-            case _:
-                catalog.rename_table("flights", "departures")
-
+    changes: dict[str, Callable[[], object]] = {
+        "drop": lambda: catalog.drop_table("flights"),
+        "purge": lambda: catalog.purge_table("flights"),
+        "rename": lambda: catalog.rename_table("flights", "departures"),
+    }
+    attempt = changes[change]
     store.put(keys.run_ops, encode_plain({"ingest": ["17"], "build_index": ["tail%2Enum.3"]}))
     with pytest.raises(IncompatibleOperation, match=r"flights/ingest/17.*|flights/build_index/tail\.num/3"):
         attempt()
@@ -367,8 +365,7 @@ def test_a_renamed_table_keeps_its_rows_and_its_past(catalog: EtcdCatalog, store
     found = [key for key in all_keys(store) if not key.startswith("_")]
     assert {key.split(".")[0] for key in found} == {"ny%2Edepartures"}
     assert len(found) == 120 + len(("table", "head", "watermarks", "ordering", "nextInstanceId"))
-    record = decode(store.get(keys_of(store, "ny.departures").table).value, TableRecord)
-    assert record.name == "ny.departures"
+    assert record_of(store, "ny.departures").name == "ny.departures"
     renamed.append(ids(3, 3))
     assert catalog.load_table("ny.departures").scan().to_arrow().num_rows == 6
 
@@ -380,10 +377,7 @@ def test_a_paused_table_keeps_its_name_and_a_drop_ends_the_pause(
     catalog.create_table("flights", SCHEMA)
     keys, index = keys_of(store, "flights"), store.keyspace.paused_table("flights")
     store.txn(Txn(then=(Put(keys.pause, b"{}"), Put(index, b"{}"))))
-    before = all_keys(store)
-    with pytest.raises(TablePaused, match="distop resume flights"):
-        catalog.rename_table("flights", "departures")
-    assert all_keys(store) == before
+    keeps_its_name(catalog, store, TablePaused, "distop resume flights")
     catalog.drop_table("flights")
     assert all_keys(store) == []
 
@@ -394,10 +388,7 @@ def test_a_table_with_more_keys_than_a_transaction_holds_keeps_its_name(
     catalog.create_table("flights", SCHEMA)
     keys = keys_of(store, "flights")
     store.txn(Txn(then=tuple(Put(keys.index_prefix + b"c%d" % number, b"{}") for number in range(70))))
-    before = all_keys(store)
-    with pytest.raises(PreconditionFailed, match="has 71 keys of its own"):
-        catalog.rename_table("flights", "departures")
-    assert all_keys(store) == before
+    keeps_its_name(catalog, store, PreconditionFailed, "has 71 keys of its own")
 
 
 def test_the_audit_trail_goes_with_a_renamed_table(catalog: EtcdCatalog, store: SyncEtcd) -> None:
@@ -423,10 +414,7 @@ def test_a_table_with_batches_keeps_its_name(catalog: EtcdCatalog, store: SyncEt
         store.run(lambda client: enqueue(client, keys, "a", BatchRecord(type="noop", uid="u")))
     else:
         store.put(keys.applied("a"), b'{"outcome":"applied"}')
-    before = all_keys(store)
-    with pytest.raises(BacklogInUse, match="flights"):
-        catalog.rename_table("flights", "departures")
-    assert all_keys(store) == before
+    keeps_its_name(catalog, store, BacklogInUse, "flights")
 
 
 def test_a_batch_queued_during_a_rename_is_not_lost(
@@ -455,14 +443,9 @@ def test_renaming_onto_a_table_or_into_nowhere_is_refused(catalog: EtcdCatalog, 
     """U3: and changes nothing."""
     catalog.create_table("flights", SCHEMA)
     catalog.create_table("other", SCHEMA)
-    before = all_keys(store)
-    with pytest.raises(TableAlreadyExistsError):
-        catalog.rename_table("flights", "other")
-    with pytest.raises(NoSuchNamespaceError):
-        catalog.rename_table("flights", "nowhere.flights")
-    with pytest.raises(NoSuchTableError):
-        catalog.rename_table("nothing", "more")
-    assert all_keys(store) == before
+    keeps_its_name(catalog, store, TableAlreadyExistsError, new="other")
+    keeps_its_name(catalog, store, NoSuchNamespaceError, new="nowhere.flights")
+    keeps_its_name(catalog, store, NoSuchTableError, old="nothing")
 
 
 # -- listing -----------------------------------------------------------------------------------------
@@ -499,19 +482,13 @@ def test_namespaces_have_properties(catalog: EtcdCatalog) -> None:
     with pytest.raises(NamespaceAlreadyExistsError):
         catalog.create_namespace("ny")
     summary = catalog.update_namespace_properties("ny", {"old", "never"}, {"owner": "bob", "new": "y"})
-    assert (summary.removed, sorted(summary.updated), summary.missing) == (
-        ["old"],
-        ["new", "owner"],
-        ["never"],
-    )
+    assert (summary.removed, summary.missing) == (["old"], ["never"])
+    assert sorted(summary.updated) == ["new", "owner"]
     assert catalog.load_namespace_properties("ny") == {"owner": "bob", "new": "y"}
     with pytest.raises(ValueError, match="overlap"):
         catalog.update_namespace_properties("ny", {"owner"}, {"owner": "x"})
-    for call in (
-        catalog.load_namespace_properties,
-        catalog.update_namespace_properties,
-        catalog.drop_namespace,
-    ):
+    known = (catalog.load_namespace_properties, catalog.update_namespace_properties, catalog.drop_namespace)
+    for call in known:
         with pytest.raises(NoSuchNamespaceError):
             call("nowhere")
 
@@ -576,7 +553,7 @@ def test_a_lost_reply_neither_repeats_nor_undoes_a_commit(
     table = catalog.create_table("flights", SCHEMA)
     faulty(catalog, *faults)
     table.append(ids(0, 3))
-    assert catalog.load_table("flights").scan().to_arrow()["id"].to_pylist() == [0, 1, 2]
+    assert ids_in(catalog, "flights") == [0, 1, 2]
     assert len(catalog.load_table("flights").metadata.snapshots) == 1
 
 
@@ -592,37 +569,28 @@ def test_a_lost_reply_to_a_creation_is_understood(catalog: EtcdCatalog) -> None:
 
 @pytest.mark.parametrize("renamed", [True, False])
 def test_what_somebody_does_to_a_table_whose_creation_is_in_doubt_costs_no_file(
-    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path, renamed: bool
+    catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path, renamed: bool
 ) -> None:
     """P8: never deleted on doubt, although what stands under the name is not what was put there."""
-    with make_catalog(etcd, prefix, tmp_path) as other:
-        losing = faulty(catalog, Fault.LOST_REPLY)
-        if renamed:
-            losing.meanwhile.append(lambda: other.rename_table("flights", "departures"))
-            with pytest.raises(CommitStateUnknownException):
-                catalog.create_table("flights", SCHEMA)
-        else:
-            losing.meanwhile.append(lambda: move(other, "flights", tmp_path / "elsewhere"))
+    losing, elsewhere = faulty(catalog, Fault.LOST_REPLY), f"file://{tmp_path}/elsewhere"
+    if renamed:
+        losing.meanwhile.append(lambda: other.rename_table("flights", "departures"))
+        with pytest.raises(CommitStateUnknownException):
             catalog.create_table("flights", SCHEMA)
-        other.load_table("departures" if renamed else "flights").append(ids(0, 3))
+    else:
+        losing.meanwhile.append(lambda: move(other.load_table("flights"), elsewhere))
+        catalog.create_table("flights", SCHEMA)
+    other.load_table("departures" if renamed else "flights").append(ids(0, 3))
 
 
 def test_a_table_that_goes_at_once_says_nothing_of_those_it_was_made_with(
-    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path
+    catalog: EtcdCatalog, other: EtcdCatalog
 ) -> None:
     """P8: all were made, nobody has heard of it, and one is dropped: the files of the other stay."""
     made = [catalog.create_table_transaction(name, SCHEMA) for name in ("flights", "planes")]
-    with make_catalog(etcd, prefix, tmp_path) as other:
-        losing = faulty(catalog, Fault.LOST_REPLY)
-        losing.meanwhile.append(lambda: other.drop_table("flights"))
-        catalog.commit_all([(one._table.name(), (AssertCreate(),), one._updates) for one in made])
-        other.load_table("planes").append(ids(0, 3))
-
-
-def move(catalog: Catalog, name: str, place: Path) -> None:
-    """Change the record of a table: where it lives from now on."""
-    table = catalog.load_table(name)
-    catalog.commit_table(table, (), (SetLocationUpdate(location=f"file://{place}"),))
+    faulty(catalog, Fault.LOST_REPLY).meanwhile.append(lambda: other.drop_table("flights"))
+    catalog.commit_all([(one._table.name(), (AssertCreate(),), one._updates) for one in made])
+    other.load_table("planes").append(ids(0, 3))
 
 
 def test_lost_replies_to_a_drop_and_a_rename_are_understood(catalog: EtcdCatalog, store: SyncEtcd) -> None:
@@ -636,16 +604,14 @@ def test_lost_replies_to_a_drop_and_a_rename_are_understood(catalog: EtcdCatalog
 
 @pytest.mark.parametrize("mine_was_first", [True, False])
 def test_somebody_elses_commit_after_a_lost_reply(
-    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path, mine_was_first: bool
+    catalog: EtcdCatalog, other: EtcdCatalog, mine_was_first: bool
 ) -> None:
     """P8: the log of the table tells whether ours is behind what stands there; no row is lost or doubled."""
     table = catalog.create_table("flights", SCHEMA)
-    with make_catalog(etcd, prefix, tmp_path) as other:
-        losing = faulty(catalog, Fault.LOST_REPLY if mine_was_first else Fault.LOST_REQUEST)
-        losing.meanwhile.append(lambda: other.load_table("flights").append(ids(100, 1)))
-        table.append(ids(0, 3))
-    rows = catalog.load_table("flights").scan().to_arrow()["id"].to_pylist()
-    assert sorted(rows) == [0, 1, 2, 100]
+    losing = faulty(catalog, Fault.LOST_REPLY if mine_was_first else Fault.LOST_REQUEST)
+    losing.meanwhile.append(lambda: other.load_table("flights").append(ids(100, 1)))
+    table.append(ids(0, 3))
+    assert ids_in(catalog, "flights") == [0, 1, 2, 100]
 
 
 def test_a_commit_in_doubt_is_reported_and_keeps_its_files(catalog: EtcdCatalog, tmp_path: Path) -> None:
@@ -672,11 +638,7 @@ def test_a_full_etcd_may_have_made_the_commit_that_it_refuses(catalog: EtcdCatal
 
 def test_an_etcd_that_is_down_is_reported_within_the_deadline(tmp_path: Path) -> None:
     """U4, U3: and leaves no file."""
-    properties = {
-        "etcd.endpoints": "127.0.0.1:1",
-        "etcd.timeout": "0.5",
-        "warehouse": f"file://{tmp_path}",
-    }
+    properties = {"etcd.endpoints": "127.0.0.1:1", "etcd.timeout": "0.5", "warehouse": f"file://{tmp_path}"}
     with EtcdCatalog("down", **properties) as catalog:
         for call in (catalog.list_namespaces, lambda: catalog.create_table("flights", SCHEMA)):
             with pytest.raises(EtcdUnavailable):
@@ -721,6 +683,5 @@ def test_files_of_a_table_go_nowhere_but_into_its_own_folder(
         change.set_properties({name: f"{flights.location()}/aside"})
     flights.append(ids(0, 1))
     assert list(Path(flights.location().removeprefix("file://"), "aside").iterdir())
-    move = SetLocationUpdate(location=f"file://{tmp_path}/elsewhere")
     with pytest.raises(InvalidArgument, match="own folder"):
-        catalog.commit_table(flights, (), (move,))
+        move(flights, f"file://{tmp_path}/elsewhere")

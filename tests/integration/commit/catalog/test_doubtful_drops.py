@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,16 +10,8 @@ from pyiceberg.table.update import SetLocationUpdate
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.errors import OutcomeUnknown
-from distop.metastore.etcd.embedded import EtcdProcess
 from support.etcd.lossy import Fault
-from support.tables.catalogs import SCHEMA, faulty, ids, make_catalog
-
-
-@pytest.fixture
-def other(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCatalog]:
-    """The catalog of another process."""
-    with make_catalog(etcd, prefix, tmp_path) as made:
-        yield made  # type: ignore[misc]
+from support.tables.catalogs import SCHEMA, faulty, ids
 
 
 @pytest.mark.parametrize("drop", [EtcdCatalog.drop_table, EtcdCatalog.purge_table])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import Barrier
 
@@ -22,22 +21,14 @@ from pyiceberg.table.update import SetLocationUpdate, SetPropertiesUpdate
 
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.errors import DistopError, InvalidArgument, LocationInUse
-from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import AuditRecord
 from support.etcd.lossy import Fault
-from support.tables.catalogs import SCHEMA, all_keys, faulty, ids, make_catalog, metadata_files
+from support.tables.catalogs import SCHEMA, all_keys, faulty, ids, metadata_files
 from support.tables.views import replaced, view_version
 
 V = "default.v"
-
-
-@contextmanager
-def another(etcd: EtcdProcess, prefix: str, folder: Path) -> Iterator[EtcdCatalog]:
-    """The catalog of another process."""
-    with closing(make_catalog(etcd, prefix, folder)) as made:
-        yield made
 
 
 def make(catalog: EtcdCatalog, name: str = V, sql: str = "SELECT 1", place: str | None = None) -> None:
@@ -142,23 +133,23 @@ def test_names_are_shared_with_tables(catalog: EtcdCatalog) -> None:
     for attempt in taken(catalog):
         with pytest.raises((TableAlreadyExistsError, ViewAlreadyExistsError), match="already exists"):
             attempt()
-    with pytest.raises(NoSuchTableError):
-        catalog.load_table(V)
-    with pytest.raises(NoSuchTableError):
-        catalog.drop_table(V)
-    with pytest.raises(NoSuchViewError):
-        catalog.load_view("default.t")
-    with pytest.raises(NoSuchViewError):
-        catalog.drop_view("default.t")
+    for of_tables, of_views in (
+        (catalog.load_table, catalog.load_view),
+        (catalog.drop_table, catalog.drop_view),
+    ):
+        with pytest.raises(NoSuchTableError):
+            of_tables(V)
+        with pytest.raises(NoSuchViewError):
+            of_views("default.t")
     assert catalog.list_tables("default") == [("default", "t")]
     assert [name for _, name in catalog.list_views("default")] == ["another", "late", "v"]
 
 
 def test_of_a_table_and_a_view_of_one_name_made_at_once_one_is(
-    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path, store: SyncEtcd
+    catalog: EtcdCatalog, other: EtcdCatalog, store: SyncEtcd, tmp_path: Path
 ) -> None:
     """P6: both have looked, and seen that the name is free; one transaction finds out."""
-    with another(etcd, prefix, tmp_path) as other, ThreadPoolExecutor(2) as threads:
+    with ThreadPoolExecutor(2) as threads:
         for number in range(5):
             name, ready = f"default.n{number}", Barrier(2)
 
@@ -182,20 +173,19 @@ def test_of_a_table_and_a_view_of_one_name_made_at_once_one_is(
 
 @pytest.mark.parametrize("name", ["table", "view"])
 def test_a_name_that_is_taken_after_the_look_is_noticed(
-    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path, name: str
+    catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path, name: str
 ) -> None:
     """P6: between the look and the transaction; what was written for the loser is removed."""
-    with another(etcd, prefix, tmp_path) as other:
-        losing = faulty(catalog, Fault.LOST_REQUEST)
-        if name == "view":
-            losing.meanwhile.append(lambda: other.create_table(V, SCHEMA))
-            with pytest.raises(ViewAlreadyExistsError, match="Table with same name"):
-                make(catalog)
-        else:
-            losing.meanwhile.append(lambda: make(other))
-            with pytest.raises(TableAlreadyExistsError):
-                catalog.create_table(V, SCHEMA)
-        assert len(metadata_files(tmp_path)) == 1
+    losing = faulty(catalog, Fault.LOST_REQUEST)
+    if name == "view":
+        losing.meanwhile.append(lambda: other.create_table(V, SCHEMA))
+        with pytest.raises(ViewAlreadyExistsError, match="Table with same name"):
+            make(catalog)
+    else:
+        losing.meanwhile.append(lambda: make(other))
+        with pytest.raises(TableAlreadyExistsError):
+            catalog.create_table(V, SCHEMA)
+    assert len(metadata_files(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
@@ -218,33 +208,31 @@ def test_lost_replies_are_understood(
 
 @pytest.mark.parametrize("mine_was_first", [True, False])
 def test_somebody_elses_change_after_a_lost_reply(
-    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path, mine_was_first: bool
+    catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path, mine_was_first: bool
 ) -> None:
     """P8: where nobody knows, it is said so, and no file is removed; else both changes are there."""
     make(catalog)
-    with another(etcd, prefix, tmp_path) as other:
-        losing = faulty(catalog, Fault.LOST_REPLY if mine_was_first else Fault.LOST_REQUEST)
-        losing.meanwhile.append(lambda: other.commit_view(V, (), replaced("SELECT 3")))
-        with pytest.raises(CommitStateUnknownException):
-            catalog.commit_view(V, (), replaced("SELECT 2"))
+    losing = faulty(catalog, Fault.LOST_REPLY if mine_was_first else Fault.LOST_REQUEST)
+    losing.meanwhile.append(lambda: other.commit_view(V, (), replaced("SELECT 3")))
+    with pytest.raises(CommitStateUnknownException):
+        catalog.commit_view(V, (), replaced("SELECT 2"))
     assert sql_of(catalog) == "SELECT 3"
     assert len(catalog.load_view(V).versions) == (3 if mine_was_first else 2)
     assert len(metadata_files(tmp_path)) == 3
 
 
 def test_a_change_that_was_overtaken_is_made_on_what_is_there(
-    catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str, tmp_path: Path
+    catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path
 ) -> None:
     """P6: neither change is lost, and the file of the lost attempt is removed."""
     make(catalog)
-    with another(etcd, prefix, tmp_path) as other:
 
-        def change(one: tuple[EtcdCatalog, str]) -> None:
-            for number in range(4):
-                one[0].commit_view(V, (), replaced(f"SELECT '{one[1]}{number}'"))
+    def change(through: EtcdCatalog, name: str) -> None:
+        for number in range(4):
+            through.commit_view(V, (), replaced(f"SELECT '{name}{number}'"))
 
-        with ThreadPoolExecutor(2) as threads:
-            list(threads.map(change, [(catalog, "a"), (other, "b")]))
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(change, [catalog, other], "ab"))
     view = catalog.load_view(V)
     assert [one.version_id for one in view.versions] == list(range(1, 10))
     assert len({one.representations[0].root.sql for one in view.versions}) == 9
