@@ -80,7 +80,7 @@ def head_of(store: SyncEtcd, table: str) -> Head:
 
 
 def keeps_its_name(
-    catalog: EtcdCatalog, store: SyncEtcd, error: type[Exception], says: str = "", **names: str
+    catalog: EtcdCatalog, store: SyncEtcd, error: type[Exception], says: str | None = None, **names: str
 ) -> None:
     """A renaming is refused, and changes nothing."""
     before = all_keys(store)
