@@ -38,11 +38,14 @@ from support.waiting import eventually
 pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
 
 
-async def test_an_etcd_that_is_killed_under_load_costs_nothing(tmp_path: Path, prefix: str) -> None:
-    """O27: kill -9, twice, while operations start, mark, seal and finish; each goes on where it was."""
+@pytest.mark.parametrize("times", [1, pytest.param(3, marks=pytest.mark.slow("waits for work in between"))])
+async def test_an_etcd_that_is_killed_under_load_costs_nothing(
+    tmp_path: Path, prefix: str, times: int
+) -> None:
+    """O27: kill -9 while operations start, mark, seal and finish; each goes on where it was."""
     with EtcdProcess(tmp_path / "etcd", binary=etcd_to_kill()) as etcd:
         async with staged(EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix), tmp_path) as stage:
-            for _ in range(2):
+            for _ in range(times):
                 etcd.kill()
                 await asyncio.to_thread(etcd.start)
                 await stage.feeding.go_on()

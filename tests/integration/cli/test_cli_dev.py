@@ -113,6 +113,7 @@ async def dev(data: Path, *options: str) -> AsyncIterator[Dev]:
             await process.wait()
 
 
+@pytest.mark.slow("starts `distop dev` with all its services, and a dozen commands")
 async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     async with dev(tmp_path / "data") as running:
         address = running.ready["address"]
