@@ -145,10 +145,7 @@ class Lab:
         with (self.cluster.logs / f"{name}.log").open("ab") as log:
             while True:
                 process = await asyncio.create_subprocess_exec(
-                    *words,
-                    env=self.cluster.environment(),
-                    stdout=log,
-                    stderr=log,
+                    *words, env=self.cluster.environment(), stdout=log, stderr=log
                 )
                 if await process.wait() in ends:
                     return

@@ -222,11 +222,7 @@ class _Loop(asyncio.BaseEventLoop):
             future.set_exception(error)
 
     async def _read(
-        self,
-        reads: _Reads,
-        future: asyncio.Future[T],
-        call: Callable[[], T],
-        found: dict[Hashable, Any],
+        self, reads: _Reads, future: asyncio.Future[T], call: Callable[[], T], found: dict[Hashable, Any]
     ) -> None:
         try:
             found[reads.what] = await reads.read()

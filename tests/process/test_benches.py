@@ -65,12 +65,7 @@ KEYS = {
         "plan_one_over_client",
     },
     "merge": {"recent_over_pyiceberg", "recent_over_spark", "spread_over_spark"},
-    "security": {
-        "plain_jobs_per_s_10k",
-        "plain_p50_ms",
-        "secure_over_plain_10k",
-        "secure_p50_extra_ms",
-    },
+    "security": {"plain_jobs_per_s_10k", "plain_p50_ms", "secure_over_plain_10k", "secure_p50_extra_ms"},
     "spark": {"ratio_10k", "ratio_1k", "ratio_1k_default"},
     "write": {"native_over_distop", "native_over_distop_cpu", "native_over_write", "native_over_write_cpu"},
     "scale/backlog": {"backlog_10k_per_s", "backlog_1k_per_s", "backlog_50k_over_1k", "backlog_50k_per_s"},
@@ -155,12 +150,7 @@ KEYS = {
             )
         ),
     },
-    "scale/watchers": {
-        "watchers_1_s",
-        "watchers_500_s",
-        "watchers_500_slowdown",
-        "watchers_leases_lost",
-    },
+    "scale/watchers": {"watchers_1_s", "watchers_500_s", "watchers_500_slowdown", "watchers_leases_lost"},
     "scale/watermarks": {
         "watermarks_1k_commit_ms",
         "watermarks_1m_commit_ms",

@@ -6,7 +6,6 @@ import functools
 import json
 import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from chaos.report import BEGIN, END, Line, Report
 from chaos.workloads import BY_STEP, workloads_of
 from distop.metastore.crashpoints import points
 from distop.metastore.etcd.embedded import find_etcd
+from support.processes import captured
 from support.repository import TESTS
 
 every_point = functools.cache(points)
@@ -34,11 +34,9 @@ def test_nothing_is_lost_or_doubled_whoever_is_killed(tmp_path: Path) -> None:
     if find_etcd().lossy:
         pytest.skip(f"etcd {find_etcd().version} can lose data when it is killed")
     command = [sys.executable, "-m", "chaos", "--points", SHORT, "--faults", "none", "--runners", "1"]
-    done = subprocess.run(
+    done = captured(
         [*command, "--folder", str(tmp_path / "run")],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
         timeout=280,
     )
     assert done.returncode == 0, done.stdout + done.stderr

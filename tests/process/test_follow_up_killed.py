@@ -20,11 +20,7 @@ pytestmark = [pytest.mark.process, pytest.mark.slow("kills a coordinator, and wa
 
 @pytest.mark.parametrize("point", ["finish.before", "finish.after"])
 async def test_the_next_leader_finds_it_started_or_starts_it(
-    client: EtcdClient,
-    etcd_config: EtcdConfig,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    point: str,
+    client: EtcdClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     """O23: exactly once, whether the finish had happened or not."""
     await make_table(client)

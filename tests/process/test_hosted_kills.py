@@ -50,7 +50,7 @@ async def test_a_program_that_was_killed_is_started_again_and_every_row_is_there
         assert not serving.resting
         await service.at_rest()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        assert await service.only_published()
         with program(service, tmp_path) as third:
             assert await third.exit_code(60.0) == 0, third.log.read_text()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
@@ -82,7 +82,7 @@ async def test_a_program_that_slept_past_its_lease_marks_and_seals_nothing(
                 assert await sleeper.exit_code(60.0) == 0, sleeper.log.read_text()
         await service.at_rest()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        assert await service.only_published()
 
 
 async def test_rows_that_do_not_fit_the_table_are_refused_at_the_start(

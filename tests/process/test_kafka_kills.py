@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.client import AsyncClient, OperationState
+from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import CoordinatorProcess
@@ -53,8 +53,7 @@ async def test_every_record_is_there_once_whoever_is_killed(
         doomed.kill()
     other = CoordinatorProcess(etcd_config, tmp_path)
     async with AsyncClient(other.address, timeout_s=60, connect_timeout_s=30) as sdk, other, runner(client):
-        ended = await sdk.wait(operation.name, timeout_s=180)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+        (await sdk.wait(operation.name, timeout_s=180)).raise_for_outcome()
         seen = Whole(etcd_config, client, sdk, tmp_path)
         assert await asyncio.to_thread(seen.ids) == list(range(3000))
         operation = await sdk.start("t", "ingest", argument)
@@ -63,4 +62,4 @@ async def test_every_record_is_there_once_whoever_is_killed(
         (marks,) = (await sdk.watermarks("t")).values()
         assert marks == {"0": "1100", "1": "1100", "2": "1100"}
         await seen.at_rest()
-        assert seen.data_files() == await asyncio.to_thread(seen.published_files)
+        assert await seen.only_published()

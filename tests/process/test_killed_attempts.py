@@ -83,8 +83,7 @@ async def test_after_a_success_exactly_what_counts_is_left(service: Whole) -> No
     operation = await export(service)
     left = await killed_half_way(service)
     with executor(service) as other:
-        ended = await service.client.wait(operation.name, timeout_s=60)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+        (await service.client.wait(operation.name, timeout_s=60)).raise_for_outcome()
         await swept(service, operation)
         other.terminate()
         other.wait(30)
@@ -119,8 +118,7 @@ async def test_an_attempt_that_wakes_up_after_the_end_cleans_up_itself(service: 
 
         await eventually(is_halted, 180)
         with executor(service) as other:
-            ended = await service.client.wait(operation.name, timeout_s=60)
-            assert ended.state is OperationState.SUCCEEDED, ended.error
+            (await service.client.wait(operation.name, timeout_s=60)).raise_for_outcome()
             await swept(service, operation)
             found = exported(service)
             assert len(found) == KINDS
@@ -151,9 +149,7 @@ async def test_results_that_are_being_removed_are_not_swept_by(
     assert (await client.get(keys.arg)).exists
     assert len((await client.scan(keys.prefix, keys_only=True)).kvs) < jobs
     async with CoordinatorProcess(etcd_config, tmp_path):
-
-        async def gone() -> bool:
-            return not (await client.scan(keys.prefix, keys_only=True)).kvs
-
-        await eventually(gone, 90)
+        await eventually(
+            lambda: client.scan(keys.prefix, keys_only=True), 90, holds=lambda found: not found.kvs
+        )
     assert [line.split()[1:] for line in log.read_text().splitlines()] == [["a1", "-"]]

@@ -23,6 +23,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from distop.metastore.etcd.embedded import find_etcd
+from support.processes import captured
 from support.repository import ROOT
 
 pytestmark = [
@@ -45,7 +46,7 @@ def left_by_runs(folder: str, names: list[str]) -> set[str]:
 def build(kind: str, tree: Path, into: Path) -> Path:
     """A ``wheel`` or an ``sdist`` of a source tree, by the build backend that pip would use."""
     command = [sys.executable, "-P", "-c", BUILD, kind, str(into)]
-    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False, timeout=120)
+    done = captured(command, cwd=tree)
     assert done.returncode == 0, done.stderr
     (made,) = into.iterdir()
     return made
@@ -120,7 +121,7 @@ class Installed:
 
     def pip(self, *words: str) -> str:
         command = [sys.executable, "-m", "pip", "--python", str(self.python), *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = captured(command)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
@@ -130,9 +131,7 @@ class Installed:
     def distop(self, *words: str, cwd: Path, **env: str) -> tuple[int, str, str]:
         """Exit code and output of a command of distop."""
         command = self.command(*words)
-        done = subprocess.run(
-            command, cwd=cwd, env=environment(**env), capture_output=True, text=True, check=False, timeout=60
-        )
+        done = captured(command, cwd=cwd, env=environment(**env), timeout=60)
         return done.returncode, done.stdout, done.stderr
 
 

@@ -89,11 +89,10 @@ async def test_an_executor_counts_what_it_runs(
         await eventually(lambda: executor.says("/readyz", 200))
         done = await service.ingest(csv)
         assert done.state is OperationState.SUCCEEDED
-
-        async def ended() -> bool:
-            return (await executor.values()).get("distop_runs_ended_total{end=settled}{type=ingest}") == 1
-
-        await eventually(ended)
+        await eventually(
+            lambda: executor.values(),
+            holds=lambda found: found.get("distop_runs_ended_total{end=settled}{type=ingest}") == 1,
+        )
         values = await executor.values()
         assert values["distop_runs"] == 0
         assert values["distop_runs_taken_total{type=ingest}"] == 1

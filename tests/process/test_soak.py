@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import random
-import subprocess
 import sys
 
 import pytest
 
 from soak.samples import growing, trends
+from support.processes import captured
 from support.repository import TESTS
 
 HOUR_S = 3600
@@ -21,7 +21,7 @@ HOUR_S = 3600
 @pytest.mark.timeout(600)
 def test_nothing_grows_under_an_even_load() -> None:
     """G7: a minute of it. Processor time is judged by the whole hour only."""
-    done = subprocess.run(
+    done = captured(
         [
             sys.executable,
             "-m",
@@ -36,8 +36,6 @@ def test_nothing_grows_under_an_even_load() -> None:
             "2",
         ],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
-        capture_output=True,
-        text=True,
         timeout=540,
     )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 def sockets_of(pid: int | str) -> set[str]:
@@ -37,3 +39,9 @@ def ancestors(pid: int) -> Iterator[int]:
     while pid > 1:
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
         yield pid
+
+
+def captured(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, within 120 s; with what it says. ``options``: of ``subprocess.run``."""
+    given = {"timeout": 120, "check": False, **options}
+    return subprocess.run(command, capture_output=True, text=True, **given)

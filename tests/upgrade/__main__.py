@@ -29,6 +29,7 @@ from distop.commit.files.allowed import ALL
 from distop.errors import DistopError
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from support.processes import captured
 from support.repository import ROOT
 
 SIDECAR = "sidecar-0"
@@ -63,13 +64,7 @@ def unpacked(commit: str, folder: Path) -> Path:
     """The sources of a commit, below the folder; where Python finds its packages."""
     folder.mkdir()
     archive = folder / "sources.tar"
-    made = subprocess.run(
-        ["git", "archive", f"--output={archive}", commit],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    made = captured(["git", "archive", f"--output={archive}", commit], cwd=ROOT)
     if made.returncode:
         raise SystemExit(f"git knows no sources of {commit!r}: {made.stderr.strip()}")
     subprocess.run(["tar", "--extract", f"--file={archive}", f"--directory={folder}"], check=True)
@@ -110,14 +105,7 @@ class Fleet:
         }[role]
         env = {**self._env, "PYTHONPATH": str(sources)}
         place = "import distop.cli.main as main; print(main.__file__)"
-        found = subprocess.run(
-            [sys.executable, "-c", place],
-            env=env,
-            cwd=self._folder,
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout.strip()
+        found = captured([sys.executable, "-c", place], env=env, cwd=self._folder, check=True).stdout.strip()
         if not found.startswith(f"{sources}/"):
             raise SystemExit(f"Python takes distop from {found}, not from {sources}")
         with (self._folder / f"{name}.log").open("ab") as log:

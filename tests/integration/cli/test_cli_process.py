@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import pytest
 
 from distop.proto import distop_pb2 as pb
+from support.processes import captured
 from support.services.fake_service import FakeService, serving_in_thread
 from support.waiting import eventually
 
@@ -40,15 +41,7 @@ def environment(address: str) -> dict[str, str]:
 
 
 def distop(*words: str, address: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DISTOP, *words],
-        env=environment(address),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    return captured([*DISTOP, *words], env=environment(address), timeout=60, stdin=subprocess.DEVNULL)
 
 
 def test_a_command_prints_one_json_document(service: FakeService, address: str) -> None:
@@ -120,9 +113,7 @@ def test_a_terminal_sees_the_grid(service: FakeService, address: str) -> None:
 def test_help_is_there_at_once() -> None:
     """It loads none of what takes its time to load."""
     environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
-    done = subprocess.run(
-        [*DISTOP, "--help"], capture_output=True, text=True, timeout=60, check=True, env=environment
-    )
+    done = captured([*DISTOP, "--help"], timeout=60, check=True, env=environment)
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert {"distop", "typer"} <= loaded
     assert not loaded & {

@@ -42,11 +42,11 @@ async def executor(service: AsyncClient, etcd_config: EtcdConfig, tmp_path: Path
     command = ["-m", "distop.cli", "executor", "--master", "none"]
     environment = {"PYTHONPATH": str(EXAMPLES), "DISTOP_OPERATIONS": ",".join(TYPES)}
     with Child(etcd_config, tmp_path, *command, **environment) as started:
-
-        async def served() -> bool:
-            return any("audit" in member.types for member in await service.members())
-
-        await eventually(served, 90)
+        await eventually(
+            lambda: service.members(),
+            90,
+            holds=lambda found: any("audit" in member.types for member in found),
+        )
         yield started
 
 

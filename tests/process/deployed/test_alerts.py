@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 import yaml
 
 from distop.coordinator.metrics.prometheus import PrometheusMetrics
+from support.processes import captured
 from support.repository import ROOT
 
 RULES = ROOT / "deploy" / "helm" / "distop" / "files" / "rules.yaml"
@@ -32,7 +32,7 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def promtool(*words: str) -> None:
-    said = subprocess.run([str(PROMTOOL), *words], capture_output=True, text=True, timeout=120, check=False)
+    said = captured([str(PROMTOOL), *words])
     assert said.returncode == 0, said.stdout + said.stderr
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ import pytest
 
 from support.etcd.containers import NOT_THERE, base_of_images, engine_or_skip
 from support.etcd.containers import image as etcd_image
+from support.processes import captured
 from support.repository import ROOT
 from support.waiting import eventually
 
@@ -43,14 +43,7 @@ def engine() -> Any:
     if not (base := base_of_images()):
         pytest.skip(NOT_THERE)
     environment = {**os.environ, "BASE": base}
-    done = subprocess.run(
-        [ROOT / "deploy" / "images.sh"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=BUILD_S,
-        check=False,
-    )
+    done = captured([ROOT / "deploy" / "images.sh"], env=environment, timeout=BUILD_S)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     return engine_or_skip()
 

@@ -18,6 +18,7 @@ import yaml
 
 from support.command_lines import parse
 from support.kubernetes.chart import CHART, LEAST, REFUSED, VALUES
+from support.processes import captured
 from support.repository import ROOT
 
 PATH = os.pathsep.join([str(ROOT / ".venv" / "helm" / "bin"), os.environ.get("PATH", "")])
@@ -43,7 +44,7 @@ def helm(
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values))
     names = [release, str(CHART)] if command == "template" else [str(CHART), "--strict"]
-    return subprocess.run(
+    return captured(
         [
             str(HELM),
             command,
@@ -52,10 +53,7 @@ def helm(
             f"--kube-version={version}",
             f"--values={file}",
         ],
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
 
@@ -91,13 +89,7 @@ def test_kubernetes_takes_what_is_rendered(name: str, version: str, tmp_path: Pa
     assert len(objects) - len(ours) == 3 * (name == "all there is")
     file = tmp_path / "objects.yaml"
     file.write_text(yaml.safe_dump_all(ours))
-    said = subprocess.run(
-        [str(VALIDATE), "--strict", "-k", version, str(file)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    said = captured([str(VALIDATE), "--strict", "-k", version, str(file)])
     assert said.returncode == 0, said.stdout + said.stderr
     assert said.stdout.count("passed") == len(ours), said.stdout
 

@@ -23,11 +23,7 @@ from support.waiting import eventually
 pytestmark = [pytest.mark.process, pytest.mark.slow("starts each service from its command line, and ends it")]
 
 DISTOP = [sys.executable, "-P", "-m", "distop.cli"]
-SERVICES = {
-    "coordinator": ["--listen", "127.0.0.1:0"],
-    "executor": ["--master", "none"],
-    "sidecar": [],
-}
+SERVICES = {"coordinator": ["--listen", "127.0.0.1:0"], "executor": ["--master", "none"], "sidecar": []}
 
 
 @pytest.fixture
@@ -65,11 +61,9 @@ async def test_a_service_says_when_it_serves_and_is_found(
         try:
             assert await asyncio.to_thread(manager.recv, 100) == b"READY=1"
             others = [name for name in SERVICES if name != service]
-
-            async def found() -> bool:
-                return (await asyncio.to_thread(probe, environment, service))[0] == 0
-
-            await eventually(found, 90)  # a sidecar serves before it has its lease
+            await eventually(
+                lambda: asyncio.to_thread(probe, environment, service), 90, holds=lambda found: found[0] == 0
+            )  # a sidecar serves before it has its lease
             assert (await asyncio.to_thread(probe, environment))[0] == 0
             assert await asyncio.to_thread(missing, environment, others[0])
             process.send_signal(signal.SIGTERM)

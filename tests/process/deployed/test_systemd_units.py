@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import captured
 from support.repository import ROOT
 
 pytestmark = [
@@ -37,7 +38,7 @@ def units(tmp_path: Path) -> Path:
 
 def analyze(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = ["systemd-analyze", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return captured(command, cwd=folder, timeout=60)
 
 
 @pytest.mark.parametrize("name", NAMES)

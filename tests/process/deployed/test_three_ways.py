@@ -16,13 +16,10 @@ import yaml
 
 from support.etcd.containers import NOT_THERE, base_of_images
 from support.pages import Block, blocks, lines
+from support.processes import captured
 from support.repository import ROOT
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.slow("needs docker, and helm"),
-    pytest.mark.timeout(1800),
-]
+pytestmark = [pytest.mark.process, pytest.mark.slow("needs docker, and helm"), pytest.mark.timeout(1800)]
 
 HELM = shutil.which("helm", path=f"{ROOT / '.venv' / 'helm' / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}")
 PROJECT = "distop-three-ways"
@@ -43,14 +40,11 @@ def test_a_cluster_in_containers_as_the_readme_starts_it() -> None:
     # Not the cluster that somebody may have started by the same commands.
     environment = {**os.environ, "PATH": path, "BASE": base, "COMPOSE_PROJECT_NAME": PROJECT}
     try:
-        done = subprocess.run(
+        done = captured(
             ["bash", "-euxo", "pipefail", "-c", block("make cluster-up").code],
             cwd=ROOT,
             env=environment,
-            capture_output=True,
-            text=True,
             timeout=1500,
-            check=False,
         )
         assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
     finally:
@@ -65,9 +59,7 @@ def test_helm_renders_what_the_readme_installs() -> None:
     """D1: with the values and the images that it names."""
     (command,) = (line for line in lines(block("helm install").code) if line.startswith("helm install"))
     words = shlex.split(command.replace("\\\n", " "))[2:]
-    done = subprocess.run(
-        [str(HELM), "template", *words], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
-    )
+    done = captured([str(HELM), "template", *words], cwd=ROOT)
     assert done.returncode == 0, done.stderr
     objects = [one for one in yaml.safe_load_all(done.stdout) if one]
     services = [one["metadata"]["name"] for one in objects if one["kind"] == "Service"]

@@ -162,11 +162,7 @@ async def test_a_pause_stops_the_jobs_on_spark_and_another_launch_goes_on(
     audit = audit_put(table, "pause", by="jane", target=str(arg.id), at=1.0)
     assert await pause_operation(spark_client, keys, PauseRecord(by="jane"), audit)
     await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2)
-
-    async def let_go() -> bool:
-        return await runner_of(spark_client, arg) == ""
-
-    await eventually(let_go)
+    await eventually(lambda: runner_of(spark_client, arg), holds=lambda member: member == "")
     assert set(await job_records(spark_client, arg)) == {"0", "1"}
     (tmp_path / "release").touch()
     assert await resume_operation(spark_client, keys, audit_put(table, "resume", by="joe", target="", at=2.0))
@@ -285,13 +281,6 @@ async def test_queries_that_cannot_be_answered_fail_at_once_and_say_why(
         await service.client.drop_table("t")
 
 
-async def nothing_else_is_left(service: Whole) -> None:
-    async def swept() -> bool:
-        return service.data_files() == await asyncio.to_thread(service.published_files)
-
-    await eventually(swept, 180)
-
-
 async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_random(
     spark_client: LossyClient, hosts: Hosts, executor: Child, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -312,11 +301,10 @@ async def test_a_driver_killed_half_way_through_a_query_that_deals_rows_at_rando
         assert now.jobs.counting
         of_the_dead = service.data_files()
         request.getfixturevalue("second")
-        ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+        ended = (await service.client.wait(operation.name, timeout_s=PATIENCE_S)).raise_for_outcome()
         assert ended.jobs.total == ended.jobs.succeeded == 24
         assert await asyncio.to_thread(service.ids) == list(range(6000))
-        await nothing_else_is_left(service)
+        await eventually(service.only_published, 180)
         assert not service.data_files() & of_the_dead
         await service.client.drop_table("t")
 
@@ -331,11 +319,9 @@ async def test_a_killed_driver_costs_time_and_no_row(
         argument = {"paths": [str(source)], "split_bytes": 8192}
         operation = await service.client.start("t", "ingest", argument)
         assert operation.jobs.total > 40
-
-        async def under_way() -> bool:
-            return (await service.client.get(operation.name)).jobs.succeeded > 5
-
-        await eventually(under_way, PATIENCE_S)
+        await eventually(
+            lambda: service.client.get(operation.name), PATIENCE_S, holds=lambda now: now.jobs.succeeded > 5
+        )
         for jvm in children(second.pid, b"java"):
             os.kill(jvm, signal.SIGKILL)
         assert await second.exit_code(60.0) == 1
@@ -343,7 +329,6 @@ async def test_a_killed_driver_costs_time_and_no_row(
         assert left.runner == ""
         assert 5 < left.jobs.succeeded < left.jobs.total
         async with runner(store):
-            ended = await service.client.wait(operation.name, timeout_s=PATIENCE_S)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+            (await service.client.wait(operation.name, timeout_s=PATIENCE_S)).raise_for_outcome()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
-        await nothing_else_is_left(service)
+        await eventually(service.only_published, 180)

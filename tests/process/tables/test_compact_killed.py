@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.client import AsyncClient, OperationState
+from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import CoordinatorProcess, config_of, running
@@ -56,13 +56,10 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(
         other = await stack.enter_async_context(running(config_of(etcd_config)))
         sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=60))
         service = Whole(etcd_config, client, sdk, tmp_path)
-        ended = await sdk.wait(operation.name, timeout_s=180)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+        ended = (await sdk.wait(operation.name, timeout_s=180)).raise_for_outcome()
         assert (ended.facts["filesBefore"], ended.facts["filesAfter"], ended.facts["rows"]) == (12, 3, 40)
         await service.at_rest()
         expected = [*range(40), *range(1000, 1000 + ROUNDS), *range(2000, 2000 + ROUNDS)]
         assert await asyncio.to_thread(service.ids) == expected
-        expired = await sdk.start("t", "expire_snapshots", {"older_than": "0s"})
-        (await sdk.wait(expired.name, timeout_s=90)).raise_for_outcome()
-        await service.at_rest()
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        await service.forget_the_past()
+        assert await service.only_published()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.client import AsyncClient, OperationState
+from distop.client import AsyncClient
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import CoordinatorProcess, config_of, running
@@ -50,18 +50,15 @@ async def test_the_rows_go_once_whatever_happens_in_the_commit(
             struck.kill()
         other = await stack.enter_async_context(running(config_of(etcd_config)))
         sdk = await stack.enter_async_context(AsyncClient(other.address, timeout_s=60))
-        ended = await sdk.wait(operation.name, timeout_s=180)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+        ended = (await sdk.wait(operation.name, timeout_s=180)).raise_for_outcome()
         assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (9, 2)
         assert await appender.exit_code(60) == 0, appender.log.read_text()
         service = Whole(etcd_config, client, sdk, tmp_path)
         await service.at_rest()
         left = [n for n in range(20) if n % 3 != 1 and n not in (3, 15)]
         assert await asyncio.to_thread(service.ids) == [*left, 1000, 1001, 1002]
-        expired = await sdk.start("t", "expire_snapshots", {"older_than": "0s"})
-        (await sdk.wait(expired.name, timeout_s=90)).raise_for_outcome()
-        await service.at_rest()
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        await service.forget_the_past()
+        assert await service.only_published()
 
 
 EXECUTOR = ("-m", "distop.cli", "executor", "--master", "none", "--slots", "1", "--lease-ttl", f"{TTL_S}")
@@ -87,11 +84,7 @@ async def test_the_rows_go_once_whatever_happens_to_the_runner(
         appender = stack.enter_context(Child(etcd_config, tmp_path, *command))
         struck = stack.enter_context(
             Child(
-                etcd_config,
-                tmp_path,
-                *EXECUTOR,
-                DISTOP_CRASH_POINTS=crash,
-                DISTOP_CRASH_ONCE=str(tmp_path),
+                etcd_config, tmp_path, *EXECUTOR, DISTOP_CRASH_POINTS=crash, DISTOP_CRASH_ONCE=str(tmp_path)
             )
         )
         if crash.partition("=")[2].startswith("die"):
@@ -99,14 +92,11 @@ async def test_the_rows_go_once_whatever_happens_to_the_runner(
         else:
             await eventually(lambda: (tmp_path / crash).exists(), 180)
         await stack.enter_async_context(runner(client))
-        ended = await service.client.wait(operation.name, timeout_s=180)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+        ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
         assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (FILES, 0)
         assert await appender.exit_code(60) == 0, appender.log.read_text()
         assert await asyncio.to_thread(service.ids) == [*range(FILES, 2 * FILES), 1000, 1001, 1002]
-        expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
-        (await service.client.wait(expired.name, timeout_s=90)).raise_for_outcome()
-        await service.at_rest()
+        await service.forget_the_past()
         published = await asyncio.to_thread(service.published_files)
         # One that slept writes on when it wakes, and removes it when it hears that it has lost.
         await eventually(lambda: service.data_files() == published, 90)

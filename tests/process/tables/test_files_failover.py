@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from distop.client import AsyncClient, Operation, OperationState
+from distop.client import AsyncClient, Operation
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
@@ -47,14 +47,9 @@ async def after_the_death_of_a_leader(
 
 async def ended_well(client: EtcdClient, sdk: AsyncClient, operation: Operation) -> None:
     """It succeeds, and its keys and so its staged files are collected."""
-    ended = await sdk.wait(operation.name, timeout_s=180)
-    assert ended.state is OperationState.SUCCEEDED, ended.error
+    (await sdk.wait(operation.name, timeout_s=180)).raise_for_outcome()
     keys = client.keyspace.operation(OperationId.parse(operation.name))
-
-    async def collected() -> bool:
-        return not (await client.scan(keys.prefix, keys_only=True)).kvs
-
-    await eventually(collected, 90)
+    await eventually(lambda: client.scan(keys.prefix, keys_only=True), 90, holds=lambda found: not found.kvs)
 
 
 @pytest.mark.parametrize("plan", ["step.rename.middle=die@7", "step.success.before=die"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.client import AsyncClient, OperationState
+from distop.client import AsyncClient
 from distop.metastore.crashpoints import VARIABLE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -56,9 +56,8 @@ async def test_rows_are_published_once_though_an_executor_is_killed_while_it_wri
 
 async def whole_and_once(service: Whole, operation: str) -> None:
     """The operation succeeds; each row is there once, and no file and no key besides what is published."""
-    ended = await service.client.wait(operation, timeout_s=60)
-    assert ended.state is OperationState.SUCCEEDED, ended.error
+    (await service.client.wait(operation, timeout_s=60)).raise_for_outcome()
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == list(range(ROWS))
-    assert service.data_files() == await asyncio.to_thread(service.published_files)
+    assert await service.only_published()
     assert await service.findings("t", deep=True) == []

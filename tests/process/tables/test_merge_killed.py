@@ -55,8 +55,7 @@ def after_all() -> dict[int, tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("struck", "crash"),
-    [("executor", "mark.after=die@3"), ("coordinator", "finish.after=die@2")],
+    ("struck", "crash"), [("executor", "mark.after=die@3"), ("coordinator", "finish.after=die@2")]
 )
 async def test_batches_are_merged_once_and_in_order_whoever_dies(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, struck: str, crash: str
@@ -92,8 +91,6 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
         rows = (await asyncio.to_thread(service.rows)).to_pylist()
         assert len(rows) == len(after_all())
         assert {row["id"]: (row["kind"], row["batch"]) for row in rows} == after_all()
-        expired = await sdk.start("t", "expire_snapshots", {"older_than": "0s"})
-        (await sdk.wait(expired.name, timeout_s=90)).raise_for_outcome()
-        await service.at_rest()
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        await service.forget_the_past()
+        assert await service.only_published()
         assert await service.findings("t", deep=True) == []

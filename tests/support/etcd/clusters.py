@@ -26,7 +26,7 @@ from distop.metastore.etcd.embedded import (
     free_port,
 )
 from support.etcd.proxy import Proxy
-from support.processes import sockets_of
+from support.processes import captured, sockets_of
 from support.waiting import eventually
 
 NAMES = ("m0", "m1", "m2")
@@ -128,9 +128,7 @@ class Cluster(ABC):
     def _etcdctl(self, at: str, *words: str) -> str:
         command = [str(find_etcdctl()), f"--endpoints={self.direct(at)}", *words]
         environment = os.environ | {"ETCDCTL_API": "3"}
-        done = subprocess.run(
-            command, env=environment, check=True, capture_output=True, text=True, timeout=20
-        )
+        done = captured(command, env=environment, check=True, timeout=20)
         return done.stdout
 
 

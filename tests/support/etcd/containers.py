@@ -21,6 +21,7 @@ import pytest
 
 from distop.metastore.etcd.embedded import free_port
 from support.etcd.clusters import NAMES, OPTIONS, Cluster, etcd_to_kill
+from support.processes import captured
 from support.waiting import eventually
 
 IMAGE = "distop-test-etcd"
@@ -77,7 +78,7 @@ def image() -> str:
 
 def _archive(binary: Path) -> bytes:
     """A root file system with etcd in it: its libraries as ``ldd`` names them; none if it is static."""
-    said = subprocess.run(["ldd", binary], capture_output=True, text=True, timeout=20).stdout
+    said = captured(["ldd", binary], timeout=20).stdout
     libraries = re.findall(r"(/\S+) \(0x", said)
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", dereference=True) as archive:

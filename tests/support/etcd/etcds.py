@@ -8,12 +8,13 @@ from pathlib import Path
 
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.embedded import EtcdProcess, find_etcdctl, free_port
+from support.processes import captured
 
 
 def etcdctl(etcd: EtcdProcess, *arguments: str) -> str:
     """Run etcdctl against ``etcd``; what it says."""
     command = [str(find_etcdctl()), f"--endpoints={etcd.endpoint}", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, env={"ETCDCTL_API": "3"})
+    done = captured(command, timeout=20, env={"ETCDCTL_API": "3"})
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -12,6 +12,7 @@ import pytest
 
 from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess, find_etcd
 from distop.metastore.members.installation import BUMP
+from support.processes import captured
 
 
 def etcd_that_restores() -> EtcdBinary:
@@ -22,7 +23,7 @@ def etcd_that_restores() -> EtcdBinary:
         if utl.is_file() and server.is_file():
             said = subprocess.run([utl, "snapshot", "restore", "--help"], capture_output=True, timeout=20)
             if b"--bump-revision" in said.stdout:
-                told = subprocess.run([server, "--version"], capture_output=True, text=True, timeout=20)
+                told = captured([server, "--version"], timeout=20)
                 return EtcdBinary(server, told.stdout.split("etcd Version: ")[1].split()[0], "restores")
     pytest.skip("no etcdutl with --bump-revision: make test-etcd ETCD=3.6.16 builds one")
 
@@ -39,7 +40,7 @@ def restore(etcd: EtcdProcess, backup: Path) -> None:
     command += [f"--bump-revision={BUMP}", "--mark-compacted", f"--data-dir={etcd.data_dir / 'data'}"]
     command += ["--name=distop", "--initial-cluster=distop=http://127.0.0.1:0"]
     command += ["--initial-advertise-peer-urls=http://127.0.0.1:0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = captured(command, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
@@ -47,6 +48,6 @@ def distop(etcd: str, prefix: str, *words: str, succeeds: bool = True) -> str:
     """A command that speaks to etcd itself; what it says on stdout."""
     env = {**os.environ, "DISTOP_ETCD": etcd, "DISTOP_PREFIX": prefix}
     command = [sys.executable, "-m", "distop.cli", *words, "--output", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    done = captured(command, env=env)
     assert (done.returncode == 0) == succeeds, (done.returncode, done.stdout, done.stderr)
     return done.stdout

@@ -8,13 +8,7 @@ from typing import Any
 
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.operations.starting import (
-    StartRequest,
-    TableState,
-    digest_of,
-    read_table_state,
-    start,
-)
+from distop.metastore.operations.starting import StartRequest, TableState, digest_of, read_table_state, start
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.table import TableRecord

@@ -18,6 +18,7 @@ import trustme
 import yaml
 
 from distop.metastore.etcd.embedded import find_etcd, free_port
+from support.processes import captured
 from support.repository import ROOT
 from support.waiting import eventually
 
@@ -30,11 +31,7 @@ PATIENCE_S = 120
 MASTERS = "system:masters"
 """The group that may do everything."""
 
-USERS = {
-    "admin": MASTERS,
-    "system:kube-controller-manager": "",
-    "system:kube-scheduler": "",
-}
+USERS = {"admin": MASTERS, "system:kube-controller-manager": "", "system:kube-scheduler": ""}
 """Who has a token, and the group that they are in."""
 
 
@@ -88,15 +85,7 @@ class ControlPlane:
         environment["KUBECACHEDIR"] = str(self.folder / "kubectl")
         program = shutil.which(words[0], path=PATH)
         assert program is not None, words[0]
-        return subprocess.run(
-            [*self.within, program, *words[1:]],
-            input=given,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        return captured([*self.within, program, *words[1:]], input=given, env=environment, timeout=PATIENCE_S)
 
     def done(self, *words: str, given: str | None = None) -> str:
         """What a command says that must succeed; raises :class:`Refused`."""

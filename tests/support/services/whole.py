@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -93,6 +94,16 @@ class Whole:
     def published_files(self, name: str = "t") -> set[Path]:
         """The data files that the present snapshot knows. Blocking."""
         return {Path(urlsplit(task.file.file_path).path) for task in self.table(name).scan().plan_files()}
+
+    async def only_published(self) -> bool:
+        """Whether there are no data files but those of the present snapshot."""
+        return self.data_files() == await asyncio.to_thread(self.published_files)
+
+    async def forget_the_past(self) -> None:
+        """Expire all snapshots but the present one, to the end."""
+        expired = await self.client.start("t", "expire_snapshots", {"older_than": "0s"})
+        (await self.client.wait(expired.name, timeout_s=90)).raise_for_outcome()
+        await self.at_rest()
 
     async def findings(self, table: str = "", *, deep: bool = False) -> list[Finding]:
         """What the doctor finds, except for the version of the etcd that runs these tests."""

@@ -229,10 +229,7 @@ async def test_all_hung_ends_at_the_deadline() -> None:
 
 async def test_nobody_there_is_reported_soon_and_says_what_to_check() -> None:
     address = nobody()
-    async with (
-        AsyncClient(address, timeout_s=3600, connect_timeout_s=0.3) as client,
-        asyncio.timeout(60),
-    ):
+    async with AsyncClient(address, timeout_s=3600, connect_timeout_s=0.3) as client, asyncio.timeout(60):
         with pytest.raises(Unavailable) as caught:
             await client.members()
     assert caught.value.hint == f"is a coordinator running at {address}?"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+from support.processes import captured
 
 pytestmark = pytest.mark.process
 
@@ -40,7 +41,7 @@ def handled(module: str, **environment: str) -> bool:
     """Whether gRPC's handlers for forks ran in a program that has imported this module of distop's."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     command = [sys.executable, "-c", PROGRAM, module]
-    ran = subprocess.run(command, env=inherited | environment, capture_output=True, text=True, timeout=60)
+    ran = captured(command, env=inherited | environment, timeout=60)
     assert ran.returncode == 0, ran.stderr
     return "fork() handlers" in ran.stderr
 

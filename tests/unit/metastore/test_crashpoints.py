@@ -14,6 +14,7 @@ import pytest
 
 from distop.errors import InvalidArgument
 from distop.metastore.crashpoints import Armed, parse, points, reached
+from support.processes import captured
 from support.repository import product_sources
 
 COME_BY = """
@@ -67,9 +68,7 @@ watermarks.fold.after watermarks.fold.before
 def come_by(plan: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """A process that comes by ``seal.after`` three times."""
     env = {**os.environ, "DISTOP_CRASH_POINTS": plan, **environment}
-    return subprocess.run(
-        [sys.executable, "-c", COME_BY], env=env, text=True, capture_output=True, timeout=60
-    )
+    return captured([sys.executable, "-c", COME_BY], env=env, timeout=60)
 
 
 def test_nothing_happens_unless_armed() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import venv
 import zipfile
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from distop.executor.launch.python import PythonUnusable, refuse_unusable, why_bare
+from support.processes import captured
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +71,10 @@ def test_an_executor_in_a_pex_is_refused_with_its_code(bare: str) -> None:
     program = (
         f"import sys; sys.path[:0] = {sys.path!r}; from distop.cli.__main__ import main; sys.exit(main())"
     )
-    done = subprocess.run(
+    done = captured(
         [bare, "-c", program, "executor", "--master", "local[1]", "--output", "json"],
         env={**os.environ, "DISTOP_ETCD": "127.0.0.1:1"},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     assert done.returncode == 5, done.stderr[-2000:]
     error = json.loads(done.stderr.strip().splitlines()[-1])["error"]

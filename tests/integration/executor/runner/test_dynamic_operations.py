@@ -58,9 +58,7 @@ class Dealt:
         (self.folder / "release").touch()
 
     async def succeeded(self, operation: Operation) -> Operation:
-        ended = await self.service.client.wait(operation.name, timeout_s=90)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
-        return ended
+        return (await self.service.client.wait(operation.name, timeout_s=90)).raise_for_outcome()
 
     async def failed(self, operation: Operation, why: str) -> None:
         ended = await self.service.client.wait(operation.name, timeout_s=90)
@@ -103,7 +101,7 @@ async def test_rows_that_are_cut_differently_each_time_are_there_once(dealt: Dea
         assert ended.facts["rows"] == ROWS
         assert not [key for key in await dealt.service.at_rest() if key.startswith("t.dealing.1.")]
         assert await dealt.ids() == list(range(ROWS))
-        assert dealt.service.data_files() == await asyncio.to_thread(dealt.service.published_files)
+        assert await dealt.service.only_published()
         assert len(await dealt.service.client.watermarks("t")) == 1
 
 
@@ -214,18 +212,14 @@ async def test_a_pause_gives_the_computation_up_and_another_one_follows(dealt: D
         await service.client.pause(operation.name)
         await eventually(lambda: attempts(dealt.folder, "told"))
         dealt.release()
-
-        async def let_go() -> bool:
-            return not (await service.client.get(operation.name)).runner
-
-        await eventually(let_go)
+        await eventually(lambda: service.client.get(operation.name), holds=lambda now: not now.runner)
         assert (await service.client.get(operation.name)).jobs.counting
         await service.client.resume(operation.name)
         await dealt.succeeded(operation)
         assert len(computations(dealt.folder)) == 2
         await service.at_rest()
         assert await dealt.ids() == list(range(90))
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
+        assert await service.only_published()
 
 
 async def test_jobs_of_a_dynamic_plan_may_not_fail(dealt: Dealt) -> None:

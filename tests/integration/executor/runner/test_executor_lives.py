@@ -304,11 +304,7 @@ async def test_the_key_of_a_runner_whose_jobs_stage_files_goes_when_nothing_runs
     arg = await start_operation(client, "traced", {"folder": str(tmp_path)}, jobs=3, stages_files=True)
     async with runner(client), runner(client):
         await all_done(client, arg)
-
-        async def released() -> bool:
-            return await runner_of(client, arg) == ""
-
-        await eventually(released)
+        await eventually(lambda: runner_of(client, arg), holds=lambda member: member == "")
     assert len(traces(tmp_path, "began")) == 3
 
 
@@ -381,11 +377,7 @@ async def test_a_claim_that_is_nobodys_is_noticed_by_the_watch(client: LossyClie
     async with ghost_claim(client) as (desk, run):
         oversight = Oversight(client)
         oversight.attach(run, Told(), claims=desk)
-
-        async def gone() -> bool:
-            return not (await client.get(run.keys.claim("0"))).exists
-
-        await eventually(gone)
+        await eventually(lambda: client.get(run.keys.claim("0")), holds=lambda kv: not kv.exists)
         await oversight.close()
 
 

@@ -127,11 +127,7 @@ async def test_another_runner_goes_on_with_the_remaining_jobs_only(
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["7", "8", "9"]}, jobs=10)
     with executor_process(etcd_config, tmp_path) as first:
         await eventually(lambda: len(traces(tmp_path, "holds")) == 3)
-
-        async def others_done() -> bool:
-            return len(await job_records(client, arg)) == 7
-
-        await eventually(others_done)
+        await eventually(lambda: job_records(client, arg), holds=lambda records: len(records) == 7)
         before = await job_records(client, arg)
         first.kill()
     async with runner(client) as (serving, _):
@@ -153,11 +149,7 @@ async def test_a_runner_that_is_told_to_stop_hands_over_at_once(
         await eventually(lambda: traces(tmp_path, "holds"))
         async with runner(client) as (serving, _):
             first.terminate()
-
-            async def taken_over() -> bool:
-                return await runner_of(client, arg) == serving.member
-
-            await eventually(taken_over)
+            await eventually(lambda: runner_of(client, arg), holds=lambda member: member == serving.member)
             assert await first.exit_code() == 0
             (tmp_path / "release").touch()
             await all_done(client, arg)
@@ -172,11 +164,7 @@ async def test_a_runner_that_slept_past_its_lease_marks_nothing(
     with executor_process(etcd_config, tmp_path) as sleeper:
         await eventually(lambda: traces(tmp_path, "began"))
         sleeper.stop()
-
-        async def free() -> bool:
-            return await runner_of(client, arg) == ""
-
-        await eventually(free)
+        await eventually(lambda: runner_of(client, arg), holds=lambda member: member == "")
         (tmp_path / "release").touch()
         async with runner(client):
             records = await all_done(client, arg)

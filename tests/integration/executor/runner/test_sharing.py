@@ -169,8 +169,4 @@ async def test_an_entry_without_an_operation_goes_when_somebody_tries_to_take_it
     keys = client.keyspace.operation(arg.id)
     await client.delete(keys.arg, keys.state + b"\0")
     async with runner(client):
-
-        async def none_left() -> bool:
-            return not (await client.scan(client.keyspace.waiting)).kvs
-
-        await eventually(none_left)
+        await eventually(lambda: client.scan(client.keyspace.waiting), holds=lambda found: not found.kvs)

@@ -21,13 +21,7 @@ from distop.metastore.operations.runs import release_runner
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.tables.audit import audit_put
 from support.etcd.lossy import Fault, puts
-from support.services.executing import (
-    Child,
-    place_in,
-    short_folder,
-    sidecar_process,
-    take,
-)
+from support.services.executing import Child, place_in, short_folder, sidecar_process, take
 from support.services.leases import LEASE_S
 from support.services.sidecars import Host, connected, task
 from support.services.sidecars import host as host
@@ -167,11 +161,9 @@ async def test_a_claim_moves_to_the_next_sidecar(host: Host, end: Callable[[Chil
             await eventually(lambda: host.traces("holds"))
             before = await host.client.get(claim)
             end(first)
-
-            async def moved() -> bool:
-                return (await host.client.get(claim)).lease not in (0, before.lease)
-
-            await eventually(moved)
+            await eventually(
+                lambda: host.client.get(claim), holds=lambda kv: kv.lease not in (0, before.lease)
+            )
             assert (await host.client.get(claim)).create_revision == before.create_revision
             host.release()
             assert await asyncio.wait_for(running, 20) == TaskSummary(won=1)

@@ -98,11 +98,8 @@ async def test_a_batch_that_comes_while_a_later_one_is_applied_is_late(
     """B3, B4: nothing is applied after what should follow it, unless somebody says so."""
     await put(client, "b", partitions=1)
     operation = OperationId("t", "noop", 1)
-
-    async def runs() -> bool:
-        return (await client.get(client.keyspace.operation(operation).state)).exists
-
-    assert await eventually(runs)
+    state = client.keyspace.operation(operation).state
+    await eventually(lambda: client.get(state), holds=lambda kv: kv.exists)
     assert not (await put(client, "a")).late  # as far as one could tell
     assert await mark(client, operation, "0")
     assert await eventually(lambda: is_blocked_by(client, "a", "BATCH_LATE"))

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from distop.metastore.etcd.embedded import LOSSY_WARNING, EtcdProcess, find_etcdctl
-from support.processes import sockets_of
+from support.processes import captured, sockets_of
 
 pytestmark = pytest.mark.process
 
@@ -44,7 +44,7 @@ def own_etcd(tmp_path: Path) -> Iterator[EtcdProcess]:
 def etcdctl(process: EtcdProcess, *arguments: str) -> str:
     command = [str(find_etcdctl()), f"--endpoints={process.endpoint}", "--command-timeout=5s", *arguments]
     environment = os.environ | {"ETCDCTL_API": "3"}
-    return subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout
+    return captured(command, env=environment, check=True).stdout
 
 
 def fill(process: EtcdProcess, megabytes: int) -> None:

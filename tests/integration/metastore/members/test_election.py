@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
@@ -41,6 +42,28 @@ async def held(client: EtcdClient, epoch: Epoch) -> bool:
     return (await client.txn(Txn((epoch.held(),)))).succeeded
 
 
+@dataclass
+class Candidate:
+    """A member that may lead the table."""
+
+    client: LossyClient
+    keys: TableKeys
+    session: LeaseSession
+
+    async def campaign(self) -> Epoch | None:
+        return await campaign(self.client, self.keys, self.session, record("me"))
+
+    async def elected(self) -> Epoch:
+        epoch = await self.campaign()
+        assert epoch is not None
+        return epoch
+
+
+@pytest.fixture
+def me(client: LossyClient, keys: TableKeys, session: LeaseSession) -> Candidate:
+    return Candidate(client, keys, session)
+
+
 async def test_one_of_many_wins(client: EtcdClient, keys: TableKeys) -> None:
     """O24."""
     sessions = [await LeaseSession(client, TTL_S).start() for _ in range(10)]
@@ -60,37 +83,29 @@ async def test_one_of_many_wins(client: EtcdClient, keys: TableKeys) -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
-async def test_a_lost_answer_is_found_again(
-    client: LossyClient, keys: TableKeys, session: LeaseSession, fault: Fault
-) -> None:
-    client.fail(fault, fault)
-    epoch = await campaign(client, keys, session, record("me"))
-    assert client.spent
-    assert epoch is not None
-    assert await held(client, epoch)
-    assert epoch == await campaign(client, keys, session, record("me")), "a second try finds the same"
+async def test_a_lost_answer_is_found_again(me: Candidate, fault: Fault) -> None:
+    me.client.fail(fault, fault)
+    epoch = await me.elected()
+    assert me.client.spent
+    assert await held(me.client, epoch)
+    assert epoch == await me.campaign(), "a second try finds the same"
 
 
-async def test_a_full_etcd_may_have_made_a_leader(
-    client: LossyClient, keys: TableKeys, session: LeaseSession
-) -> None:
+async def test_a_full_etcd_may_have_made_a_leader(me: Candidate) -> None:
     """O24, O27."""
-    client.fail(Fault.FULL)
+    me.client.fail(Fault.FULL)
     with pytest.raises(EtcdOutOfSpace):
-        await campaign(client, keys, session, record("me"))
-    client.fail(Fault.FULL_YET_DONE)
-    epoch = await campaign(client, keys, session, record("me"))
-    assert epoch is not None
-    assert await held(client, epoch)
+        await me.campaign()
+    me.client.fail(Fault.FULL_YET_DONE)
+    epoch = await me.elected()
+    assert await held(me.client, epoch)
 
 
-async def test_who_cannot_learn_the_answer_says_so(
-    client: LossyClient, keys: TableKeys, session: LeaseSession
-) -> None:
-    client.fail(*[Fault.LOST_REPLY] * MAX_TRIES)
+async def test_who_cannot_learn_the_answer_says_so(me: Candidate) -> None:
+    me.client.fail(*[Fault.LOST_REPLY] * MAX_TRIES)
     with pytest.raises(OutcomeUnknown):
-        await campaign(client, keys, session, record("me"))
-    assert await campaign(client, keys, session, record("me")) is not None
+        await me.campaign()
+    assert await me.campaign() is not None
 
 
 async def test_epochs_of_a_table_only_grow(client: EtcdClient, keys: TableKeys) -> None:
@@ -104,46 +119,37 @@ async def test_epochs_of_a_table_only_grow(client: EtcdClient, keys: TableKeys) 
     assert revisions == sorted(set(revisions))
 
 
-async def test_resigning_an_old_epoch_does_nothing(
-    client: EtcdClient, keys: TableKeys, session: LeaseSession
-) -> None:
+async def test_resigning_an_old_epoch_does_nothing(me: Candidate) -> None:
     """O10: not even by the same process."""
-    old = await campaign(client, keys, session, record("me"))
-    assert old is not None
-    await resign(client, old)
-    assert not await held(client, old)
-    async with LeaseSession(client, TTL_S) as other:
-        new = await campaign(client, keys, other, record("other"))
+    old = await me.elected()
+    await resign(me.client, old)
+    assert not await held(me.client, old)
+    async with LeaseSession(me.client, TTL_S) as other:
+        new = await campaign(me.client, me.keys, other, record("other"))
         assert new is not None
-        await resign(client, old)
-        assert await held(client, new)
-        assert await campaign(client, keys, session, record("me")) is None
+        await resign(me.client, old)
+        assert await held(me.client, new)
+        assert await me.campaign() is None
 
 
-async def test_resigning_survives_lost_answers(
-    client: LossyClient, keys: TableKeys, session: LeaseSession
-) -> None:
-    epoch = await campaign(client, keys, session, record("me"))
-    assert epoch is not None
-    client.fail(Fault.LOST_REQUEST, Fault.LOST_REPLY)
-    await resign(client, epoch)
-    assert client.spent
-    assert not (await client.get(keys.coordinator)).exists
+async def test_resigning_survives_lost_answers(me: Candidate) -> None:
+    epoch = await me.elected()
+    me.client.fail(Fault.LOST_REQUEST, Fault.LOST_REPLY)
+    await resign(me.client, epoch)
+    assert me.client.spent
+    assert not (await me.client.get(me.keys.coordinator)).exists
 
 
-async def test_a_resignation_that_may_have_failed_says_so(
-    client: LossyClient, keys: TableKeys, session: LeaseSession
-) -> None:
+async def test_a_resignation_that_may_have_failed_says_so(me: Candidate) -> None:
     """Else a table would be led by a member that does not know that it leads."""
-    epoch = await campaign(client, keys, session, record("me"))
-    assert epoch is not None
-    client.fail(*[Fault.LOST_REQUEST] * MAX_TRIES)
+    epoch = await me.elected()
+    me.client.fail(*[Fault.LOST_REQUEST] * MAX_TRIES)
     with pytest.raises(OutcomeUnknown):
-        await resign(client, epoch)
-    client.fail(Fault.DOWN)
+        await resign(me.client, epoch)
+    me.client.fail(Fault.DOWN)
     with pytest.raises(EtcdUnavailable):
-        await resign(client, epoch)
-    assert await held(client, epoch)
+        await resign(me.client, epoch)
+    assert await held(me.client, epoch)
 
 
 async def test_without_a_lease_nobody_campaigns(client: EtcdClient, keys: TableKeys) -> None:

@@ -263,11 +263,7 @@ async def test_a_lost_reply_to_a_finish_is_done_exactly_once(
 
 @pytest.mark.parametrize(
     ("first", "then"),
-    [
-        (Fault.LOST_REPLY, Fault.DOWN),
-        (Fault.LOST_REQUEST, Fault.DOWN),
-        (Fault.LOST_REQUEST, Fault.FULL),
-    ],
+    [(Fault.LOST_REPLY, Fault.DOWN), (Fault.LOST_REQUEST, Fault.DOWN), (Fault.LOST_REQUEST, Fault.FULL)],
 )
 async def test_after_a_lost_reply_no_failure_counts_as_certain(led: Led, first: Fault, then: Fault) -> None:
     """P8: a caller that believed "it did not happen" would delete the files of a commit that happened."""

@@ -244,11 +244,7 @@ async def test_marks_wait_out_a_broken_connection(runs: Runs, etcd_config: EtcdC
         await answers.outcomes(1)
         proxy.hold_replies()
         batcher.submit(taken.run, answers, [(n, mark(str(n))) for n in range(1, 300)])
-
-        async def some_landed() -> bool:
-            return len(await job_records(runs.client, arg)) > 100
-
-        await eventually(some_landed)
+        await eventually(lambda: job_records(runs.client, arg), holds=lambda records: len(records) > 100)
         await proxy.refuse()
         proxy.flow()
         await proxy.accept()

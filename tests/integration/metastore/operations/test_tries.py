@@ -12,13 +12,7 @@ from distop.metastore.operations.tries import MAX_ERROR_CHARACTERS, Tried, Tries
 from distop.metastore.records.operation import ABORTING, OperationArg
 from distop.metastore.records.record import decode
 from support.etcd.lossy import Fault, LossyClient
-from support.services.executing import (
-    all_done,
-    executor_process,
-    runner,
-    set_state,
-    start_operation,
-)
+from support.services.executing import all_done, executor_process, runner, set_state, start_operation
 from support.services.sidecars import Host, Runs, task
 from support.services.sidecars import host as host
 from support.services.sidecars import place as place
@@ -65,11 +59,7 @@ async def test_tries_count_across_the_death_of_an_executor(
     argument = {"folder": str(tmp_path), "fail": {"0": 9}}
     arg = await start_operation(client, "traced", argument, jobs=2, max_job_attempts=2, job_backoff_s=600.0)
     with executor_process(etcd_config, tmp_path) as first:
-
-        async def counted() -> bool:
-            return "0" in await counts(client, arg)
-
-        await eventually(counted)
+        await eventually(lambda: counts(client, arg), holds=lambda found: "0" in found)
         first.kill()
     async with runner(client):
         records = await all_done(client, arg)

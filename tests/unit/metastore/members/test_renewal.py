@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
+
+from support.processes import captured
 
 CLOSED_BEFORE_ITS_FIRST_CALL = """
 import socket
@@ -40,5 +41,5 @@ renewal._thread.join()
 def test_closing_it_before_its_first_call_does_not_end_the_process() -> None:
     """gRPC crashes when it prepares a call on a closed channel."""
     program = [sys.executable, "-X", "faulthandler", "-c", CLOSED_BEFORE_ITS_FIRST_CALL]
-    ended = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    ended = captured(program, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "CANCELLED\n"), ended.stderr

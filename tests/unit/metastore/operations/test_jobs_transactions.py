@@ -144,9 +144,4 @@ def test_the_reasons_name_what_happened() -> None:
 def test_answers_of_repeats_belong_to_their_marks() -> None:
     marks = [mark("9"), mark("0", "a", repeated=True), mark("8"), mark("0", "b", repeated=True)]
     said = verdicts(RUN, marks, failed([STATE], [], [job("a")], [job("a")]))
-    assert [verdict.outcome for verdict in said] == [
-        Outcome.GONE,
-        Outcome.WON,
-        Outcome.GONE,
-        Outcome.LOST,
-    ]
+    assert [verdict.outcome for verdict in said] == [Outcome.GONE, Outcome.WON, Outcome.GONE, Outcome.LOST]

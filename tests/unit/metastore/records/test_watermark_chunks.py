@@ -24,9 +24,7 @@ SOURCES = ["orders", "a.b", "s3://b/in", "s3://b/in/x", "s3://b", "s3://b/in.x",
 PARTITIONS = ["0", "10", "x", "x/y", "x/y/z.csv", "x.csv", "y", "é", "x y", "z/" + "q" * 40, "~", "x/y.csv"]
 
 CHANGE = st.tuples(
-    st.sampled_from(SOURCES),
-    st.sampled_from(PARTITIONS),
-    st.one_of(st.none(), st.integers(0, 99).map(str)),
+    st.sampled_from(SOURCES), st.sampled_from(PARTITIONS), st.one_of(st.none(), st.integers(0, 99).map(str))
 )
 STEPS = st.lists(st.one_of(st.lists(CHANGE, min_size=1, max_size=12), st.just("fold")), max_size=15)
 
