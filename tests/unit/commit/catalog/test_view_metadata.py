@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -21,36 +20,22 @@ from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 from distop.commit.catalog import view_metadata
 from distop.commit.catalog.view_metadata import (
     KEEP,
-    MAX_KEPT,
-    MAX_LOG,
-    MAX_REPRESENTATIONS,
-    MAX_SQL,
-    MAX_UPDATES,
-    MAY_DROP_DIALECTS,
     AddViewVersionUpdate,
     AssertViewUUID,
     SetCurrentViewVersionUpdate,
     ViewUpdate,
-    new_view,
-    view_after,
 )
 from distop.errors import InvalidArgument
+from support.tables import views
 
 SCHEMA = Schema(NestedField(1, "id", LongType()))
 NOW = 1_700_000_000_000
+MANY_DIALECTS = [f"d{number}" for number in range(view_metadata.MAX_REPRESENTATIONS + 1)]
 
 
 def version(sql: str = "SELECT 1", *dialects: str, number: int = 1, schema: int = 0) -> ViewVersion:
-    fields: dict[str, Any] = {
-        "version-id": number,
-        "schema-id": schema,
-        "timestamp-ms": NOW,
-        "representations": [
-            {"type": "sql", "sql": sql, "dialect": dialect} for dialect in dialects or ("spark",)
-        ],
-        "default-namespace": ["default"],
-    }
-    return ViewVersion(**fields)
+    numbers = {"version-id": number, "schema-id": schema, "timestamp-ms": NOW}
+    return ViewVersion(**views.version(sql, *dialects) | numbers)
 
 
 def adding(one: ViewVersion) -> AddViewVersionUpdate:
@@ -58,8 +43,7 @@ def adding(one: ViewVersion) -> AddViewVersionUpdate:
 
 
 def with_schema(one: Schema) -> AddSchemaUpdate:
-    fields: dict[str, Any] = {"schema": one}
-    return AddSchemaUpdate(**fields)
+    return AddSchemaUpdate(schema_=one)
 
 
 def current(number: int = -1) -> SetCurrentViewVersionUpdate:
@@ -71,12 +55,12 @@ def setting(**wanted: str) -> SetPropertiesUpdate:
 
 
 def after(base: ViewMetadata, *updates: ViewUpdate, now_ms: int = NOW + 1) -> ViewMetadata:
-    return view_after(base, (), updates, now_ms)
+    return view_metadata.view_after(base, (), updates, now_ms)
 
 
 @pytest.fixture
 def view() -> ViewMetadata:
-    return new_view("file:///w/v", SCHEMA, version(number=7, schema=3), {"comment": "one"})
+    return view_metadata.new_view("file:///w/v", SCHEMA, version(number=7, schema=3), {"comment": "one"})
 
 
 def test_a_new_view_counts_from_its_own_start(view: ViewMetadata) -> None:
@@ -90,22 +74,15 @@ def test_versions_are_put_on_top_of_what_others_have_added(view: ViewMetadata) -
     """P6: two that were made on the same version are both kept, in the order in which they came."""
     one = after(view, adding(version("SELECT 2", number=2)), current())
     two = after(one, adding(version("SELECT 3", number=2)), current(2))
-    assert [(kept.version_id, kept.representations[0].root.sql) for kept in two.versions] == [
-        (1, "SELECT 1"),
-        (2, "SELECT 2"),
-        (3, "SELECT 3"),
-    ]
+    kept = {version.version_id: version.representations[0].root.sql for version in two.versions}
+    assert kept == {1: "SELECT 1", 2: "SELECT 2", 3: "SELECT 3"}
     assert two.current_version_id == 3
     assert [entry.version_id for entry in two.version_log] == [1, 2, 3]
 
 
 def test_what_is_there_is_used_again(view: ViewMetadata) -> None:
     """P8: a commit that comes twice adds nothing the second time."""
-    updates = (
-        with_schema(SCHEMA),
-        adding(version("SELECT 2", number=2, schema=-1)),
-        current(),
-    )
+    updates = (with_schema(SCHEMA), adding(version("SELECT 2", number=2, schema=-1)), current())
     once = after(view, *updates)
     assert len(once.versions) == 2
     assert len(once.schemas) == 1
@@ -119,13 +96,8 @@ def test_old_versions_go_with_their_history_and_schemas(view: ViewMetadata) -> N
     """O37: as many stay as the property says; the present one always does."""
     for number in range(2, 7):
         schema = Schema(NestedField(1, f"c{number}", StringType()), schema_id=number - 1)
-        view = after(
-            view,
-            setting(**{KEEP: "3"}),
-            with_schema(schema),
-            adding(version(f"SELECT {number}", number=number, schema=-1)),
-            current(),
-        )
+        added = adding(version(f"SELECT {number}", number=number, schema=-1))
+        view = after(view, setting(**{KEEP: "3"}), with_schema(schema), added, current())
     assert [one.version_id for one in view.versions] == [4, 5, 6]
     assert [one.version_id for one in view.version_log] == [4, 5, 6]
     assert [one.schema_id for one in view.schemas] == [3, 4, 5]
@@ -138,10 +110,10 @@ def test_old_versions_go_with_their_history_and_schemas(view: ViewMetadata) -> N
 
 def test_the_history_does_not_grow_forever(view: ViewMetadata) -> None:
     view = after(view, adding(version("SELECT 2", number=2)))
-    there_and_back = [current(1 + step % 2) for step in range(MAX_UPDATES)]
-    for _ in range(MAX_LOG // MAX_UPDATES + 1):
+    there_and_back = [current(1 + step % 2) for step in range(view_metadata.MAX_UPDATES)]
+    for _ in range(view_metadata.MAX_LOG // view_metadata.MAX_UPDATES + 1):
         view = after(view, *there_and_back)
-    assert len(view.version_log) == MAX_LOG
+    assert len(view.version_log) == view_metadata.MAX_LOG
     with pytest.raises(InvalidArgument, match="at most 500 updates"):
         after(view, *there_and_back, current(1))
 
@@ -157,15 +129,15 @@ def test_a_dialect_is_lost_only_if_that_is_allowed(view: ViewMetadata) -> None:
     losing = (adding(version("SELECT 2", "Spark", number=3)), current())
     with pytest.raises(InvalidArgument, match=r"loss of view dialects.*trino"):
         after(view, *losing)
-    allowed = after(view, setting(**{MAY_DROP_DIALECTS: "true"}), *losing)
+    allowed = after(view, setting(**{view_metadata.MAY_DROP_DIALECTS: "true"}), *losing)
     assert allowed.current_version_id == 3
 
 
 def test_a_commit_to_another_view_is_refused(view: ViewMetadata) -> None:
     """P6: the view of this name was dropped and made again."""
-    view_after(view, [AssertViewUUID(uuid=UUID(view.view_uuid))], (), NOW)
+    view_metadata.view_after(view, [AssertViewUUID(uuid=UUID(view.view_uuid))], (), NOW)
     with pytest.raises(CommitFailedException, match="UUID does not match"):
-        view_after(view, [AssertViewUUID(uuid=uuid4())], (setting(a="b"),), NOW)
+        view_metadata.view_after(view, [AssertViewUUID(uuid=uuid4())], (setting(a="b"),), NOW)
     same: ViewUpdate = AssignUUIDUpdate(uuid=UUID(view.view_uuid))
     assert after(view, same, UpgradeFormatVersionUpdate(**{"format-version": 1})) is view
 
@@ -181,11 +153,11 @@ def test_a_commit_to_another_view_is_refused(view: ViewMetadata) -> None:
         (adding(version(schema=9)), "unknown schema 9"),
         (adding(version(number=-3, sql="SELECT 3")), "no id"),
         (adding(version(number=1 << 40, sql="SELECT 3")), "no id"),
-        (adding(version("x" * (MAX_SQL + 1))), "characters"),
+        (adding(version("x" * (view_metadata.MAX_SQL + 1))), "characters"),
         (adding(version("x", "spark", "SPARK")), "multiple queries for dialect spark"),
-        (adding(version("x", *(f"d{n}" for n in range(MAX_REPRESENTATIONS + 1)))), "representations"),
+        (adding(version("x", *MANY_DIALECTS)), "representations"),
         (setting(**{KEEP: "0"}), "a number from 1 to"),
-        (setting(**{KEEP: str(MAX_KEPT + 1)}), "a number from 1 to"),
+        (setting(**{KEEP: str(view_metadata.MAX_KEPT + 1)}), "a number from 1 to"),
         (setting(**{"py-io-impl": "os.system"}), "names code"),
         (setting(**{"s3.endpoint": "http://x"}), "an endpoint"),
         (setting(**{"write.metadata.path": "file:///elsewhere"}), "own folder"),

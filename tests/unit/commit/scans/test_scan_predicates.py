@@ -13,84 +13,44 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThanOrEqual,
-    In,
-    IsNaN,
-    IsNull,
-    LessThan,
-    Not,
-    NotEqualTo,
-    NotIn,
-    NotNull,
-    Or,
-    StartsWith,
-)
+from pyiceberg import expressions as ex
+from pyiceberg.expressions import BooleanExpression, EqualTo, In, IsNull
 from pyiceberg.expressions.visitors import bind, expression_evaluator, rewrite_not
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
-from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg.types import LongType, NestedField, StructType
 
 from distop.commit.layout.model import Layout, file_io, load_metadata
+from distop.commit.layout.schemas import parse_schema
 from distop.commit.scans.pages import planned, whole
 from distop.commit.scans.predicates import read_filter
 from distop.commit.scans.scan import Scan, Wanted
 from distop.errors import InvalidArgument
 from support.tables.publishing import Table
 
-SCHEMA = Schema(
-    NestedField(1, "i", LongType()), NestedField(2, "s", StringType()), NestedField(3, "d", DoubleType())
-)
-KINDS = {
-    "n": IntegerType(),
-    "day": DateType(),
-    "time": TimeType(),
-    "at": TimestampType(),
-    "utc": TimestamptzType(),
-    "price": DecimalType(9, 2),
-    "raw": BinaryType(),
-    "pair": FixedType(2),
-    "key": UUIDType(),
-    "share": FloatType(),
-    "in": StructType(NestedField(100, "Deep", LongType())),
-}
-TYPED = Schema(*(NestedField(at, name, kind) for at, (name, kind) in enumerate(KINDS.items(), 1)))
+SCHEMA = parse_schema(["i: long", "s: string", "d: double"])
+KINDS = """
+n:int day:date time:time at:timestamp utc:timestamptz
+price:decimal(9,2) raw:binary pair:fixed[2] key:uuid share:float
+"""
+NESTED = NestedField(100, "in", StructType(NestedField(101, "Deep", LongType())))
+TYPED = Schema(*parse_schema(KINDS.split()).fields, NESTED)
 
 numbers, letters = st.integers(-3, 3), st.text("ab", max_size=2)
 leaves = st.one_of(
-    st.builds(lambda kind, n: kind("i", n), st.sampled_from([EqualTo, NotEqualTo, LessThan]), numbers),
-    st.builds(lambda kind, ns: kind("i", ns), st.sampled_from([In, NotIn]), st.sets(numbers, max_size=3)),
-    st.builds(lambda kind, text: kind("s", text), st.sampled_from([StartsWith, GreaterThanOrEqual]), letters),
-    st.builds(lambda kind, name: kind(name), st.sampled_from([IsNull, NotNull]), st.sampled_from("isd")),
-    st.just(IsNaN(term="d")),
+    st.builds(lambda kind, n: kind("i", n), st.sampled_from([EqualTo, ex.NotEqualTo, ex.LessThan]), numbers),
+    st.builds(lambda kind, ns: kind("i", ns), st.sampled_from([In, ex.NotIn]), st.sets(numbers, max_size=3)),
+    st.builds(lambda kind, s: kind("s", s), st.sampled_from([ex.StartsWith, ex.GreaterThanOrEqual]), letters),
+    st.builds(lambda kind, name: kind(name), st.sampled_from([IsNull, ex.NotNull]), st.sampled_from("isd")),
+    st.just(ex.IsNaN(term="d")),
 )
-expressions: st.SearchStrategy[BooleanExpression] = st.recursive(
-    leaves,
-    lambda inner: st.one_of(
-        st.builds(And, inner, inner), st.builds(Or, inner, inner), st.builds(Not, child=inner)
-    ),
-    max_leaves=8,
-)
+
+
+def joined(inner: st.SearchStrategy[BooleanExpression]) -> st.SearchStrategy[BooleanExpression]:
+    return st.builds(ex.And, inner, inner) | st.builds(ex.Or, inner, inner) | st.builds(ex.Not, child=inner)
+
+
+expressions: st.SearchStrategy[BooleanExpression] = st.recursive(leaves, joined, max_leaves=8)
 rows = st.tuples(
     st.none() | numbers, st.none() | letters, st.none() | st.floats(-2, 2) | st.just(float("nan"))
 )
@@ -116,16 +76,13 @@ def test_files_of_a_partition_of_null_are_planned_by_what_sql_says_of_it(tmp_pat
     small = {"type": "lt", "term": "x", "value": 5}
     asked = {"type": "or", "left": {"type": "is-null", "term": "x"}, "right": small}
     scan = Scan(metadata, file_io(metadata.location), Wanted(filter=asked))
-    found = {
-        task.file.partition[0]: task.all_rows for task in planned(scan, whole(scan), lambda *_: None).tasks
-    }
-    assert found == {1: True, None: False}
+    tasks = planned(scan, whole(scan), lambda *_: None).tasks
+    assert {task.file.partition[0]: task.all_rows for task in tasks} == {1: True, None: False}
 
 
 def literal(column: str, value: Any) -> Any:
     """What a literal becomes when it is compared with its column."""
-    read = read_filter({"type": "eq", "term": column, "value": value}, TYPED).expression
-    return compared(read)
+    return compared(read_filter({"type": "eq", "term": column, "value": value}, TYPED).expression)
 
 
 def compared(expression: BooleanExpression) -> Any:
@@ -162,7 +119,7 @@ def test_a_literal_is_what_its_column_holds(column: str, given: Any, meant: Any)
 
 def test_a_list_of_values_that_a_column_cannot_hold_leaves_out_none_that_it_can() -> None:
     given = {"type": "not-in", "term": "n", "values": [2**31, 2**31 + 1]}
-    assert read_filter(given, TYPED).expression == AlwaysTrue()
+    assert read_filter(given, TYPED).expression == ex.AlwaysTrue()
     among = read_filter({"type": "in", "term": "n", "values": [5, 6, 2**31]}, TYPED).expression
     assert among == In(term="n", literals=[5, 6])
 
