@@ -7,22 +7,29 @@ import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 import grpc.aio
 
+from distop.coordinator.completion.completion import Completion
 from distop.coordinator.config import CoordinatorConfig
+from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.leading.placement import preferred
 from distop.coordinator.service import Coordinator
+from distop.coordinator.starting.planner import Planner
+from distop.coordinator.work.work import Work
 from distop.errors.wire import from_rpc_error
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
+from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import decode
+from distop.metastore.records.record import decode, encode
+from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
@@ -92,6 +99,12 @@ class Service:
 
         return await eventually(over, timeout_s)
 
+    async def parked(self, operation: OperationId, timeout_s: float = 15.0) -> pb.Operation:
+        """The operation once it is parked."""
+        return await eventually(
+            lambda: self.get(operation), timeout_s, holds=lambda seen: seen.completion.parked
+        )
+
 
 @contextlib.contextmanager
 def raising() -> Any:
@@ -128,6 +141,27 @@ async def serving(etcd: EtcdConfig, **fields: Any) -> AsyncIterator[Service]:
     """A coordinator in this event loop, seen through gRPC."""
     async with running(config_of(etcd, **fields)) as coordinator, Service(coordinator.address) as service:
         yield service
+
+
+@contextlib.asynccontextmanager
+async def leadership(
+    client: EtcdClient, *, linger_s: float = 0.2, planner: bool = False
+) -> AsyncIterator[tuple[Leadership, MemberRecord]]:
+    """Leadership alone, over any client."""
+    with ThreadPoolExecutor(1) as threads:
+        work = Work(Registry(PROBES), threads)
+        async with LeaseSession(client, 10) as session:
+            member = MemberRecord(id=f"m-{session.lease_id:x}")
+            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
+            plans = Planner(work) if planner else None
+            completion = Completion(client, work)
+            leading = Leadership(client, session, member, completion, planner=plans, linger_s=linger_s)
+            task = asyncio.create_task(leading.run())
+            try:
+                yield leading, member
+            finally:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
 
 async def leader_of(client: EtcdClient, table: str) -> str:

@@ -178,9 +178,7 @@ async def test_a_token_that_is_taken_away_lets_nobody_in(two: list[Coordinator],
             await jane.grants()
 
 
-async def test_a_stream_ends_whose_caller_is_not_known_any_more(
-    etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_a_stream_ends_whose_caller_is_no_longer_known(etcd_config: EtcdConfig, tmp_path: Path) -> None:
     """S4: also one on which nothing is said; one whose caller is known goes on."""
     identity = IdentityConfig(admins=("root", "jane"), token_file=token_file(tmp_path, ["root", "jane"]))
     config = config_of(etcd_config, identity=identity, limits=Limits(again_s=0.1))

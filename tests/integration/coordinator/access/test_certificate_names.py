@@ -130,9 +130,7 @@ async def test_who_a_certificate_names(place: Place) -> None:
         assert (found, read) == (expected, expected), case
 
 
-async def test_a_certificate_counts_on_the_page_and_in_the_catalog(
-    place: Place, etcd_config: EtcdConfig
-) -> None:
+async def test_a_certificate_counts_on_page_and_in_catalog(place: Place, etcd_config: EtcdConfig) -> None:
     """S3, U5: one is asked for, and who shows none may have a token."""
     at = place.coordinator
     root = place.credentials([], "root")
@@ -160,9 +158,7 @@ async def test_a_certificate_counts_on_the_page_and_in_the_catalog(
         await statuses(place.credentials([], "root", trustme.CA()))
 
 
-async def test_an_old_connection_ends_with_its_next_answer(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_old_connection_ends_with_an_answer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """S4: so a certificate that is not to count any more has to be shown again."""
     shown = place.credentials([], "root")
     for address in (place.coordinator.web_address, place.coordinator.catalog_address):

@@ -78,9 +78,7 @@ async def test_refusals_on_the_page_and_of_the_catalog_stand_there_too(
     assert [entry.action for entry in denied if not entry.by] == ["sign-in"] * 5
 
 
-async def test_what_the_catalog_does_is_recorded_with_its_address(
-    etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_what_a_catalog_does_is_recorded_with_address(etcd_config: EtcdConfig, tmp_path: Path) -> None:
     """S6: in the trail of the table, whichever door it came through."""
     identity = IdentityConfig(admins=("root",), token_file=token_file(tmp_path, ["root"]))
     config = config_of(

@@ -76,9 +76,7 @@ async def subject(address: str, credentials: Credentials, connect_timeout_s: flo
         return (await client.grants()).subject
 
 
-async def test_a_certificate_says_who_calls_and_all_others_are_told_of_tls(
-    mutual: Coordinator, place: Place
-) -> None:
+async def test_a_certificate_says_who_calls_and_others_are_told(mutual: Coordinator, place: Place) -> None:
     """S3, U5: another CA, an expired one, none, plain text; and what is no server at all."""
     address = mutual.address
     assert await subject(address, place.client()) == "cert:jane@example.org"
@@ -100,9 +98,7 @@ async def test_a_certificate_says_who_calls_and_all_others_are_told_of_tls(
         await subject(f"127.0.0.1:{free_port()}", place.client(), 0.3)
 
 
-async def test_certificates_are_replaced_under_load_and_no_call_fails(
-    mutual: Coordinator, place: Place
-) -> None:
+async def test_certificates_replaced_under_load_fail_no_call(mutual: Coordinator, place: Place) -> None:
     """S4: on both sides; new connections get the new certificate."""
     host, _, port = mutual.address.rpartition(":")
     made, failed, over = 0, [], asyncio.Event()

@@ -226,9 +226,7 @@ async def test_a_table_may_be_called_with_its_namespace_in_every_call(service: S
     assert not (await tables(service)).tables
 
 
-async def test_a_repeated_creation_gives_the_table_that_the_first_one_made_and_no_other(
-    service: Service,
-) -> None:
+async def test_a_repeated_creation_gives_the_table_of_the_first_one_and_no_other(service: Service) -> None:
     """P8: its reply was lost. A table of the same name, folder and owner may be somebody else's."""
     request = pb.CreateTableRequest(name="t", location="/data/t", created_by="me", request_id="r1")
     with raising():
@@ -536,9 +534,7 @@ async def test_a_defect_of_an_operation_type_is_called_one(service: Service, cli
     assert await everything(client) == before
 
 
-async def test_an_operation_that_this_version_cannot_read_is_reported(
-    service: Service, client: EtcdClient
-) -> None:
+async def test_an_operation_that_cannot_be_read_is_reported(service: Service, client: EtcdClient) -> None:
     """U3, C11: by its key, and what to do."""
     await service.create_table("t")
     operation = OperationId("t", "noop", 5)
@@ -551,9 +547,7 @@ async def test_an_operation_that_this_version_cannot_read_is_reported(
     assert "upgrade" in caught.value.hint
 
 
-async def test_tables_and_members_that_cannot_be_read_hide_no_others(
-    service: Service, client: EtcdClient
-) -> None:
+async def test_unreadable_tables_and_members_hide_no_others(service: Service, client: EtcdClient) -> None:
     """U3, C11: their names are listed, and why nothing else is."""
     space = client.keyspace
     for name in ("broken", "fine", "other"):

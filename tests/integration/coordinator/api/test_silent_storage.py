@@ -59,50 +59,45 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 @pytest.mark.usefixtures("silent")
-async def test_what_is_known_is_told_and_what_is_missing(
-    catalog: EtcdCatalog, etcd_config: EtcdConfig
-) -> None:
+async def test_what_is_known_is_told_and_what_is_missing(catalog: EtcdCatalog, sdk: AsyncClient) -> None:
     """U4"""
-    catalog.create_table("t", SCHEMA)
-    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        content = await sdk.describe_table("t")
-        assert (content.table, content.columns, content.rows) == ("t", (), None)
-        assert "storage of table 't' has not answered" in content.missing
-        with pytest.raises(PreconditionFailed, match="has not answered"):
-            _ = [one async for one in sdk.snapshots("t")]
+    catalog.create_table("u", SCHEMA)
+    content = await sdk.describe_table("u")
+    assert (content.table, content.columns, content.rows) == ("u", (), None)
+    assert "storage of table 'u' has not answered" in content.missing
+    with pytest.raises(PreconditionFailed, match="has not answered"):
+        _ = [one async for one in sdk.snapshots("u")]
 
 
 async def test_metadata_that_cannot_be_read_is_said_to_be_missing(
-    catalog: EtcdCatalog, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+    catalog: EtcdCatalog, sdk: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U1"""
-    catalog.create_table("t", SCHEMA)
-    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        assert (await sdk.describe_table("t")).missing == ""
+    catalog.create_table("u", SCHEMA)
+    assert (await sdk.describe_table("u")).missing == ""
 
-        def gone(*args: object, **options: object) -> None:
-            raise FileNotFoundError("it is gone")
+    def gone(*args: object, **options: object) -> None:
+        raise FileNotFoundError("it is gone")
 
-        monkeypatch.setattr(READS, gone)
-        assert "it is gone" in (await sdk.describe_table("t")).missing
-        with pytest.raises(PreconditionFailed, match="it is gone"):
-            _ = [one async for one in sdk.snapshots("t")]
+    monkeypatch.setattr(READS, gone)
+    assert "it is gone" in (await sdk.describe_table("u")).missing
+    with pytest.raises(PreconditionFailed, match="it is gone"):
+        _ = [one async for one in sdk.snapshots("u")]
 
 
 async def test_storage_of_one_table_that_hangs_leaves_room_for_the_others(
-    catalog: EtcdCatalog, etcd_config: EtcdConfig, hanging: threading.Event
+    catalog: EtcdCatalog, sdk: AsyncClient, hanging: threading.Event
 ) -> None:
     """U4: however many ask about it."""
     catalog.create_table("hangs", SCHEMA)
-    catalog.create_table("t", SCHEMA)
-    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        asked = [asyncio.create_task(sdk.describe_table("hangs")) for _ in range(3 * ANSWERING_THREADS)]
-        async with asyncio.timeout(30):
-            assert (await sdk.describe_table("t")).missing == ""
-            told = await asyncio.gather(*asked)
-        assert all("table 'hangs'" in one.missing for one in told)
-        hanging.set()
-        assert (await sdk.describe_table("hangs")).missing == ""
+    catalog.create_table("u", SCHEMA)
+    asked = [asyncio.create_task(sdk.describe_table("hangs")) for _ in range(3 * ANSWERING_THREADS)]
+    async with asyncio.timeout(30):
+        assert (await sdk.describe_table("u")).missing == ""
+        told = await asyncio.gather(*asked)
+    assert all("table 'hangs'" in one.missing for one in told)
+    hanging.set()
+    assert (await sdk.describe_table("hangs")).missing == ""
 
 
 async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(

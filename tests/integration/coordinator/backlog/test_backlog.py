@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 import pytest
 
@@ -130,9 +132,7 @@ async def test_late_batches_block_by_default(client: LossyClient, service: Servi
     assert (await put(client, "k")).late
     await put(client, "z")
     assert await eventually(lambda: rested(client))
-    blocked = (await ordering(client)).blocked
-    assert blocked is not None
-    assert (blocked.batch, blocked.code) == ("k", "BATCH_LATE")
+    assert await is_blocked_by(client, "k", "BATCH_LATE")
     assert await applied(client) == ["m"]
     await unblock(client, keys, "k", skip=False)
     assert await eventually(lambda: has_applied(client, ["m", "k", "z"]))
@@ -161,26 +161,17 @@ async def test_late_batches_go_by_the_policy(
         assert await waiting(client) == []
 
 
-async def test_a_batch_that_cannot_be_planned_blocks_and_says_why(
-    client: LossyClient, service: Service
-) -> None:
+async def test_a_batch_without_a_plan_blocks_and_says_why(client: LossyClient, service: Service) -> None:
     """B8, B9: what is permanent is not tried again; retry and skip both work, and the order is kept."""
     keys = client.keyspace.table("t")
     await put(client, "a", partitions=-1)
     await put(client, "b")
-
-    async def is_blocked() -> bool:
-        return (await ordering(client)).blocked is not None
-
-    assert await eventually(is_blocked)
-    blocked = (await ordering(client)).blocked
-    assert blocked is not None
-    assert (blocked.batch, blocked.code) == ("a", "INVALID_ARGUMENT")
+    assert await eventually(lambda: is_blocked_by(client, "a", "INVALID_ARGUMENT"))
     assert await waiting(client) == ["a", "b"]
     with pytest.raises(PreconditionFailed):
         await unblock(client, keys, "b", skip=True)
     await unblock(client, keys, "a", skip=False)
-    assert await eventually(is_blocked)
+    assert await eventually(lambda: is_blocked_by(client, "a", "INVALID_ARGUMENT"))
     await unblock(client, keys, "a", skip=True)
     assert await eventually(lambda: drained(client))
     assert await applied(client) == ["a", "b"]
@@ -230,10 +221,8 @@ async def test_of_several_that_failed_together_the_one_to_blame_blocks(
 
 async def test_several_that_may_be_in_the_table_are_not_tried_one_by_one(client: LossyClient) -> None:
     """B8, B14: whatever the error of their operation."""
-    keys, arg = (
-        client.keyspace.table("t"),
-        OperationArg(table="t", type="noop", instance=1, batches=["a", "b"]),
-    )
+    keys = client.keyspace.table("t")
+    arg = OperationArg(table="t", type="noop", instance=1, batches=["a", "b"])
     running = msgspec.structs.replace(record_of(), operation=str(arg.id))
     puts = [Put(keys.backlog(name), encode(running)) for name in arg.batches]
     ordered = Put(keys.ordering, encode(OrderingRecord(running=str(arg.id))))
@@ -260,18 +249,12 @@ async def test_a_failed_batch_keeps_its_place_and_blocks(client: LossyClient, se
     """B8, B9: an error that no attempt can pass counts at once."""
     await put(client, "a", partitions=1)
     await put(client, "b", partitions=1)
-    first = OperationId("t", "noop", 1)
-    assert await eventually(lambda: started(client, first))
-    assert await mark(client, first, "0", error="line 3 of x.csv", code="BAD_ROW")
+    await started_and_marked(client, 1, error="line 3 of x.csv", code="BAD_ROW")
     assert await eventually(lambda: is_blocked_by(client, "a", "JOB_FAILED"))
     assert await waiting(client) == ["a", "b"]
     await unblock(client, client.keyspace.table("t"), "a", skip=False)
-    second = OperationId("t", "noop", 2)
-    assert await eventually(lambda: started(client, second))
-    assert await mark(client, second, "0")
-    third = OperationId("t", "noop", 3)
-    assert await eventually(lambda: started(client, third))
-    assert await mark(client, third, "0")
+    for number in (2, 3):
+        await started_and_marked(client, number)
     assert await eventually(lambda: has_applied(client, ["a", "b"]))
 
 
@@ -284,13 +267,12 @@ async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
             if attempt == 1:
                 await service.create_table("t")
                 await put(client, "a", partitions=1)
-            operation = OperationId("t", "noop", attempt)
-            assert await eventually(lambda operation=operation: started(client, operation))
-            assert await mark(client, operation, "0", error="the disk is away", code="JOB_CRASHED")
-            if attempt == 3:
+            operation = await started_and_marked(client, attempt, error="no disk", code="JOB_CRASHED")
+            if attempt < 3:
+                history = client.keyspace.table("t").history(operation)
+                await eventually(partial(client.get, history), holds=lambda kv: kv.exists)
+            else:
                 assert await eventually(lambda: is_blocked_by(client, "a", "JOB_FAILED"))
-                break
-            assert await eventually(lambda operation=operation: ended(client, operation))
 
 
 async def test_a_cancelled_batch_waits_for_a_decision(client: LossyClient, service: Service) -> None:
@@ -329,8 +311,11 @@ async def started(client: LossyClient, operation: OperationId) -> bool:
     return (await client.get(client.keyspace.operation(operation).state)).exists
 
 
-async def ended(client: LossyClient, operation: OperationId) -> bool:
-    return (await client.get(client.keyspace.table("t").history(operation))).exists
+async def started_and_marked(client: LossyClient, number: int, **mark_as: str) -> OperationId:
+    operation = OperationId("t", "noop", number)
+    assert await eventually(lambda: started(client, operation))
+    assert await mark(client, operation, "0", **mark_as)
+    return operation
 
 
 @pytest.mark.parametrize("where", ["ordered", "unordered"])

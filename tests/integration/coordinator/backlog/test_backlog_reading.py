@@ -96,9 +96,7 @@ async def test_the_first_batches_are_read_whatever_comes_where(client: EtcdClien
             await table.apply(rng.randint(1, MAX_TOGETHER))
 
 
-async def test_a_late_batch_that_nobody_told_of_is_read(
-    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_unannounced_late_batch_is_read(client: EtcdClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """B4: the index, written with every batch, shows that the event of one is missing."""
     monkeypatch.setattr("distop.coordinator.backlog.reading.HEAR_S", 0.01)
     table = Table(client)

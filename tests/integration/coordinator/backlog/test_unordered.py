@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
-import pytest_asyncio
 
 from distop.client import AsyncClient, OperationState
 from distop.coordinator.backlog import reading
@@ -64,11 +64,9 @@ class Yard:
         return {one.name: one.operation async for one in self.sdk.backlog("t", ordered=False)}[batch]
 
 
-@pytest_asyncio.fixture
-async def yard(etcd_config: EtcdConfig) -> AsyncIterator[Yard]:
-    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
-        await sdk.create_table("t", nowhere())
-        yield Yard(sdk)
+@pytest.fixture
+def yard(sdk: AsyncClient) -> Yard:
+    return Yard(sdk)
 
 
 async def test_they_are_applied_at_once_and_once(yard: Yard) -> None:
@@ -86,9 +84,7 @@ async def test_they_are_applied_at_once_and_once(yard: Yard) -> None:
     assert len([one async for one in yard.sdk.list("t")]) == 5
 
 
-async def test_one_that_is_applied_keeps_no_other_and_takes_no_other_content(
-    yard: Yard, client: EtcdClient
-) -> None:
+async def test_one_that_is_applied_keeps_no_other_and_its_content(yard: Yard, client: EtcdClient) -> None:
     """B13: types that name an object run side by side."""
     for name in "ab":
         await yard.put(name, "per_object", partitions=1)
@@ -165,12 +161,8 @@ async def test_what_may_pass_is_tried_again_and_counted_across_leaders(
                 await sdk.create_table("t", nowhere())
                 await yard.put("a", partitions=1)
             operation = OperationId("t", "friend", attempt)
-            key = client.keyspace.operation(operation).state
-
-            async def started(key: bytes = key) -> bool:
-                return (await client.get(key)).exists
-
-            assert await eventually(started)
+            state = client.keyspace.operation(operation).state
+            await eventually(partial(client.get, state), holds=lambda kv: kv.exists)
             assert await mark(client, operation, "0", error="the disk is away", code="JOB_CRASHED")
             if attempt < 3:
                 assert (await sdk.wait(str(operation), timeout_s=30)).state is OperationState.FAILED
@@ -195,9 +187,7 @@ async def test_a_cancelled_one_waits_for_a_decision(yard: Yard, client: EtcdClie
     assert await eventually(yard.has_done(a="applied"))
 
 
-async def test_one_whose_operation_was_removed_by_hand_is_found_by_the_doctor(
-    yard: Yard, client: EtcdClient
-) -> None:
+async def test_one_whose_operation_was_removed_is_found_by_the_doctor(yard: Yard, client: EtcdClient) -> None:
     """U1, B10."""
     await yard.sdk.pause_table("t")
     await yard.put("a")
@@ -239,24 +229,16 @@ async def test_a_batch_that_waits_is_taken_back_and_one_that_is_done_is_listed(y
     async def applied() -> list[str]:
         return [batch.name async for batch in yard.sdk.backlog("t", applied=True) if batch.finished_at]
 
-    assert await eventually(lambda: _equal(applied, ["b"]))
+    assert await eventually(applied, holds=lambda names: names == ["b"])
     with pytest.raises(NotFound):
         await yard.sdk.take_back("t", "b")
     # One that blocks the table goes, and with it what it blocked.
     await yard.sdk.enqueue("t", "c", "noop", {"partitions": -1})
     await yard.sdk.enqueue("t", "d", "noop", {"partitions": 0})
-
-    async def blocked() -> bool:
-        return (await yard.sdk.ordering("t")).blocked is not None
-
-    assert await eventually(blocked)
+    await eventually(lambda: yard.sdk.ordering("t"), holds=lambda found: found.blocked)
     await yard.sdk.take_back("t", "c")
-    assert await eventually(lambda: _equal(applied, ["b", "d"]))
+    assert await eventually(applied, holds=lambda names: names == ["b", "d"])
     assert [entry.target async for entry in yard.sdk.audit("t") if entry.action == "backlog-remove"] == [
         "c",
         "a",
     ]
-
-
-async def _equal(read: Callable[[], Awaitable[list[str]]], expected: list[str]) -> bool:
-    return await read() == expected

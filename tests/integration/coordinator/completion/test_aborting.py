@@ -44,9 +44,7 @@ async def test_a_type_hears_that_its_operation_has_failed(
     assert said(tmp_path / "log") == [code]
 
 
-async def test_a_type_that_cannot_bear_it_does_not_hold_up_the_table(
-    etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_a_type_that_cannot_bear_it_holds_up_no_table(etcd_config: EtcdConfig, tmp_path: Path) -> None:
     """O17, O18: it is tried as often as a completion, then the history says so."""
     async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
         operation = await start(service, tmp_path / "log", abortRaises=1000)

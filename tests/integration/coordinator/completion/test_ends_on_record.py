@@ -15,9 +15,7 @@ from support.services.coordinators import config_of, running
 from support.tables.nowhere import nowhere
 
 
-async def test_the_entry_of_an_operation_says_how_it_ended(
-    etcd_config: EtcdConfig, client: LossyClient
-) -> None:
+async def test_entries_of_operations_say_how_they_ended(etcd_config: EtcdConfig, client: LossyClient) -> None:
     """U2: one entry for each, whether it succeeded, failed or was cancelled."""
     async with (
         running(config_of(etcd_config)) as coordinator,
@@ -55,9 +53,7 @@ async def test_operations_of_a_series_push_nobody_out_of_the_trail(client: Lossy
     assert (entry.by, entry.rows, entry.bytes) == ("jane", 3, 9)
 
 
-async def test_an_entry_that_cannot_be_read_hides_no_others(
-    etcd_config: EtcdConfig, client: LossyClient
-) -> None:
+async def test_an_unreadable_entry_hides_no_others(etcd_config: EtcdConfig, client: LossyClient) -> None:
     """U2: it is shown in its place, by those who list the trail and by those who follow it."""
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         await sdk.create_table("t", nowhere())

@@ -66,14 +66,6 @@ def executions(folder: Path) -> list[str]:
     return (folder / "journal").read_text().splitlines()
 
 
-async def until_parked(service: Service, operation: OperationId) -> pb.Operation:
-    async def parked() -> pb.Operation | None:
-        seen = await service.get(operation)
-        return seen if seen.completion.parked else None
-
-    return await eventually(parked)
-
-
 async def nothing_left(client: LossyClient, operation: OperationId) -> bool:
     left = (await client.scan(client.keyspace.operation(operation).prefix)).kvs
     return not left
@@ -99,7 +91,7 @@ async def test_a_step_that_fails_is_tried_again_and_the_others_are_not(
     """C3, C10, C13: another leader goes on with the log, after a decision of a person."""
     (tmp_path / "1.broken").touch()
     operation = await start(service, client, tmp_path)
-    parked = await until_parked(service, operation)
+    parked = await service.parked(operation)
     assert (parked.completion.step, parked.completion.attempts) == ("probe.write", 2)
     assert "it is broken" in parked.completion.error.message
     assert "last" not in written(tmp_path)
@@ -116,7 +108,7 @@ async def test_what_no_attempt_can_pass_is_parked_at_once(
     """C6, C10."""
     (tmp_path / "1.broken").write_text("for good")
     operation = await start(service, client, tmp_path)
-    assert (await until_parked(service, operation)).completion.attempts == 1
+    assert (await service.parked(operation)).completion.attempts == 1
 
 
 async def test_skipping_leaves_out_the_one_step(
@@ -125,7 +117,7 @@ async def test_skipping_leaves_out_the_one_step(
     """C10: the history says so."""
     (tmp_path / "1.broken").write_text("for good")
     operation = await start(service, client, tmp_path)
-    await until_parked(service, operation)
+    await service.parked(operation)
     await service.resolve(operation, "skip")
     ended = await service.ended(operation)
     assert ended.state == pb.SUCCEEDED
@@ -138,7 +130,7 @@ async def test_a_step_that_carries_rows_cannot_be_skipped(
 ) -> None:
     (tmp_path / "1.broken").write_text("for good")
     operation = await start(service, client, tmp_path, step="probe.must")
-    await until_parked(service, operation)
+    await service.parked(operation)
     with pytest.raises(NotSkippable):
         await service.resolve(operation, "skip")
 
@@ -149,7 +141,7 @@ async def test_aborting_takes_back_what_was_done(
     """C10: and says how much of it."""
     (tmp_path / "last.broken").write_text("for good")
     operation = await start(service, client, tmp_path)
-    await until_parked(service, operation)
+    await service.parked(operation)
     assert written(tmp_path) == {"0", "1", "2"}
     await service.resolve(operation, "abort", requested_by="me")
     ended = await service.ended(operation)
@@ -167,7 +159,7 @@ async def test_steps_whose_process_dies_while_they_are_taken_back_are_taken_back
     (tmp_path / "last.broken").write_text("for good")
     (tmp_path / "1.fatal").touch()
     operation = await start(service, client, tmp_path)
-    await until_parked(service, operation)
+    await service.parked(operation)
     await service.resolve(operation, "abort")
     facts = from_json((await service.ended(operation)).facts_json, "facts")
     assert facts["stepsNotUndone"] == 0
@@ -183,7 +175,7 @@ async def test_a_batch_that_was_aborted_is_not_applied_again_by_itself(
     await put(client, "b", kind="stepped", partitions=1, folder=str(tmp_path), step="probe.write")
     operation = OperationId.parse(await eventually(lambda: applying(client)))
     await mark_all(client, operation, ["0"])
-    await until_parked(service, operation)
+    await service.parked(operation)
     if not undone:
         await client.put(client.keyspace.operation(operation).commit, b"of a later version")
     await service.resolve(operation, "abort")
@@ -206,7 +198,7 @@ async def test_each_batch_of_an_abort_that_left_something_waits_for_a_decision(
     await open_gate(client, keys)
     operation = OperationId.parse(await eventually(lambda: applying(client)))
     await mark_all(client, operation, ["0", "1"])
-    await until_parked(service, operation)
+    await service.parked(operation)
     await client.put(client.keyspace.operation(operation).commit, b"of a later version")
     await service.resolve(operation, "abort")
     assert await eventually(lambda: is_blocked_by(client, "a", "COMPLETION_FAILED"))
@@ -230,7 +222,7 @@ async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end(
     """C10, C11: the operation is aborted all the same, and says that its steps were not taken back."""
     (tmp_path / "1.broken").write_text("for good")
     operation = await start(service, client, tmp_path)
-    await until_parked(service, operation)
+    await service.parked(operation)
     await client.put(client.keyspace.operation(operation).commit, b"of a later version")
     await service.resolve(operation, "abort")
     ended = await service.ended(operation)
@@ -246,7 +238,7 @@ async def test_once_steps_may_have_been_executed_it_is_too_late_to_cancel(
     """O19: the answer is the truth, and says what can be done instead."""
     (tmp_path / "1.broken").write_text("for good")
     operation = await start(service, client, tmp_path)
-    await until_parked(service, operation)
+    await service.parked(operation)
     with pytest.raises(DistopError) as refused:
         await service.cancel(operation)
     assert refused.value.code == "TOO_LATE_TO_CANCEL"
@@ -280,7 +272,7 @@ async def test_a_step_nobody_knows_blocks_only_its_own_operation(
 ) -> None:
     """C11: it is reported by name."""
     operation = await start(service, client, tmp_path, step="probe.newer")
-    parked = await until_parked(service, operation)
+    parked = await service.parked(operation)
     assert parked.completion.error.code == "UNKNOWN_COMMIT_STEP"
     assert "'probe.newer'" in parked.completion.error.message
     await service.create_table("other")

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from distop.client import AsyncClient, FollowUp, OperationState
-from distop.coordinator.completion.completion import Completion
 from distop.coordinator.completion.follow_up import FollowUps
-from distop.coordinator.leading.leadership import Leadership
-from distop.coordinator.work.work import Work
 from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import take_runner
-from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import HistoryRecord, OperationArg, RunnerRecord, WatermarkMove
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import FollowUp as FollowUpRecord
 from distop.metastore.records.options import OperationOptions
-from distop.metastore.records.record import decode, encode
-from distop.operations.registry import Registry
+from distop.metastore.records.record import decode
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import config_of, running
-from support.tables.nowhere import nowhere
-from support.types.probes import PROBES
+from support.services.coordinators import leadership
 from support.waiting import eventually
-
-
-@pytest_asyncio.fixture
-async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
-    """A client of a coordinator in this process, and a table ``t``."""
-    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as client:
-        await client.create_table("t", nowhere())
-        yield client
 
 
 async def arg_of(client: LossyClient, name: str) -> OperationArg:
@@ -146,7 +125,7 @@ async def test_what_follows_is_shown_what_else_is_active(sdk: AsyncClient, clien
     assert other.name in (await arg_of(client, "t/onlooker/1")).argument["active"]
 
 
-async def test_an_operation_in_the_way_is_named(sdk: AsyncClient, client: LossyClient) -> None:
+async def test_an_operation_in_the_way_is_named(sdk: AsyncClient) -> None:
     """O2, O23: an operation that is compatible with the first one may be incompatible with its follow-up."""
     await sdk.start("t", "friendly", {"partitions": 1})
     first = await sdk.start("t", "friend", {"partitions": 0}, then=FollowUp(type="seer"))
@@ -168,22 +147,6 @@ async def test_what_can_be_checked_is_checked_at_the_start(sdk: AsyncClient) -> 
         await sdk.start("t", "noop", then=deep)
 
 
-@asynccontextmanager
-async def leading(client: LossyClient) -> AsyncIterator[None]:
-    """Leadership alone, over a client that can fail."""
-    with ThreadPoolExecutor(1) as threads:
-        async with LeaseSession(client, 10) as session:
-            member = MemberRecord(id=f"m-{session.lease_id:x}")
-            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
-            completion = Completion(client, Work(Registry(PROBES), threads))
-            task = asyncio.create_task(Leadership(client, session, member, completion, linger_s=0.2).run())
-            try:
-                yield
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
-
-
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.DOWN])
 async def test_a_finish_whose_reply_is_lost_starts_one_that_saw_what_it_published(
     client: LossyClient, fault: Fault
@@ -191,7 +154,7 @@ async def test_a_finish_whose_reply_is_lost_starts_one_that_saw_what_it_publishe
     """O23, O7: and a finish that loses a race for the table plans it again."""
     await make_table(client)
     table = client.keyspace.table("t")
-    async with leading(client):
+    async with leadership(client):
         for number in range(1, 4):
             history = table.history(OperationId("t", "noop", number))
             client.fail(fault, fault, when=puts(history))

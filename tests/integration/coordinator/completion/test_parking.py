@@ -50,14 +50,6 @@ async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
         yield standing
 
 
-async def until_parked(service: Service, operation: OperationId) -> pb.Operation:
-    async def parked() -> pb.Operation | None:
-        seen = await service.get(operation)
-        return seen if seen.completion.parked else None
-
-    return await eventually(parked)
-
-
 async def start_hooked(
     service: Service, client: LossyClient, log: Path, raises: int, **argument: int
 ) -> OperationId:
@@ -83,7 +75,7 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
 ) -> None:
     """O18, C9, C10: nothing is tried any more, and one line says what to do."""
     operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
-    parked = await until_parked(service, operation)
+    parked = await service.parked(operation)
     assert parked.state == pb.COMMITTING
     assert parked.completion.attempts == ATTEMPTS
     assert (parked.completion.error.code, parked.completion.error.message) == (
@@ -109,7 +101,7 @@ async def test_an_error_that_names_a_file_whose_name_is_no_text_is_an_error_like
 ) -> None:
     caplog.set_level("CRITICAL", "distop")  # pytest's processes cannot send each other such a name
     operation = await start_hooked(service, client, tmp_path / "log", raises=1000, said=1)
-    parked = await until_parked(service, operation)
+    parked = await service.parked(operation)
     assert parked.completion.error.message == r"RuntimeError: not yet\udcff"
 
 
@@ -121,7 +113,7 @@ async def test_the_count_and_the_verdict_outlive_the_leader(
     async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
         await service.create_table("t")
         operation = await start_hooked(service, client, log, raises=1000)
-        await until_parked(service, operation)
+        await service.parked(operation)
     tried = len(log.read_text().splitlines())
     async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
         assert (await service.get(operation)).completion.parked
@@ -138,7 +130,7 @@ async def test_a_limit_that_a_hook_runs_into_is_its_own_failure(
     """O18: of errors only those of etcd, the lease and rivals are passed over."""
     operation = await service.start("t", "hooked", {"log": str(tmp_path / "log"), "exhausts": True})
     assert await mark(client, operation, "0")
-    parked = await until_parked(service, operation)
+    parked = await service.parked(operation)
     assert parked.completion.error.code == "RESOURCE_EXHAUSTED"
 
 
@@ -181,7 +173,7 @@ async def test_retry_counts_anew(service: Service, client: LossyClient, tmp_path
     """C10: as often as somebody wants."""
     operation = await start_hooked(service, client, tmp_path / "log", raises=ATTEMPTS * times)
     for _ in range(times):
-        await until_parked(service, operation)
+        await service.parked(operation)
         answer = await service.resolve(operation, "retry")
         assert answer.name == str(operation)
         assert await eventually(lambda: not_parked(service, operation))
@@ -193,7 +185,7 @@ async def test_a_decision_with_fields_of_a_newer_version_is_acted_upon(
 ) -> None:
     """C10: while versions are mixed, a newer coordinator may take the call, and an older one lead."""
     operation = await start_hooked(service, client, tmp_path / "log", raises=ATTEMPTS)
-    await until_parked(service, operation)
+    await service.parked(operation)
     decision = json.loads(encode(ResolveRecord(action="retry", by="me", at=1.0)))
     keys = client.keyspace.operation(operation)
     await client.put(keys.resolve, json.dumps({**decision, "ofANewerVersion": 1}).encode())
@@ -209,7 +201,7 @@ async def test_what_is_no_commit_step_cannot_be_skipped(
 ) -> None:
     """C10: half of an operation is never published."""
     operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
-    await until_parked(service, operation)
+    await service.parked(operation)
     with pytest.raises(NotSkippable):
         await service.resolve(operation, "skip")
     with pytest.raises(InvalidArgument):
@@ -217,12 +209,10 @@ async def test_what_is_no_commit_step_cannot_be_skipped(
     assert (await service.get(operation)).completion.parked
 
 
-async def test_cancelling_a_parked_operation_ends_it(
-    service: Service, client: LossyClient, tmp_path: Path
-) -> None:
+async def test_what_is_parked_can_be_cancelled(service: Service, client: LossyClient, tmp_path: Path) -> None:
     """O19: nothing of it was published, so it still can be."""
     operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
-    await until_parked(service, operation)
+    await service.parked(operation)
     await service.cancel(operation)
     assert (await service.ended(operation)).state == pb.CANCELLED
 
@@ -269,7 +259,7 @@ async def test_a_repeated_decision_is_answered_as_the_first_was_and_decides_noth
 ) -> None:
     """C10: not even if the operation was parked again meanwhile, or is over."""
     operation = await start_hooked(service, client, log := tmp_path / "log", raises=1000)
-    await until_parked(service, operation)
+    await service.parked(operation)
     await service.resolve(operation, "retry", request_id="r1")
 
     async def parked_again() -> bool:

@@ -143,7 +143,7 @@ async def test_a_pause_that_the_leader_has_not_heard_of_holds_its_transactions(
         assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
-async def test_pausing_and_resuming_twice_is_truthful(client: LossyClient, service: Service) -> None:
+async def test_pausing_and_resuming_twice_is_truthful(service: Service) -> None:
     """O21: the first reason stays; what is not paused can be resumed; both are in the audit trail once."""
     operation = await service.start("t", "noop", {"partitions": 1})
     await pause(service, operation, "first")

@@ -429,9 +429,7 @@ async def test_what_passes_by_itself_is_not_told(practice: Practice, led: Operat
     assert await looking == []
 
 
-async def test_the_whole_installation_with_its_members_is_looked_at(
-    practice: Practice, led: OperationId
-) -> None:
+async def test_the_whole_installation_with_members_is_looked_at(practice: Practice, led: OperationId) -> None:
     """Tables that exist only in the index, clocks that differ, a member's key that would never expire."""
     client, keyspace = practice.client, practice.space
     await client.put(
@@ -524,7 +522,7 @@ def files(ingested: Whole, client: EtcdClient, monkeypatch: pytest.MonkeyPatch) 
     return Practice(client, ThreadPoolExecutor(2))
 
 
-async def test_a_table_at_rest_is_well_down_to_its_files(files: Practice, ingested: Whole) -> None:
+async def test_a_table_at_rest_is_well_down_to_its_files(files: Practice) -> None:
     assert await files.examine(deep=True) == []
 
 
@@ -533,7 +531,7 @@ async def _head(client: EtcdClient) -> Head:
     return decode(kv.value, Head, kv.key)
 
 
-async def test_a_head_whose_metadata_is_gone_is_told(files: Practice, ingested: Whole) -> None:
+async def test_a_head_whose_metadata_is_gone_is_told(files: Practice) -> None:
     os.unlink(urlsplit((await _head(files.client)).metadata_location).path)
     assert await files.codes() == {"HEAD_METADATA_MISSING"}
 
@@ -547,7 +545,7 @@ async def test_a_data_file_that_is_gone_is_told_by_a_deep_look(files: Practice, 
     assert victim.name in told.finding.sentence
 
 
-async def test_watermarks_that_lag_behind_the_rows_are_told(files: Practice, ingested: Whole) -> None:
+async def test_watermarks_that_lag_behind_the_rows_are_told(files: Practice) -> None:
     """They would let rows be ingested twice."""
     await files.delete(files.table.watermarks)
     [told] = await files.examine()
@@ -557,7 +555,7 @@ async def test_watermarks_that_lag_behind_the_rows_are_told(files: Practice, ing
 
 @pytest.mark.parametrize(("times", "code"), [(1, "WATERMARKS_BEHIND_HEAD"), (1000, "FOLDER_UNREADABLE")])
 async def test_a_compaction_meanwhile_ends_no_look(
-    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch, times: int, code: str
+    files: Practice, monkeypatch: pytest.MonkeyPatch, times: int, code: str
 ) -> None:
     """U1: the table is looked at again; if that fails, too, it is told, and other tables are looked at."""
     client, view, left = files.client, files.doctor._view, times

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.leading.placement import preferred
 from distop.coordinator.service import Coordinator
-from distop.coordinator.work.work import Work
 from distop.errors import EtcdOutOfSpace
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -30,7 +27,7 @@ from distop.metastore.operations.ending import Finish, finish, seal
 from distop.metastore.operations.retention import EVERY
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -43,16 +40,23 @@ from distop.metastore.records.operation import (
 )
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
-from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.etcd.etcds import etcdctl, fill
 from support.etcd.jobs import mark, mark_all
 from support.etcd.lossy import Fault, LossyClient, deletes, puts
 from support.etcd.proxy import Proxy
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import Service, config_of, leader_of, running, serving, tables_for, through
+from support.services.coordinators import (
+    Service,
+    config_of,
+    leader_of,
+    leadership,
+    running,
+    serving,
+    tables_for,
+    through,
+)
 from support.services.leases import LEASE_S, TTL_S
-from support.types.probes import PROBES
 from support.waiting import eventually
 
 
@@ -194,25 +198,6 @@ async def test_tables_with_work_are_handed_over_one_after_the_other(
             asked.clear()
             await eventually(lambda: sum(asked[table] > 2 for table in mine) >= len(mine) - 1)
             assert await led() == 1 < len(mine)
-
-
-@asynccontextmanager
-async def leadership(
-    client: LossyClient, *, linger_s: float = 0.2
-) -> AsyncIterator[tuple[Leadership, MemberRecord]]:
-    """Leadership alone, over a client that can fail."""
-    with ThreadPoolExecutor(1) as threads:
-        async with LeaseSession(client, 10) as session:
-            member = MemberRecord(id=f"m-{session.lease_id:x}")
-            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
-            completion = Completion(client, Work(Registry(PROBES), threads))
-            leading = Leadership(client, session, member, completion, linger_s=linger_s)
-            task = asyncio.create_task(leading.run())
-            try:
-                yield leading, member
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
 
 
 @pytest.mark.parametrize("fault", [Fault.DOWN, Fault.LOST_REQUEST])
@@ -562,11 +547,7 @@ async def test_an_operation_whose_steps_this_version_does_not_know_blocks_only_i
     async with serving(etcd_config, max_commit_attempts=1) as service:
         healthy = await begin(client, kind="noop", **anyone)
         assert (await service.ended(healthy)).state == pb.SUCCEEDED
-
-        async def parked() -> bool:
-            return (await service.get(later)).completion.parked
-
-        assert await eventually(parked)
+        await service.parked(later)
 
 
 async def test_an_operation_that_is_removed_by_hand_is_forgotten(

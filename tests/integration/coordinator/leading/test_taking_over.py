@@ -3,44 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 
 import pytest
-import pytest_asyncio
 
-from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
-from distop.coordinator.leading.leadership import Leadership
-from distop.coordinator.starting.planner import Planner
-from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.pausing import pause_operation, pause_table
-from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import encode
 from distop.metastore.tables.audit import audit_put
-from distop.operations.registry import Registry
 from support.etcd.counting import Counting
 from support.etcd.jobs import mark, mark_all
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import leader_of
-from support.types.probes import PROBES
+from support.services.coordinators import leader_of, leadership
 from support.waiting import eventually
 
 TABLES = 100
 MANY = 40
 """Operations of one of them."""
-
-
-@pytest_asyncio.fixture
-async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
-    connected = Counting(etcd_config)
-    yield connected
-    await connected.close()
 
 
 async def _gone(client: EtcdClient, operation: OperationId) -> bool:
@@ -65,32 +46,20 @@ async def test_a_new_leader_of_many_tables_makes_few_requests(client: EtcdClient
     await mark_all(client, large, map(str, range(100)))
     many = [await other(names[3], 1, f"o{number}") for number in range(MANY)]
 
-    with ThreadPoolExecutor(1) as threads:
-        work = Work(Registry(PROBES), threads)
-        async with LeaseSession(counting, 10) as session:
-            member = MemberRecord(id=f"m-{session.lease_id:x}")
-            leading = Leadership(counting, session, member, Completion(counting, work), planner=Planner(work))
-            counting.requests = counting.watches = 0
-            task = asyncio.create_task(leading.run())
-            await counting.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
-            try:
-                # All but the large one, which ends at once.
-                await eventually(
-                    lambda: sum(len(list(found)) for found in leading.led().values()) == TABLES + MANY
-                )
-                # Each table would cost two streams and eight requests.
-                assert counting.watches <= TABLES + 30
-                assert counting.requests <= 2 * TABLES
-                assert await eventually(lambda: _gone(client, large))
-                await mark(client, operations[0], "1")
-                await mark_all(client, operations[5], "01")
-                await mark(client, many[-1], "0")
-                for operation in (operations[0], operations[5], many[-1]):
-                    assert await eventually(lambda operation=operation: _gone(client, operation))
-                assert await leader_of(client, names[-1]) == member.id
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+    counting.requests = counting.watches = 0
+    async with leadership(counting, planner=True) as (leading, member):
+        # All but the large one, which ends at once.
+        await eventually(lambda: sum(len(list(found)) for found in leading.led().values()) == TABLES + MANY)
+        # Each table would cost two streams and eight requests.
+        assert counting.watches <= TABLES + 30
+        assert counting.requests <= 2 * TABLES
+        assert await eventually(lambda: _gone(client, large))
+        await mark(client, operations[0], "1")
+        await mark_all(client, operations[5], "01")
+        await mark(client, many[-1], "0")
+        for operation in (operations[0], operations[5], many[-1]):
+            assert await eventually(lambda operation=operation: _gone(client, operation))
+        assert await leader_of(client, names[-1]) == member.id
 
 
 async def test_a_pause_concerns_the_leader_of_its_table_alone(
@@ -114,25 +83,13 @@ async def test_a_pause_concerns_the_leader_of_its_table_alone(
     def tables() -> list[str]:
         return [tracked.arg.table for driver in looked for tracked in driver.tracked()]
 
-    with ThreadPoolExecutor(1) as threads:
-        work = Work(Registry(PROBES), threads)
-        async with LeaseSession(client, 10) as session:
-            member = MemberRecord(id=f"m-{session.lease_id:x}")
-            leading = Leadership(client, session, member, Completion(client, work), planner=Planner(work))
-            task = asyncio.create_task(leading.run())
-            await client.put(client.keyspace.coordinator(member.id), encode(member), lease=session.lease_id)
-            try:
-                await eventually(
-                    lambda: sum(len(list(found)) for found in leading.led().values()) == len(names)
-                )
-                looked.clear()
-                table, operation = client.keyspace.table("t.2"), client.keyspace.operation(operations[0])
-                entry = audit_put(table, "pause", by="me", target="t.2", at=1.0)
-                await pause_table(client, table, PauseRecord(), entry)
-                await eventually(lambda: tables() == ["t.2"])
-                entry = audit_put(client.keyspace.table("t"), "pause", by="me", target="t/noop/1", at=1.0)
-                await pause_operation(client, operation, PauseRecord(), entry)
-                await eventually(lambda: tables() == ["t.2", "t"])
-            finally:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+    async with leadership(client, planner=True) as (leading, _):
+        await eventually(lambda: sum(len(list(found)) for found in leading.led().values()) == len(names))
+        looked.clear()
+        table, operation = client.keyspace.table("t.2"), client.keyspace.operation(operations[0])
+        entry = audit_put(table, "pause", by="me", target="t.2", at=1.0)
+        await pause_table(client, table, PauseRecord(), entry)
+        await eventually(lambda: tables() == ["t.2"])
+        entry = audit_put(client.keyspace.table("t"), "pause", by="me", target="t/noop/1", at=1.0)
+        await pause_operation(client, operation, PauseRecord(), entry)
+        await eventually(lambda: tables() == ["t.2", "t"])

@@ -198,9 +198,7 @@ async def test_a_table_that_does_not_exist_is_no_sign_of_health(
         assert {kv.key for kv in before if kv.lease} <= {kv.key for kv in after}
 
 
-async def test_an_installation_that_was_not_restored_is_left_alone(
-    client: EtcdClient, tmp_path: Path
-) -> None:
+async def test_an_installation_not_restored_is_left_alone(client: EtcdClient, tmp_path: Path) -> None:
     with pytest.raises(PreconditionFailed, match="no installation"):
         await mended(client)
     async with serving(client.config, tmp_path, client):

@@ -22,6 +22,13 @@ def door(etcd_config: EtcdConfig, tmp_path: Path) -> Iterator[RestDoor]:
         yield served
 
 
+@pytest.fixture
+def other(etcd_config: EtcdConfig, tmp_path: Path) -> Iterator[RestDoor]:
+    """The catalog of another coordinator."""
+    with rest_door(etcd_config, tmp_path) as served:
+        yield served
+
+
 @pytest.fixture(scope="module")
 def standing(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RestDoor]:
     """A catalog of all those tests of a module that change nothing, or each a table of its own."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,19 +12,11 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog as RestClient
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.metastore.etcd.config import EtcdConfig
-from support.services.rest import Answer, RestDoor, rest_door
+from support.services.rest import Answer, RestDoor
 from support.tables.catalogs import SCHEMA, commit_of, ids
 
 T = "namespaces/default/tables/t"
 WRITERS = 6
-
-
-@pytest.fixture
-def other(etcd_config: EtcdConfig, tmp_path: Path) -> Iterator[RestDoor]:
-    """The catalog of another coordinator."""
-    with rest_door(etcd_config, tmp_path) as served:
-        yield served
 
 
 @pytest.fixture(autouse=True)

@@ -61,31 +61,28 @@ def nested(depth: int, at: int = 1) -> str:
     return column(at, "nested", kind)
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        {"requirements": [{"type": "assert-create"}], "updates": []},
-        {"requirements": [{"type": "assert-create"}], "updates": [SET_SCHEMA]},
-        {"requirements": [{"type": "assert-create"}], "updates": [SET_PROPERTIES]},
-        {"requirements": [], "updates": [SET_SCHEMA]},
-        {"requirements": [], "updates": [{"action": "remove-properties", "removals": ["x", "x"]}]},
-        {"requirements": [], "updates": [{"action": "remove-snapshot-ref", "ref-name": "x"}]},
-        {"requirements": [], "updates": [{"action": "remove-partition-specs", "spec-ids": [7]}]},
-        {"requirements": [], "updates": [{"action": "remove-schemas", "schema-ids": [7]}]},
-        {
-            "requirements": [],
-            "updates": [
-                {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 7}
-            ],
-        },
-        {"requirements": [], "updates": [MANY_FIELDS]},
-        {"requirements": [], "updates": [{"action": "set-default-spec", "spec-id": 7}]},
-        {"requirements": [], "updates": [{"action": "set-default-sort-order", "sort-order-id": 7}]},
-        {"requirements": [], "updates": [{"action": "remove-snapshots", "snapshot-ids": [7]}]},
-        {"requirements": [], "updates": [{"action": "remove-statistics", "snapshot-id": 7}]},
-        {"requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}], "updates": []},
-    ],
-)
+UPDATES = [
+    SET_SCHEMA,
+    {"action": "remove-properties", "removals": ["x", "x"]},
+    {"action": "remove-snapshot-ref", "ref-name": "x"},
+    {"action": "remove-partition-specs", "spec-ids": [7]},
+    {"action": "remove-schemas", "schema-ids": [7]},
+    {"action": "set-snapshot-ref", "ref-name": "main", "type": "branch", "snapshot-id": 7},
+    MANY_FIELDS,
+    {"action": "set-default-spec", "spec-id": 7},
+    {"action": "set-default-sort-order", "sort-order-id": 7},
+    {"action": "remove-snapshots", "snapshot-ids": [7]},
+    {"action": "remove-statistics", "snapshot-id": 7},
+]
+CREATE = [{"type": "assert-create"}]
+BODIES: list[dict[str, Any]] = [
+    *({"requirements": CREATE, "updates": updates} for updates in ([], [SET_SCHEMA], [SET_PROPERTIES])),
+    *({"requirements": [], "updates": [update]} for update in UPDATES),
+    {"requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}], "updates": []},
+]
+
+
+@pytest.mark.parametrize("body", BODIES)
 def test_what_names_a_part_that_is_not_there_is_refused(standing: RestDoor, body: dict[str, Any]) -> None:
     """U3: at once; pyiceberg looks for it with ``next()``, whose end no thread can tell of. Also of a table
     that there is not."""

@@ -153,9 +153,7 @@ def test_namespaces(rest: RestClient, tmp_path: Path) -> None:
         rest.create_table("z.t", SCHEMA)
 
 
-def test_a_namespace_tells_where_its_tables_are_made(
-    rest: RestClient, python: EtcdCatalog, tmp_path: Path
-) -> None:
+def test_a_namespace_tells_where_tables_lie(rest: RestClient, python: EtcdCatalog, tmp_path: Path) -> None:
     """E1: Trino makes a place for each table below it. It is not kept, nor in the way of another one."""
     below = f"file://{tmp_path}/warehouse"
     rest.create_namespace("a.b")

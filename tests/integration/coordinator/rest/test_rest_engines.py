@@ -15,6 +15,7 @@ TABLES = "namespaces/default/tables"
 TABLE = f"{TABLES}/t"
 COLUMNS = SCHEMA.model_dump(mode="json", by_alias=True)
 MORE = {**COLUMNS, "schema-id": 1, "fields": [*COLUMNS["fields"], dict(COLUMNS["fields"][1], id=3, name="m")]}
+MOST = {**MORE, "fields": [*MORE["fields"], dict(COLUMNS["fields"][1], id=4, name="o")]}
 BUCKET = {"name": "b", "transform": "bucket[4]", "source-id": 1, "field-id": 1000}
 DAYS = {"name": "d", "transform": "truncate[2]", "source-id": 2, "field-id": 1001}
 
@@ -32,55 +33,24 @@ def commit(door: RestDoor, *updates: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("add", "choose", "key", "ids", "default", "one", "other"),
+    ("add", "choose", "number", "one", "other"),
     [
-        (
-            {"action": "add-sort-order", "sort-order": None},
-            {"action": "set-default-sort-order", "sort-order-id": -1},
-            ("sort-orders", "order-id"),
-            [0, 1, 2],
-            "default-sort-order-id",
-            sorted_by(1),
-            sorted_by(2),
-        ),
-        (
-            {"action": "add-spec", "spec": None},
-            {"action": "set-default-spec", "spec-id": -1},
-            ("partition-specs", "spec-id"),
-            [0, 1, 2],
-            "default-spec-id",
-            {"spec-id": 1, "fields": [BUCKET]},
-            {"spec-id": 1, "fields": [DAYS]},
-        ),
-        (
-            {"action": "add-schema", "schema": None},
-            {"action": "set-current-schema", "schema-id": -1},
-            ("schemas", "schema-id"),
-            [0, 1, 2],
-            "current-schema-id",
-            MORE,
-            {**MORE, "fields": [*MORE["fields"], dict(COLUMNS["fields"][1], id=4, name="o")]},
-        ),
+        ("sort-order", "default-sort-order", "order-id", sorted_by(1), sorted_by(2)),
+        ("spec", "default-spec", "spec-id", {"fields": [BUCKET]}, {"fields": [DAYS]}),
+        ("schema", "current-schema", "schema-id", MORE, MOST),
     ],
 )
 def test_what_two_clients_add_under_one_id_gets_two_and_what_is_there_is_used_again(
-    door: RestDoor,
-    python: EtcdCatalog,
-    add: dict[str, Any],
-    choose: dict[str, Any],
-    key: tuple[str, str],
-    ids: list[int],
-    default: str,
-    one: dict[str, Any],
-    other: dict[str, Any],
+    door: RestDoor, python: EtcdCatalog, add: str, choose: str, number: str, one: Any, other: Any
 ) -> None:
     """Java's clients replace tables so: each counts ids from the state that it has seen."""
     python.create_table("default.t", SCHEMA)
-    what = next(name for name in add if name != "action")
-    for wanted, number in ((one, 1), (other, 2), (one, 1)):
-        found = commit(door, {**add, what: wanted}, choose)
-        assert found[default] == number
-    assert [entry[key[1]] for entry in found[key[0]]] == ids
+    last = {"action": f"set-{choose}", f"{add}-id": -1}
+    for wanted, given in ((one, 1), (other, 2), (one, 1)):
+        found = commit(door, {"action": f"add-{add}", add: {**wanted, number: 1}}, last)
+        assert found[f"{choose}-id"] == given
+    plural = "partition-specs" if add == "spec" else f"{add}s"
+    assert [entry[number] for entry in found[plural]] == [0, 1, 2]
 
 
 def test_an_id_that_a_commit_gives_itself_is_followed(door: RestDoor, python: EtcdCatalog) -> None:

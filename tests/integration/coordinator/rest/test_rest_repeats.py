@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,14 @@ from uuid import uuid4
 import pytest
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from support.etcd.lossy import Fault
-from support.services.rest import RestDoor, rest_door
+from support.services.rest import RestDoor
 from support.tables.catalogs import SCHEMA, faulty, metadata_files
 
 TABLES = "namespaces/default/tables"
 T = f"{TABLES}/t"
 NEW = {"name": "t", "schema": SCHEMA.model_dump(mode="json", by_alias=True)}
-
-
-@pytest.fixture
-def other(etcd_config: EtcdConfig, tmp_path: Path) -> Iterator[RestDoor]:
-    """The catalog of another coordinator."""
-    with rest_door(etcd_config, tmp_path) as served:
-        yield served
 
 
 def setting(**wanted: str) -> dict[str, Any]:

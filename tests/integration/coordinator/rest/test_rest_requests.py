@@ -125,58 +125,36 @@ def test_only_snapshots_that_are_named_if_asked_for(door: RestDoor, table: Any, 
     assert door.ask("GET", f"{T}?snapshots=few").problem == (400, "BadRequestException")
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "body", "problem"),
-    [
-        ("POST", T, {"requirements": [{"type": "assert-moon"}], "updates": []}, (400, "BadRequestException")),
-        ("POST", T, {"requirements": [], "updates": [{"action": "explode"}]}, (400, "BadRequestException")),
-        ("POST", T, "{", (400, "BadRequestException")),
-        (
-            "POST",
-            T,
-            {"requirements": [], "updates": [{"action": "set-properties", "updates": None}]},
-            (400, "BadRequestException"),
-        ),
-        (
-            "POST",
-            T,
-            {"requirements": [], "updates": [{"action": "set-current-schema", "schema-id": 9}]},
-            (400, "BadRequestException"),
-        ),
-        (
-            "POST",
-            T,
-            {**properties(a="b"), "identifier": {"namespace": ["default"], "name": "other"}},
-            (400, "BadRequestException"),
-        ),
-        (
-            "POST",
-            T,
-            {"requirements": [{"type": "assert-current-schema-id", "current-schema-id": 7}], "updates": []},
-            (409, "CommitFailedException"),
-        ),
-        ("POST", "namespaces/default/tables/no", properties(a="b"), (404, "NoSuchTableException")),
-        ("GET", "namespaces/no/tables", None, (404, "NoSuchNamespaceException")),
-        ("GET", "namespaces/default/functions", None, (404, "NotFoundException")),
-        ("PUT", T, None, (405, "MethodNotAllowedException")),
-        ("POST", "namespaces", {"namespace": ["default", ""]}, (400, "BadRequestException")),
-        ("POST", "namespaces/default/tables", new_table("t"), (409, "AlreadyExistsException")),
-        ("POST", "namespaces/no/tables", new_table("t"), (404, "NoSuchNamespaceException")),
-        (
-            "POST",
-            "namespaces/default/tables",
-            new_table("v3", properties={"format-version": "3"}),
-            (501, "UnsupportedOperationException"),
-        ),
-        ("DELETE", "namespaces/default", None, (409, "NamespaceNotEmptyException")),
-        (
-            "POST",
-            "namespaces/default/properties",
-            {"removals": ["a"], "updates": {"a": "b"}},
-            (422, "UnprocessableEntityException"),
-        ),
-    ],
-)
+BAD, TABLES = (400, "BadRequestException"), "namespaces/default/tables"
+WRONG_SCHEMA = {"type": "assert-current-schema-id", "current-schema-id": 7}
+VERSION_3 = {"format-version": "3"}
+REFUSED: list[tuple[str, str, Any, tuple[int, str]]] = [
+    ("POST", T, {"requirements": [{"type": "assert-moon"}], "updates": []}, BAD),
+    ("POST", T, {"requirements": [], "updates": [{"action": "explode"}]}, BAD),
+    ("POST", T, "{", BAD),
+    ("POST", T, {"requirements": [], "updates": [{"action": "set-properties", "updates": None}]}, BAD),
+    ("POST", T, {"requirements": [], "updates": [{"action": "set-current-schema", "schema-id": 9}]}, BAD),
+    ("POST", T, {**properties(a="b"), "identifier": {"namespace": ["default"], "name": "other"}}, BAD),
+    ("POST", T, {"requirements": [WRONG_SCHEMA], "updates": []}, (409, "CommitFailedException")),
+    ("POST", f"{TABLES}/no", properties(a="b"), (404, "NoSuchTableException")),
+    ("GET", "namespaces/no/tables", None, (404, "NoSuchNamespaceException")),
+    ("GET", "namespaces/default/functions", None, (404, "NotFoundException")),
+    ("PUT", T, None, (405, "MethodNotAllowedException")),
+    ("POST", "namespaces", {"namespace": ["default", ""]}, BAD),
+    ("POST", TABLES, new_table("t"), (409, "AlreadyExistsException")),
+    ("POST", "namespaces/no/tables", new_table("t"), (404, "NoSuchNamespaceException")),
+    ("POST", TABLES, new_table("v3", properties=VERSION_3), (501, "UnsupportedOperationException")),
+    ("DELETE", "namespaces/default", None, (409, "NamespaceNotEmptyException")),
+    (
+        "POST",
+        "namespaces/default/properties",
+        {"removals": ["a"], "updates": {"a": "b"}},
+        (422, "UnprocessableEntityException"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "body", "problem"), REFUSED)
 def test_what_is_refused_says_so(
     standing: RestDoor, unchanged: Any, method: str, path: str, body: Any, problem: tuple[int, str]
 ) -> None:
@@ -212,10 +190,3 @@ def test_what_may_have_happened_is_never_called_a_failure(
     faulty(door.behind, fault, *[fault] * 20 if fault is Fault.LOST_REQUEST else ())
     assert door.ask("POST", T, properties(a="b")).problem == problem
     assert store.get(keys_of(store, "t").head) == before
-
-
-def test_a_lost_reply_of_etcd_is_looked_up(door: RestDoor, table: Any) -> None:
-    """P8"""
-    faulty(door.behind, Fault.LOST_REPLY)
-    assert door.ask("POST", T, properties(a="b")).status == 200
-    assert door.ask("GET", T).json["metadata"]["properties"]["a"] == "b"

@@ -412,9 +412,7 @@ def test_a_filter_that_is_none_is_refused(door: RestDoor, python: EtcdCatalog) -
         assert len(answer.text) < 1_000
 
 
-def test_what_is_said_of_transforms_and_of_structs_rules_no_file_out(
-    door: RestDoor, partitioned: Table
-) -> None:
+def test_what_is_said_of_transforms_and_structs_rules_no_file_out(door: RestDoor, partitioned: Table) -> None:
     """E1: the rows are left to the engine, with the whole filter."""
     bucket = {"type": "transform", "transform": "bucket[4]", "term": "id"}
     where = {"type": "not", "child": {"type": "eq", "term": bucket, "value": 3}}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
@@ -12,21 +11,13 @@ from pathlib import Path
 import pytest
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.proxy import Proxy
-from support.services.rest import RestDoor, rest_door
+from support.services.rest import RestDoor
 from support.tables.catalogs import SCHEMA, commit_of, ids, metadata_files
 from support.waiting import eventually
 
 T = "namespaces/default/tables/t"
 SEVERAL = "transactions/commit"
-
-
-@pytest.fixture
-def other(etcd_config: EtcdConfig, tmp_path: Path) -> Iterator[RestDoor]:
-    """The catalog of another coordinator."""
-    with rest_door(etcd_config, tmp_path) as served:
-        yield served
 
 
 @pytest.fixture(autouse=True)
@@ -76,9 +67,7 @@ def test_of_many_at_once_one_is_done_and_all_are_answered(
     assert len(metadata_files(tmp_path)) == 2
 
 
-def test_one_that_makes_its_table_is_not_told_that_the_table_was_there(
-    door: RestDoor, python: EtcdCatalog
-) -> None:
+def test_one_that_makes_its_table_is_not_told_that_it_was_there(door: RestDoor, python: EtcdCatalog) -> None:
     """P8: Java's client would remove the files of what it has made."""
     making = python.create_table_transaction("default.made", SCHEMA)
     making.append(ids(1, 2))
@@ -91,9 +80,7 @@ def test_one_that_makes_its_table_is_not_told_that_the_table_was_there(
     assert found(python, "made") == [1, 2]
 
 
-def test_a_transaction_over_several_tables_is_known_by_its_snapshots(
-    door: RestDoor, python: EtcdCatalog
-) -> None:
+def test_a_transaction_of_several_tables_is_known_by_snapshots(door: RestDoor, python: EtcdCatalog) -> None:
     """E2: what it changes of tables that get no rows has happened with them."""
     python.create_table("default.u", SCHEMA)
     schema = SCHEMA.model_dump(mode="json", by_alias=True)

@@ -98,6 +98,7 @@ def test_lists_come_in_pages(door: RestDoor) -> None:
     assert door.ask("GET", TABLES).json["identifiers"] == []
 
 
+BAD = (400, "BadRequestException")
 ERRORS: list[tuple[str, str, Any, tuple[int, str]]] = [
     ("GET", f"{VIEWS}/x", None, (404, "NoSuchViewException")),
     ("POST", f"{VIEWS}/x", change("SELECT 2"), (404, "NoSuchViewException")),
@@ -115,24 +116,19 @@ ERRORS: list[tuple[str, str, Any, tuple[int, str]]] = [
     ("POST", "views/rename", renaming("v", "t"), (409, "AlreadyExistsException")),
     ("POST", "views/rename", renaming("v", "y", "none"), (404, "NoSuchNamespaceException")),
     ("POST", "tables/rename", renaming("t", "v"), (409, "AlreadyExistsException")),
-    ("POST", VIEWS, new_view("b c\n"), (400, "BadRequestException")),
-    ("POST", VIEWS, {"name": "w"}, (400, "BadRequestException")),
-    ("POST", VIEWS, new_view("w", properties={"s3.endpoint": "x"}), (400, "BadRequestException")),
-    ("POST", VIEWS, new_view("w", location="file:///etc/x\n"), (400, "BadRequestException")),
-    ("POST", V, {"updates": [{"action": "add-snapshot"}]}, (400, "BadRequestException")),
-    ("POST", V, change("x", requirements=[{"type": "assert-create"}]), (400, "BadRequestException")),
+    ("POST", VIEWS, new_view("b c\n"), BAD),
+    ("POST", VIEWS, {"name": "w"}, BAD),
+    ("POST", VIEWS, new_view("w", properties={"s3.endpoint": "x"}), BAD),
+    ("POST", VIEWS, new_view("w", location="file:///etc/x\n"), BAD),
+    ("POST", V, {"updates": [{"action": "add-snapshot"}]}, BAD),
+    ("POST", V, change("x", requirements=[{"type": "assert-create"}]), BAD),
     (
         "POST",
         V,
         change("x", requirements=[{"type": "assert-view-uuid", "uuid": str(uuid4())}]),
         (409, "CommitFailedException"),
     ),
-    (
-        "POST",
-        V,
-        change("x", identifier={"namespace": ["default"], "name": "w"}),
-        (400, "BadRequestException"),
-    ),
+    ("POST", V, change("x", identifier={"namespace": ["default"], "name": "w"}), BAD),
 ]
 
 

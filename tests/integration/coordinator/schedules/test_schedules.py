@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-import pytest_asyncio
 
 from distop.client import AsyncClient, OperationState
 from distop.commit.catalog.catalog import EtcdCatalog
@@ -32,19 +30,7 @@ from support.waiting import eventually
 NOTHING = {"partitions": 0}
 
 
-@pytest_asyncio.fixture
-async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
-    async with (
-        running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=60) as connected,
-    ):
-        await connected.create_table("t", nowhere())
-        yield connected
-
-
-async def test_a_schedule_is_added_listed_paused_resumed_and_removed(
-    sdk: AsyncClient, client: LossyClient
-) -> None:
+async def test_a_schedule_is_added_paused_resumed_and_removed(sdk: AsyncClient, client: LossyClient) -> None:
     """U2, S6: with who did what in the audit trail."""
     added = await sdk.add_schedule("t", "b", "noop", NOTHING, cron=" 30  3 1 1 * ")
     assert (added.cron, added.argument, added.started, added.last_at) == (YEARLY, NOTHING, 0, None)
@@ -75,9 +61,7 @@ async def test_a_schedule_is_added_listed_paused_resumed_and_removed(
     assert await eventually(lambda: at_rest(client))
 
 
-async def test_a_schedule_that_cannot_be_read_is_listed_as_such(
-    sdk: AsyncClient, client: LossyClient
-) -> None:
+async def test_an_unreadable_schedule_is_listed_as_such(sdk: AsyncClient, client: LossyClient) -> None:
     """U2: a record of a newer version, as may exist during an upgrade; the other schedules are shown."""
     await sdk.add_schedule("t", "b", "noop", NOTHING, cron=YEARLY)
     await client.put(client.keyspace.table("t").schedule("a"), b'{"version": 99}')
@@ -109,9 +93,7 @@ async def test_a_schedule_whose_times_are_unknown_is_listed_paused_and_removed(
     assert [one.name for one in await sdk.schedules("t")] == ["b"]
 
 
-async def test_what_makes_no_sense_is_refused_and_leaves_nothing(
-    sdk: AsyncClient, client: LossyClient
-) -> None:
+async def test_nonsense_is_refused_and_leaves_nothing(sdk: AsyncClient, client: LossyClient) -> None:
     """U3."""
     await sdk.create_table("f", nowhere(), format="files")
     before = (await client.scan(client.keyspace.prefix, keys_only=True)).kvs
@@ -243,9 +225,7 @@ async def test_what_is_in_the_way_is_told_and_counted(sdk: AsyncClient, client: 
     assert await operations(client) == ["t/friend/1", "t/noop/1"]
 
 
-async def test_what_is_paused_starts_nothing_and_is_not_made_up_for(
-    sdk: AsyncClient, client: LossyClient
-) -> None:
+async def test_what_is_paused_starts_nothing_then_or_later(sdk: AsyncClient, client: LossyClient) -> None:
     await sdk.add_schedule("t", "s", "noop", NOTHING, cron=YEARLY)
     await sdk.add_schedule("t", "other", "noop", NOTHING, cron=YEARLY)
     await sdk.pause_schedule("t", "s")

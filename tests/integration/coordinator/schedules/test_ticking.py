@@ -169,9 +169,7 @@ async def test_a_leader_that_was_replaced_starts_nothing(leader: Leader) -> None
     assert (await schedule(leader.client, "s")).started == record.started + 1
 
 
-async def test_a_look_that_meets_a_defect_is_repeated(
-    leader: Leader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_look_that_meets_defects_is_repeated(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     """O24: it does not end the leadership, which would begin again and again."""
 
     def broken(*_: object) -> None:

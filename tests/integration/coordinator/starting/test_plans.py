@@ -4,37 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from distop.client import AsyncClient, FollowUp, OperationState
 from distop.coordinator.starting.planner import Planner
 from distop.errors import DeadlineExceeded, DistopError, IncompatibleOperation
 from distop.metastore.backlog.batches import ordering_of
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.starting import StartRequest, TableState, read_table_state, start
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from support.etcd.lossy import LossyClient
 from support.etcd.starts import make_table
-from support.services.coordinators import config_of, running
-from support.tables.nowhere import nowhere
 from support.waiting import eventually
-
-
-@pytest_asyncio.fixture
-async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
-    """A client of a coordinator in this process, and a table ``t``."""
-    async with (
-        running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=60) as client,
-    ):
-        await client.create_table("t", nowhere())
-        yield client
 
 
 class Slow:

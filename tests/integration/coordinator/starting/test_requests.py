@@ -100,9 +100,7 @@ async def test_what_has_failed_may_be_started_again_with_what_was_wrong_put_righ
         await sdk.start("t", "noop", {"partitions": 1}, request_id="r")
 
 
-async def test_repeats_of_one_call_have_one_answer(
-    sdk: AsyncClient, client: LossyClient, address: str
-) -> None:
+async def test_repeats_of_one_call_have_one_answer(sdk: AsyncClient, address: str) -> None:
     """O7: a copy that comes late starts nothing again; nor does one of a call without a name."""
     async with Service(address) as service:
         named: dict[str, Any] = {
@@ -126,7 +124,7 @@ async def test_repeats_of_one_call_have_one_answer(
             named["request_id"] = "y"
 
 
-async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient, client: LossyClient) -> None:
+async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient) -> None:
     """P8: who gives a write up counts on it."""
     started = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=True)
     await sdk.cancel(started.name)
@@ -159,9 +157,7 @@ async def test_many_who_start_it_again_start_one(sdk: AsyncClient, client: Lossy
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
-async def test_a_lost_reply_starts_nothing_again_twice(
-    sdk: AsyncClient, client: LossyClient, fault: Fault
-) -> None:
+async def test_a_lost_reply_starts_nothing_twice(sdk: AsyncClient, client: LossyClient, fault: Fault) -> None:
     """O7"""
     await failed(sdk, client)
     keys = client.keyspace.table("t")

@@ -65,9 +65,7 @@ async def one(service: Service, client: EtcdClient, **fields: object) -> Operati
     return operation
 
 
-async def test_a_table_that_is_led_here_is_not_read_again(
-    service: Service, client: EtcdClient, reads: Reads
-) -> None:
+async def test_a_table_led_here_is_not_read_again(service: Service, client: EtcdClient, reads: Reads) -> None:
     """O1, O2: while operations of one type follow each other."""
     for instance in range(1, 6):
         assert (await one(service, client)).instance == instance
@@ -117,9 +115,7 @@ async def test_what_others_have_started_meanwhile_counts(
                 assert (await each.ended(operation)).state == pb.SUCCEEDED
 
 
-async def test_a_pause_holds_whoever_has_not_heard_of_it(
-    service: Service, client: EtcdClient, deaf: None
-) -> None:
+async def test_a_pause_holds_those_that_missed_it(service: Service, client: EtcdClient, deaf: None) -> None:
     """O21."""
     await one(service, client)
     await one(service, client)
@@ -129,9 +125,7 @@ async def test_a_pause_holds_whoever_has_not_heard_of_it(
         await service.start("t", "noop", {"partitions": 1})
 
 
-async def test_a_repeated_request_gets_the_first_answer(
-    service: Service, client: EtcdClient, deaf: None
-) -> None:
+async def test_a_repeat_gets_the_first_answer(service: Service, client: EtcdClient, deaf: None) -> None:
     """O7: also when it is thought to be new."""
     first = await one(service, client, request_id="r")
     await one(service, client)

@@ -75,9 +75,7 @@ async def test_the_trail_is_followed_from_any_entry_on_and_survives_its_coordina
                     await anext(sdk.follow_audit(after=wrong))
 
 
-async def test_what_etcd_has_compacted_is_read_from_the_trails(
-    etcd_config: EtcdConfig, client: LossyClient
-) -> None:
+async def test_what_was_compacted_is_read_from_trails(etcd_config: EtcdConfig, client: LossyClient) -> None:
     """S6: also more entries than are read at a time."""
     keys = client.keyspace.table("t")
     async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:

@@ -7,23 +7,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
-import pytest_asyncio
-
 from distop.coordinator.views.trail import Trail
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.tables.audit import audit_put
 from distop.metastore.tables.audit_feed import Cursor
 from support.etcd.counting import Counting
 from support.waiting import eventually
 
 FOLLOWERS = 20
-
-
-@pytest_asyncio.fixture
-async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
-    client = Counting(etcd_config)
-    yield client
-    await client.close()
 
 
 class Follower:

@@ -121,9 +121,7 @@ async def test_a_leader_that_leaves_keeps_nobody_waiting(
     assert (await the_rest(call))[-1].operation.state == pb.SUCCEEDED
 
 
-async def test_the_jobs_that_finish_are_named_with_their_reasons(
-    service: Service, client: EtcdClient
-) -> None:
+async def test_jobs_that_finish_are_named_with_their_reasons(service: Service, client: EtcdClient) -> None:
     operation = await service.start("t", "friend", {"partitions": 2})
     call = watching(service, operation)
     await call.read()
@@ -216,9 +214,7 @@ async def test_what_never_was_cannot_be_watched(service: Service) -> None:
         await watching(service, OperationId("t", "noop", 7)).read()
 
 
-async def test_watchers_that_go_leave_nothing_behind(
-    service: Service, etcd: EtcdProcess, led: set[bytes]
-) -> None:
+async def test_watchers_that_go_leave_nothing(service: Service, etcd: EtcdProcess, led: set[bytes]) -> None:
     """G2: cancelled, or past their deadlines: no watch stays in etcd, no task in the coordinator; and while
     they are there, they are one watch."""
     operation = await service.start("t")

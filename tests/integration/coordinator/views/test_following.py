@@ -95,7 +95,7 @@ async def test_who_watches_first_and_who_comes_later_see_the_same(
 
 
 async def test_an_operation_that_goes_while_its_pause_is_read_is_no_defect(
-    service: Service, client: EtcdClient, following: Following, monkeypatch: pytest.MonkeyPatch
+    service: Service, following: Following, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G2: the sign of life of a watch comes at the very moment of its end."""
     operation = await service.start("t")
@@ -140,9 +140,7 @@ async def test_the_knowledge_of_a_leader_here_is_used_as_long_as_it_leads(
                 assert followed.last.operation.state == pb.SUCCEEDED
 
 
-async def test_a_runner_that_lets_go_is_seen_where_the_leader_is(
-    etcd_config: EtcdConfig, client: EtcdClient
-) -> None:
+async def test_a_runner_letting_go_is_seen_at_the_leader(etcd_config: EtcdConfig, client: EtcdClient) -> None:
     """The leader watches no deletions: those of the operation's own keys are watched for its watchers."""
     async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
         await service.create_table("t")
@@ -160,7 +158,7 @@ async def test_a_runner_that_lets_go_is_seen_where_the_leader_is(
 
 @pytest.mark.parametrize(("watchers", "least"), [(1, 0.05), (50, 0.05), (500, 500 / UPDATES_PER_S)])
 async def test_updates_come_the_less_often_the_more_are_told(
-    client: EtcdClient, following: Following, watchers: int, least: float
+    following: Following, watchers: int, least: float
 ) -> None:
     """G2: what all watchers of a coordinator cost is bounded."""
     following._watchers = watchers
@@ -189,11 +187,7 @@ async def test_very_many_jobs_are_counted_by_their_leader_alone(
         assert [one.jobs.succeeded for one in listed.operations] == [MANY - 300]
         await mark_all(client, operation, numbers(MANY - 300, MANY))
         assert (await first.ended(operation)).jobs.succeeded == MANY
-        await eventually(lambda: _nothing_stands(client, keys.prefix))
-
-
-async def _nothing_stands(client: EtcdClient, prefix: bytes) -> bool:
-    return not (await client.scan(prefix)).kvs
+        await eventually(lambda: client.scan(keys.prefix), holds=lambda found: not found.kvs)
 
 
 async def test_counts_are_of_the_run_that_counts(service: Service, client: EtcdClient) -> None:

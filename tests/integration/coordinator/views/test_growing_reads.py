@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 import pytest_asyncio
 
@@ -11,7 +11,6 @@ from distop.coordinator.views.tables import read_table_message, read_table_messa
 from distop.metastore.backlog.batches import AppliedRecord, OrderingRecord
 from distop.metastore.etcd.beginnings import LONG
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Op, Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.retention import SLACK, forget_batches
@@ -28,12 +27,9 @@ from support.services.backlogs import ordering, record_of
 WAITING = 3000
 
 
-@pytest_asyncio.fixture
-async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
-    client = Counting(etcd_config)
-    await make_table(client)
-    yield client
-    await client.close()
+@pytest_asyncio.fixture(autouse=True)
+async def table(counting: Counting) -> None:
+    await make_table(counting)
 
 
 async def write(client: EtcdClient, ops: Sequence[Op]) -> None:

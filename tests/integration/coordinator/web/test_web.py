@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+import pytest_asyncio
 
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import Coordinator
@@ -100,6 +101,24 @@ async def executor(client: EtcdClient, member: str, *types: str) -> AsyncIterato
         yield session
 
 
+@pytest_asyncio.fixture
+async def shown(etcd_config: EtcdConfig) -> AsyncIterator[tuple[Service, Web]]:
+    async with page(etcd_config) as standing:
+        yield standing
+
+
+@pytest_asyncio.fixture
+async def service(shown: tuple[Service, Web]) -> Service:
+    """With the table ``t``."""
+    await shown[0].create_table("t")
+    return shown[0]
+
+
+@pytest.fixture
+def web(shown: tuple[Service, Web]) -> Web:
+    return shown[1]
+
+
 def url(path: str, name: str) -> str:
     return f"{path}?name={quote(name, safe='')}"
 
@@ -107,19 +126,17 @@ def url(path: str, name: str) -> str:
 # -- what is shown -----------------------------------------------------------------------------------
 
 
-async def test_an_empty_installation_says_what_to_do(etcd_config):
-    async with page(etcd_config) as (_, web):
-        words = (await web.shows("/", "1 coordinator")).words
+async def test_an_empty_installation_says_what_to_do(web):
+    words = (await web.shows("/", "1 coordinator")).words
     assert "No tables. distop tables create NAME --location URL makes one." in words
     assert "0 executors" in words
     assert "Nothing is running" in words
 
 
-async def test_a_running_operation_fills_its_grid_and_says_why(etcd_config, client):
+async def test_a_running_operation_fills_its_grid_and_says_why(service, web, client):
     """U1: the sentence follows the operation from its start to its end."""
-    async with page(etcd_config) as (service, web), executor(client, "e1", "noop") as session:
-        await service.create_table("flights")
-        operation = await service.start("flights", argument={"partitions": 20}, started_by="ana")
+    async with executor(client, "e1", "noop") as session:
+        operation = await service.start("t", argument={"partitions": 20}, started_by="ana")
         path = url("/operation", str(operation))
         await web.shows(path, "waiting for a runner (0 of 20 jobs done): 1 executor for type noop")
         keys = client.keyspace.operation(operation)
@@ -132,40 +149,31 @@ async def test_a_running_operation_fills_its_grid_and_says_why(etcd_config, clie
         assert "started by ana, run by e1" in overview.words
         jobs = (await web.get(url("/api/jobs", str(operation)))).json
         assert jobs["cells"] == "s" * 7 + "." * 13
-        assert jobs["operation"]["jobs"] == {
-            "total": 20,
-            "succeeded": 7,
-            "failed": 0,
-            "counting": False,
-        }
+        assert jobs["operation"]["jobs"] == {"total": 20, "succeeded": 7, "failed": 0, "counting": False}
         await mark_all(client, operation, map(str, range(7, 20)))
         await web.shows(path, "succeeded", "20 of 20 jobs done", "took")
         await web.shows("/", "noop/1 succeeded", "Finished lately", "20/20")
 
 
-async def test_a_failure_says_which_job_and_stays_in_the_history(etcd_config, client):
-    async with page(etcd_config) as (service, web):
-        await service.create_table("clicks")
-        operation = await service.start("clicks", argument={"partitions": 3}, started_by="cron")
-        await mark(client, operation, "1", error="line 17 of <b>clicks</b>.csv")
-        await service.ended(operation)
-        error = "line 17 of <b>clicks</b>.csv"
-        answer = await web.shows(url("/table", "clicks"), "JOB_FAILED", error, "cron")
-        assert "<b>clicks</b>" not in answer.text
-        assert (await web.get(url("/api/table", "clicks"))).json["why"]["mood"] == "failed"
+async def test_a_failure_says_which_job_and_stays_in_the_history(service, web, client):
+    operation = await service.start("t", argument={"partitions": 3}, started_by="cron")
+    await mark(client, operation, "1", error="line 17 of <b>clicks</b>.csv")
+    await service.ended(operation)
+    error = "line 17 of <b>clicks</b>.csv"
+    answer = await web.shows(url("/table", "t"), "JOB_FAILED", error, "cron")
+    assert "<b>clicks</b>" not in answer.text
+    assert (await web.get(url("/api/table", "t"))).json["why"]["mood"] == "failed"
 
 
-async def test_a_type_that_nobody_serves_is_stuck(etcd_config, client):
-    async with page(etcd_config) as (service, web), executor(client, "e1", "ingest"):
-        await service.create_table("t")
+async def test_a_type_that_nobody_serves_is_stuck(service, web, client):
+    async with executor(client, "e1", "ingest"):
         await service.start("t", argument={"partitions": 1})
         reason = "no executor serves type noop; 1 executor for other types"
         await web.shows("/", "1 stuck on this page", reason)
 
 
-async def test_members_and_leaders(etcd_config, client):
-    async with page(etcd_config) as (service, web), executor(client, "e1", "ingest", "noop"):
-        await service.create_table("t")
+async def test_members_and_leaders(service, web, client):
+    async with executor(client, "e1", "ingest", "noop"):
         await service.start("t", argument={"partitions": 1})
         leader = await eventually(lambda: leader_of(client, "t"))
         words = (await web.shows("/members", "serves ingest, noop", "leads 1 table")).words
@@ -174,157 +182,138 @@ async def test_members_and_leaders(etcd_config, client):
         assert [member["role"] for member in listed] == ["coordinator", "executor"]
 
 
-async def test_watermarks_by_the_page(etcd_config, client):
+async def test_watermarks_by_the_page(service, web, client):
     marks = {"landing": {f"part-{number:03}": f"v{number}" for number in range(250)}}
-    async with page(etcd_config) as (service, web):
-        await service.create_table("t")
-        await client.put(client.keyspace.table("t").watermarks, encode_plain(marks))
-        first = await web.shows(url("/table", "t"), "Watermarks · 200+", "part-199")
-        assert "part-200" not in first.words
-        token = re.search(r"marks=([^\"&]+)\">next", first.text)
-        assert token is not None
-        second = (await web.get(url("/table", "t") + f"&marks={token[1]}")).words
-        assert "part-249" in second
-        assert "part-199" not in second
+    await client.put(client.keyspace.table("t").watermarks, encode_plain(marks))
+    first = await web.shows(url("/table", "t"), "Watermarks · 200+", "part-199")
+    assert "part-200" not in first.words
+    token = re.search(r"marks=([^\"&]+)\">next", first.text)
+    assert token is not None
+    second = (await web.get(url("/table", "t") + f"&marks={token[1]}")).words
+    assert "part-249" in second
+    assert "part-199" not in second
 
 
-async def test_history_by_the_page_newest_first(etcd_config, client):
-    async with page(etcd_config) as (service, web):
-        await service.create_table("t")
-        for _ in range(HISTORY + 2):
-            await service.ended(await service.start("t", argument={"partitions": 0}))
-        first = await web.shows(url("/table", "t"), f"noop/{HISTORY + 2}", "noop/3", "older")
-        rows = re.findall(r">noop/(\d+)<", first.text)
-        assert [int(row) for row in rows] == list(range(HISTORY + 2, 2, -1))
-        second = await web.get(url("/table", "t") + "&page=1")
-        assert re.findall(r">noop/(\d+)<", second.text) == ["2", "1"]
+async def test_history_by_the_page_newest_first(service, web, client):
+    for _ in range(HISTORY + 2):
+        await service.ended(await service.start("t", argument={"partitions": 0}))
+    first = await web.shows(url("/table", "t"), f"noop/{HISTORY + 2}", "noop/3", "older")
+    rows = re.findall(r">noop/(\d+)<", first.text)
+    assert [int(row) for row in rows] == list(range(HISTORY + 2, 2, -1))
+    second = await web.get(url("/table", "t") + "&page=1")
+    assert re.findall(r">noop/(\d+)<", second.text) == ["2", "1"]
 
 
-async def test_tables_by_the_page(etcd_config):
-    names = [f"t{number:02}" for number in range(TABLES + 3)]
-    async with page(etcd_config) as (service, web):
-        for name in names:
-            await service.create_table(name)
-        first = await web.shows("/", names[TABLES - 1], "next tables")
-        assert names[TABLES] not in first.words
-        second = await web.get(f"/?after={names[TABLES - 1]}")
-        assert [name for name in names if f">{name}<" in second.text] == names[TABLES:]
+async def test_tables_by_the_page(service, web):
+    names = [f"s{number:02}" for number in range(TABLES + 3)]
+    for name in names:
+        await service.create_table(name)
+    first = await web.shows("/", names[TABLES - 1], "next tables")
+    assert names[TABLES] not in first.words
+    second = await web.get(f"/?after={names[TABLES - 1]}")
+    assert [name for name in names if f">{name}<" in second.text] == names[TABLES:]
 
 
-async def test_more_operations_than_are_drawn_are_named(etcd_config):
-    async with page(etcd_config) as (service, web):
-        await service.create_table("t")
-        names = [f"o{number:02}" for number in range(LIVE + 2)]
-        for name in names:
-            await service.start("t", kind="per_object", object=name, argument={"partitions": 1})
-        answer = await web.shows(url("/table", "t"), f"; {LIVE + 1} other operations", "Also running: ")
-        assert answer.text.count("<article") == LIVE
-        assert all(name in answer.words for name in names)
-        assert f"{LIVE + 2} active operations" in (await web.shows("/", "2 more are active")).words
+async def test_more_operations_than_are_drawn_are_named(service, web):
+    names = [f"o{number:02}" for number in range(LIVE + 2)]
+    for name in names:
+        await service.start("t", kind="per_object", object=name, argument={"partitions": 1})
+    answer = await web.shows(url("/table", "t"), f"; {LIVE + 1} other operations", "Also running: ")
+    assert answer.text.count("<article") == LIVE
+    assert all(name in answer.words for name in names)
+    assert f"{LIVE + 2} active operations" in (await web.shows("/", "2 more are active")).words
 
 
-async def test_names_may_hold_anything(etcd_config, client):
-    async with page(etcd_config) as (service, web):
-        await service.create_table(EVIL)
-        operation = await service.start(
-            EVIL,
-            kind="per_object",
-            object="o<img src=x onerror=alert(1)>",
-            argument={"partitions": 2},
-            started_by="<b>me</b>",
-        )
-        await mark(client, operation, "0", error="</p><script>")
-        await service.ended(operation)
-        paths = ["/", url("/table", EVIL), url("/operation", str(operation)), "/members"]
-        for path in paths:
-            answer = await web.shows(path, *([] if path == "/members" else ["<script>alert('x')</script>"]))
-            assert "<script>alert" not in answer.text
-            assert "<img" not in answer.text
-            assert "<b>me" not in answer.text
-            assert "\u202e" not in answer.text
-            for href in re.findall(r'href="(/(?:table|operation)\?[^"]*)"', answer.text):
-                assert (await web.get(unescape(href))).status == 200
+async def test_names_may_hold_anything(service, web, client):
+    await service.create_table(EVIL)
+    operation = await service.start(
+        EVIL,
+        kind="per_object",
+        object="o<img src=x onerror=alert(1)>",
+        argument={"partitions": 2},
+        started_by="<b>me</b>",
+    )
+    await mark(client, operation, "0", error="</p><script>")
+    await service.ended(operation)
+    paths = ["/", url("/table", EVIL), url("/operation", str(operation)), "/members"]
+    for path in paths:
+        answer = await web.shows(path, *([] if path == "/members" else ["<script>alert('x')</script>"]))
+        assert "<script>alert" not in answer.text
+        assert "<img" not in answer.text
+        assert "<b>me" not in answer.text
+        assert "\u202e" not in answer.text
+        for href in re.findall(r'href="(/(?:table|operation)\?[^"]*)"', answer.text):
+            assert (await web.get(unescape(href))).status == 200
 
 
-async def test_a_record_that_cannot_be_read_hides_nothing_else(etcd_config, client):
-    async with page(etcd_config) as (service, web):
-        for name in ("broken", "fine"):
-            await service.create_table(name)
-        await client.put(client.keyspace.table("broken").table, b'{"version": 99}')
-        words = (await web.shows("/", "CORRUPT_RECORD")).words
-        assert "layout 99" in words
-        assert "idle: no operation has run yet" in words
+async def test_a_record_that_cannot_be_read_hides_nothing_else(service, web, client):
+    await service.create_table("broken")
+    await client.put(client.keyspace.table("broken").table, b'{"version": 99}')
+    words = (await web.shows("/", "CORRUPT_RECORD")).words
+    assert "layout 99" in words
+    assert "idle: no operation has run yet" in words
 
 
 # -- large operations, many lookers ------------------------------------------------------------------
 
 
-async def test_a_large_operation_is_drawn_in_a_bounded_number_of_cells(etcd_config, client):
-    async with page(etcd_config) as (service, web):
-        await service.create_table("t")
-        operation = await service.start("t", argument={"partitions": 4_000})
-        await mark_all(client, operation, map(str, range(3_000)))
-        answer = await web.shows(url("/operation", str(operation)), "3,000 of 4,000 jobs done")
-        assert answer.text.count("<i ") <= 2000 + 10
-        assert "a cell is up to 2 jobs" in answer.words
-        cells = (await web.get(url("/api/jobs", str(operation)))).json["cells"]
-        assert (len(cells), cells.count("s")) == (2000, 1500)
+async def test_a_large_operation_is_drawn_in_a_bounded_number_of_cells(service, web, client):
+    operation = await service.start("t", argument={"partitions": 4_000})
+    await mark_all(client, operation, map(str, range(3_000)))
+    answer = await web.shows(url("/operation", str(operation)), "3,000 of 4,000 jobs done")
+    assert answer.text.count("<i ") <= 2000 + 10
+    assert "a cell is up to 2 jobs" in answer.words
+    cells = (await web.get(url("/api/jobs", str(operation)))).json["cells"]
+    assert (len(cells), cells.count("s")) == (2000, 1500)
 
 
-async def test_many_open_pages_cost_etcd_what_one_does(etcd_config):
-    async with page(etcd_config) as (service, web):
-        await service.create_table("t")
-        await web.shows("/", "idle: no operation has run yet")
-        answers = await asyncio.gather(*(web.get("/") for _ in range(40)))
-        assert {answer.status for answer in answers} == {200}
-        # Made at the same few moments, if not at the same one.
-        assert len({answer.headers["etag"] for answer in answers}) <= 10
+async def test_many_open_pages_cost_etcd_what_one_does(service, web):
+    await web.shows("/", "idle: no operation has run yet")
+    answers = await asyncio.gather(*(web.get("/") for _ in range(40)))
+    assert {answer.status for answer in answers} == {200}
+    # Made at the same few moments, if not at the same one.
+    assert len({answer.headers["etag"] for answer in answers}) <= 10
 
 
-async def test_an_unchanged_page_is_not_sent_again(etcd_config):
-    async with page(etcd_config) as (_, web):
-        first = await web.get("/api/leaders")
-        again = await web.get("/api/leaders", if_none_match=first.headers["etag"])
-        assert (again.status, again.text) == (304, "")
-        assert (await web.get("/api/leaders", if_none_match='"other"')).text == first.text
+async def test_an_unchanged_page_is_not_sent_again(web):
+    first = await web.get("/api/leaders")
+    again = await web.get("/api/leaders", if_none_match=first.headers["etag"])
+    assert (again.status, again.text) == (304, "")
+    assert (await web.get("/api/leaders", if_none_match='"other"')).text == first.text
 
 
-async def test_an_operation_is_followed_once_and_let_go(etcd_config, client):
-    async with page(etcd_config) as (service, _):
-        await service.create_table("t")
-        operation = await service.start("t", argument={"partitions": 5})
-        following = Following(client, idle_s=0.3)
-        try:
-            seen = [await following.look(operation) for _ in range(5)]
-            assert all(one is not None for one in seen)
-            assert len(following) == 1
-            await mark(client, operation, "3")
+async def test_an_operation_is_followed_once_and_let_go(service, client):
+    operation = await service.start("t", argument={"partitions": 5})
+    following = Following(client, idle_s=0.3)
+    try:
+        seen = [await following.look(operation) for _ in range(5)]
+        assert all(one is not None for one in seen)
+        assert len(following) == 1
+        await mark(client, operation, "3")
 
-            async def marked() -> bool:
-                now = await following.look(operation)
-                return now is not None and now[1].text(10) == "...s."
+        async def marked() -> bool:
+            now = await following.look(operation)
+            return now is not None and now[1].text(10) == "...s."
 
-            await eventually(marked)
-            await eventually(lambda: len(following) == 0)
-            assert await following.look(OperationId("t", "noop", 99)) is None
-            assert len(following) == 0
-        finally:
-            await following.close()
+        await eventually(marked)
+        await eventually(lambda: len(following) == 0)
+        assert await following.look(OperationId("t", "noop", 99)) is None
+        assert len(following) == 0
+    finally:
+        await following.close()
 
 
-async def test_what_is_followed_survives_compaction_and_ends_with_the_operation(etcd_config, client):
-    async with page(etcd_config) as (service, _):
-        await service.create_table("t")
-        operation = await service.start("t", argument={"partitions": 3})
-        following = Following(client)
-        try:
-            assert await following.look(operation)
-            await client.compact(await client.revision())
-            await mark_all(client, operation, map(str, range(3)))
-            await service.ended(operation)
-            await eventually(lambda: _over(following, operation))
-        finally:
-            await following.close()
+async def test_what_is_followed_survives_compaction_and_ends_with_the_operation(service, client):
+    operation = await service.start("t", argument={"partitions": 3})
+    following = Following(client)
+    try:
+        assert await following.look(operation)
+        await client.compact(await client.revision())
+        await mark_all(client, operation, map(str, range(3)))
+        await service.ended(operation)
+        await eventually(lambda: _over(following, operation))
+    finally:
+        await following.close()
 
 
 async def _over(following: Following, operation: OperationId) -> bool:
@@ -334,77 +323,71 @@ async def _over(following: Following, operation: OperationId) -> bool:
 # -- JSON --------------------------------------------------------------------------------------------
 
 
-async def test_json_is_that_of_the_command_line(etcd_config):
-    async with page(etcd_config) as (service, web):
-        await service.create_table("a")
-        await service.create_table("b")
-        operation = await service.start("a", argument={"partitions": 1})
-        tables = (await web.get("/api/tables?page_size=1")).json
-        assert [table["name"] for table in tables["tables"]] == ["a"]
-        rest = (await web.get(f"/api/tables?page_token={quote(tables['next_page_token'])}")).json
-        assert [table["name"] for table in rest["tables"]] == ["b"]
-        listed = (await web.get("/api/operations?table=a&states=running,committing")).json["operations"]
-        assert [one["name"] for one in listed] == [str(operation)]
-        one = (await web.get(url("/api/operation", str(operation)))).json
-        assert (one["state"], one["jobs"]["total"]) == ("running", 1)
-        assert (await web.get("/api/watermarks?table=a")).json["watermarks"] == []
+async def test_json_is_that_of_the_command_line(service, web):
+    await service.create_table("a")
+    operation = await service.start("a", argument={"partitions": 1})
+    tables = (await web.get("/api/tables?page_size=1")).json
+    assert [table["name"] for table in tables["tables"]] == ["a"]
+    rest = (await web.get(f"/api/tables?page_token={quote(tables['next_page_token'])}")).json
+    assert [table["name"] for table in rest["tables"]] == ["t"]
+    listed = (await web.get("/api/operations?table=a&states=running,committing")).json["operations"]
+    assert [one["name"] for one in listed] == [str(operation)]
+    one = (await web.get(url("/api/operation", str(operation)))).json
+    assert (one["state"], one["jobs"]["total"]) == ("running", 1)
+    assert (await web.get("/api/watermarks?table=a")).json["watermarks"] == []
 
 
-async def test_bad_requests_get_a_code(etcd_config):
+async def test_bad_requests_get_a_code(web):
     """U3."""
-    async with page(etcd_config) as (_, web):
-        for path, status, code in (
-            ("/api/table", 400, "INVALID_ARGUMENT"),
-            ("/api/table?name=nowhere", 404, "TABLE_NOT_FOUND"),
-            ("/api/table?name=_coordinators", 400, "INVALID_NAME"),
-            ("/api/operation?name=a/b", 400, "INVALID_NAME"),
-            ("/api/operation?name=a/noop/99999", 404, "OPERATION_NOT_FOUND"),
-            ("/api/operations?states=sleeping", 400, "INVALID_ARGUMENT"),
-            ("/api/tables?page_size=-1", 400, "INVALID_ARGUMENT"),
-            ("/api/tables?page_size=99999999999999999999", 400, "INVALID_ARGUMENT"),
-            ("/api/tables?page_token=%00", 400, "INVALID_ARGUMENT"),
-            ("/table?name=nowhere&page=x", 400, "INVALID_ARGUMENT"),
-            ("/table?name=" + "x" * 600, 400, "INVALID_NAME"),
-            ("/operation?name=%ff", 400, "INVALID_NAME"),
-            ("/nowhere", 404, "NOT_FOUND"),
-            ("/static/../web.py", 404, "NOT_FOUND"),
-        ):
-            answer = await web.get(path)
-            assert answer.status == status, path
-            told = answer.json["error"]["code"] if path.startswith("/api") else answer.words
-            assert code in told, path
+    for path, status, code in (
+        ("/api/table", 400, "INVALID_ARGUMENT"),
+        ("/api/table?name=nowhere", 404, "TABLE_NOT_FOUND"),
+        ("/api/table?name=_coordinators", 400, "INVALID_NAME"),
+        ("/api/operation?name=a/b", 400, "INVALID_NAME"),
+        ("/api/operation?name=a/noop/99999", 404, "OPERATION_NOT_FOUND"),
+        ("/api/operations?states=sleeping", 400, "INVALID_ARGUMENT"),
+        ("/api/tables?page_size=-1", 400, "INVALID_ARGUMENT"),
+        ("/api/tables?page_size=99999999999999999999", 400, "INVALID_ARGUMENT"),
+        ("/api/tables?page_token=%00", 400, "INVALID_ARGUMENT"),
+        ("/table?name=nowhere&page=x", 400, "INVALID_ARGUMENT"),
+        ("/table?name=" + "x" * 600, 400, "INVALID_NAME"),
+        ("/operation?name=%ff", 400, "INVALID_NAME"),
+        ("/nowhere", 404, "NOT_FOUND"),
+        ("/static/../web.py", 404, "NOT_FOUND"),
+    ):
+        answer = await web.get(path)
+        assert answer.status == status, path
+        told = answer.json["error"]["code"] if path.startswith("/api") else answer.words
+        assert code in told, path
 
 
-async def test_nothing_can_be_changed(etcd_config):
-    async with page(etcd_config) as (_, web):
-        for method in ("POST", "PUT", "DELETE", "PATCH"):
-            assert (await web.get("/", method=method)).status == 405
-        assert (await web.get("/", method="HEAD")).status == 200
+async def test_nothing_can_be_changed(web):
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert (await web.get("/", method=method)).status == 405
+    assert (await web.get("/", method="HEAD")).status == 200
 
 
 # -- the server --------------------------------------------------------------------------------------
 
 
-async def test_a_browser_is_kept_in_its_place(etcd_config):
-    async with page(etcd_config) as (_, web):
-        for path in ("/", "/api/tables", "/static/page.js", "/nowhere"):
-            headers = (await web.get(path)).headers
-            assert "default-src 'none'" in headers["content-security-policy"]
-            assert headers["x-content-type-options"] == "nosniff"
-        html = (await web.get("/")).text
-        assert "style=" not in html
-        assert set(re.findall(r'(?:src|href)="(?!/)([^"]*)"', html)) == set()
-        kinds = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg"}
-        for name, kind in kinds.items():
-            assert (await web.get(f"/static/{name}")).headers["content-type"].startswith(kind)
+async def test_a_browser_is_kept_in_its_place(web):
+    for path in ("/", "/api/tables", "/static/page.js", "/nowhere"):
+        headers = (await web.get(path)).headers
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+    html = (await web.get("/")).text
+    assert "style=" not in html
+    assert set(re.findall(r'(?:src|href)="(?!/)([^"]*)"', html)) == set()
+    kinds = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg"}
+    for name, kind in kinds.items():
+        assert (await web.get(f"/static/{name}")).headers["content-type"].startswith(kind)
 
 
-async def test_a_page_on_loopback_answers_to_loopback_names_only(etcd_config):
+async def test_a_page_on_loopback_answers_to_loopback_names_only(web):
     """A web site that points its own name at 127.0.0.1 must not read it (DNS rebinding)."""
     names = {"localhost:7071": 200, "127.0.0.1": 200, "[::1]:1": 200, "evil.example:7071": 421, "": 421}
-    async with page(etcd_config) as (_, web):
-        for host, status in names.items():
-            assert (await web.get("/api/tables", Host=host)).status == status, host
+    for host, status in names.items():
+        assert (await web.get("/api/tables", Host=host)).status == status, host
 
 
 async def test_an_etcd_that_is_away_is_named_within_the_deadline(tmp_path: Path, prefix: str):
@@ -449,12 +432,11 @@ async def test_it_is_there_before_etcd_is(tmp_path: Path, prefix: str):
         await task
 
 
-async def test_an_address_that_is_taken_is_named(etcd_config):
-    async with page(etcd_config) as (_, web):
-        second = Coordinator(config_of(etcd_config, web=web.address))
-        with pytest.raises(Unavailable, match="cannot listen on") as caught:
-            await second.run()
-        assert caught.value.code == "ADDRESS_IN_USE"
+async def test_an_address_that_is_taken_is_named(etcd_config, web):
+    second = Coordinator(config_of(etcd_config, web=web.address))
+    with pytest.raises(Unavailable, match="cannot listen on") as caught:
+        await second.run()
+    assert caught.value.code == "ADDRESS_IN_USE"
 
 
 @pytest.mark.parametrize("web", ["7071", "localhost:", ":7071", "localhost:http", "localhost:70000"])
@@ -479,37 +461,35 @@ async def test_a_stop_is_not_held_up_by_open_connections(etcd_config):
 # -- metrics -----------------------------------------------------------------------------------------
 
 
-async def test_metrics_follow_what_happens(etcd_config, client):
-    async with page(etcd_config) as (service, web):
-        await service.create_table("t")
-        done = await service.start("t", argument={"partitions": 4})
-        await mark_all(client, done, map(str, range(4)))
-        await service.ended(done)
-        going = await service.start("t", argument={"partitions": 10})
-        await mark(client, going, "0")
-        wanted = [
-            'distop_operations_started_total{type="noop"} 2.0',
-            'distop_operations_finished_total{outcome="success",type="noop"} 1.0',
-            'distop_operation_duration_seconds_count{outcome="success",type="noop"} 1.0',
-            'distop_operations_active{state="running",type="noop"} 1.0',
-            'distop_jobs_finished_total{state="success",type="noop"} 5.0',
-            'distop_jobs_unfinished{type="noop"} 9.0',
-            'distop_elections_total{outcome="won"} 1.0',
-            "distop_tables_led 1.0",
-            "distop_incarnations_total 1.0",
-            "distop_planning 0.0",
-            'distop_etcd_call_seconds_count{call="Txn"}',
-            "process_resident_memory_bytes",
-        ]
+async def test_metrics_follow_what_happens(service, web, client):
+    done = await service.start("t", argument={"partitions": 4})
+    await mark_all(client, done, map(str, range(4)))
+    await service.ended(done)
+    going = await service.start("t", argument={"partitions": 10})
+    await mark(client, going, "0")
+    wanted = [
+        'distop_operations_started_total{type="noop"} 2.0',
+        'distop_operations_finished_total{outcome="success",type="noop"} 1.0',
+        'distop_operation_duration_seconds_count{outcome="success",type="noop"} 1.0',
+        'distop_operations_active{state="running",type="noop"} 1.0',
+        'distop_jobs_finished_total{state="success",type="noop"} 5.0',
+        'distop_jobs_unfinished{type="noop"} 9.0',
+        'distop_elections_total{outcome="won"} 1.0',
+        "distop_tables_led 1.0",
+        "distop_incarnations_total 1.0",
+        "distop_planning 0.0",
+        'distop_etcd_call_seconds_count{call="Txn"}',
+        "process_resident_memory_bytes",
+    ]
 
-        async def all_there() -> bool:
-            text = (await web.get("/metrics")).text
-            return all(line in text for line in wanted)
+    async def all_there() -> bool:
+        text = (await web.get("/metrics")).text
+        return all(line in text for line in wanted)
 
-        await eventually(all_there)
-        answer = await web.get("/metrics", accept="application/openmetrics-text; version=1.0.0")
-        assert answer.headers["content-type"].startswith("application/openmetrics-text")
-        assert answer.text.rstrip().endswith("# EOF")
+    await eventually(all_there)
+    answer = await web.get("/metrics", accept="application/openmetrics-text; version=1.0.0")
+    assert answer.headers["content-type"].startswith("application/openmetrics-text")
+    assert answer.text.rstrip().endswith("# EOF")
 
 
 async def test_two_coordinators_of_one_process_count_apart(etcd_config):

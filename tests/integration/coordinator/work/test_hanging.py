@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc.aio
 import pytest
+import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
 from distop.commit.steps.contract import VARIABLE, default_registry
@@ -47,13 +48,16 @@ def stuck_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @asynccontextmanager
 async def serving_stuck(etcd: EtcdConfig, call_timeout_s: float = 600.0) -> AsyncIterator[Service]:
     async with serving(
-        etcd,
-        operations=TYPES,
-        call_timeout_s=call_timeout_s,
-        max_commit_attempts=2,
+        etcd, operations=TYPES, call_timeout_s=call_timeout_s, max_commit_attempts=2
     ) as service:
         await service.create_table("t")
         yield service
+
+
+@pytest_asyncio.fixture
+async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
+    async with serving_stuck(etcd_config) as standing:
+        yield standing
 
 
 def hanging(folder: Path) -> set[int]:
@@ -85,32 +89,26 @@ async def stuck(service: Service, folder: Path, where: str) -> OperationId:
 
 async def told(service: Service, operation: OperationId) -> str:
     """What its completion waits for."""
-
-    async def running() -> str:
-        return (await service.get(operation)).completion.running
-
-    return await eventually(running)
+    seen = await eventually(lambda: service.get(operation), holds=lambda found: found.completion.running)
+    return seen.completion.running
 
 
-async def test_plans_that_hang_keep_no_other_table_from_starting(
-    etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_plans_that_hang_keep_no_other_table_from_starting(service: Service, tmp_path: Path) -> None:
     """G5."""
     count = MANY
     log, go = tmp_path / "log", tmp_path / "go"
-    async with serving_stuck(etcd_config) as service:
-        argument = to_json({"log": str(log), "until": str(go)}, "argument")
-        calls = []
-        for table in await many_tables(service, count):
-            request = pb.StartOperationRequest(table=table, type="tally", argument_json=argument)
-            calls.append(service.operations.StartOperation(request, timeout=300))
-        await eventually(lambda: log.exists() and len(log.read_text().splitlines()) == count, FEW_S)
-        operation = await service.start("t", "seer")
-        assert operation.type == "seer"
-        assert not any(call.done() for call in calls)
-        go.touch()
-        for call in calls:
-            await call
+    argument = to_json({"log": str(log), "until": str(go)}, "argument")
+    calls = []
+    for table in await many_tables(service, count):
+        request = pb.StartOperationRequest(table=table, type="tally", argument_json=argument)
+        calls.append(service.operations.StartOperation(request, timeout=300))
+    await eventually(lambda: log.exists() and len(log.read_text().splitlines()) == count, FEW_S)
+    operation = await service.start("t", "seer")
+    assert operation.type == "seer"
+    assert not any(call.done() for call in calls)
+    go.touch()
+    for call in calls:
+        await call
 
 
 @pytest.mark.parametrize(
@@ -122,68 +120,58 @@ async def test_plans_that_hang_keep_no_other_table_from_starting(
     ],
 )
 async def test_a_start_that_hangs_ends_with_its_call(
-    etcd_config: EtcdConfig, tmp_path: Path, kind: str, where: str, how: str
+    service: Service, tmp_path: Path, kind: str, where: str, how: str
 ) -> None:
     """G5: and its neighbours go on."""
-    async with serving_stuck(etcd_config) as service:
-        argument = to_json({"where": where, "folder": str(tmp_path)}, "argument")
-        request = pb.StartOperationRequest(table="t", type=kind, argument_json=argument)
-        call = service.operations.StartOperation(request, timeout=300 if how == "cancelled" else 3)
-        (pid,) = await eventually(lambda: hanging(tmp_path))
-        assert pid != os.getpid()
-        await service.create_table("other")
-        await service.start("other", "seer")
-        if how == "cancelled":
-            assert lives(pid)
-            call.cancel()
-        with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
-            await call
-        await eventually(lambda: not lives(pid))
-        await service.start("t", "seer")
+    argument = to_json({"where": where, "folder": str(tmp_path)}, "argument")
+    request = pb.StartOperationRequest(table="t", type=kind, argument_json=argument)
+    call = service.operations.StartOperation(request, timeout=300 if how == "cancelled" else 3)
+    (pid,) = await eventually(lambda: hanging(tmp_path))
+    assert pid != os.getpid()
+    await service.create_table("other")
+    await service.start("other", "seer")
+    if how == "cancelled":
+        assert lives(pid)
+        call.cancel()
+    with pytest.raises((asyncio.CancelledError, grpc.aio.AioRpcError)):
+        await call
+    await eventually(lambda: not lives(pid))
+    await service.start("t", "seer")
 
 
 @pytest.mark.parametrize("who", ["a caller", "a batch"])
 async def test_a_plan_that_hangs_is_named_and_ended(
-    etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
 ) -> None:
     """G5, U1: by why and the doctor; that of a batch ends when its table is paused."""
     monkeypatch.setattr(work, "LONG_S", 0.2)
     argument = to_json({"where": "plan", "folder": str(tmp_path)}, "argument")
-    async with serving_stuck(etcd_config) as service:
-        if who == "a caller":
-            start = pb.StartOperationRequest(table="t", type="stuck", argument_json=argument)
-            call = service.operations.StartOperation(start, timeout=300)
-        else:
-            batch = pb.EnqueueBatchRequest(table="t", batch="1", type="stuck", argument_json=argument)
-            await distop_pb2_grpc.BacklogServiceStub(service.channel).EnqueueBatch(batch, timeout=10)
-        (pid,) = await eventually(lambda: hanging(tmp_path))
+    if who == "a caller":
+        start = pb.StartOperationRequest(table="t", type="stuck", argument_json=argument)
+        call = service.operations.StartOperation(start, timeout=300)
+    else:
+        batch = pb.EnqueueBatchRequest(table="t", batch="1", type="stuck", argument_json=argument)
+        await distop_pb2_grpc.BacklogServiceStub(service.channel).EnqueueBatch(batch, timeout=10)
+    (pid,) = await eventually(lambda: hanging(tmp_path))
 
-        async def why() -> str:
-            table = pb.GetTableRequest(name="t")
-            return str((await service.tables.ExplainTable(table, timeout=10)).sentence)
+    async def why() -> str:
+        table = pb.GetTableRequest(name="t")
+        return str((await service.tables.ExplainTable(table, timeout=10)).sentence)
 
-        async def named() -> bool:
-            return ("planning stuck" in await why()) and "and may hang" in await why()
-
-        await eventually(named, FEW_S)
-        at_once = pb.DiagnoseRequest(table="t", patience=Duration())
-        found = [
-            one
-            async for response in service.cluster.Diagnose(at_once, timeout=30)
-            for one in response.findings
-        ]
-        assert [one.code for one in found if one.code == "CALL_TAKES_LONG"] == ["CALL_TAKES_LONG"]
-        if who == "a caller":
-            call.cancel()
-        else:
-            assert "for batch '1'" in await why()
-            await service.tables.PauseTable(pb.PauseTableRequest(name="t"), timeout=10)
-        await eventually(lambda: not lives(pid))
-
-        async def forgotten() -> bool:
-            return "planning stuck" not in await why()
-
-        await eventually(forgotten, FEW_S)
+    await eventually(why, FEW_S, holds=lambda sentence: "planning stuck" in sentence)
+    await eventually(why, FEW_S, holds=lambda sentence: "and may hang" in sentence)
+    at_once = pb.DiagnoseRequest(table="t", patience=Duration())
+    found = [
+        one async for response in service.cluster.Diagnose(at_once, timeout=30) for one in response.findings
+    ]
+    assert [one.code for one in found if one.code == "CALL_TAKES_LONG"] == ["CALL_TAKES_LONG"]
+    if who == "a caller":
+        call.cancel()
+    else:
+        assert "for batch '1'" in await why()
+        await service.tables.PauseTable(pb.PauseTableRequest(name="t"), timeout=10)
+    await eventually(lambda: not lives(pid))
+    await eventually(why, FEW_S, holds=lambda sentence: "planning stuck" not in sentence)
 
 
 async def test_a_type_that_cannot_be_loaded_hangs_nobody(
@@ -211,41 +199,39 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
         registry._installed.cache_clear()
 
 
-async def test_a_preview_that_hangs_ends_with_its_call(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+async def test_a_preview_that_hangs_ends_with_its_call(service: Service, tmp_path: Path) -> None:
     """G5."""
-    async with serving_stuck(etcd_config) as service:
-        argument = to_json({"where": "plan", "folder": str(tmp_path)}, "argument")
-        request = pb.StartOperationRequest(table="t", type="stuck", argument_json=argument)
-        call = service.operations.PreviewOperation(request, timeout=300)
-        (pid,) = await eventually(lambda: hanging(tmp_path))
-        call.cancel()
-        await eventually(lambda: not lives(pid))
+    argument = to_json({"where": "plan", "folder": str(tmp_path)}, "argument")
+    request = pb.StartOperationRequest(table="t", type="stuck", argument_json=argument)
+    call = service.operations.PreviewOperation(request, timeout=300)
+    (pid,) = await eventually(lambda: hanging(tmp_path))
+    call.cancel()
+    await eventually(lambda: not lives(pid))
 
 
 async def test_batches_whose_type_hangs_when_they_are_combined_are_applied_one_by_one(
-    etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G5, B14."""
     monkeypatch.setattr(work, "ASKED_S", 1.0)
     argument = to_json({"where": "combine", "folder": str(tmp_path)}, "argument")
-    async with serving_stuck(etcd_config) as service:
-        backlog = distop_pb2_grpc.BacklogServiceStub(service.channel)
-        await backlog.SetOrdering(pb.SetOrderingRequest(table="t", gate="closed", together=2), timeout=10)
-        for batch in ("1", "2"):
-            request = pb.EnqueueBatchRequest(table="t", batch=batch, type="stuck", argument_json=argument)
-            await backlog.EnqueueBatch(request, timeout=10)
-        await backlog.SetOrdering(pb.SetOrderingRequest(table="t", gate="open"), timeout=10)
-        (pid,) = await eventually(lambda: hanging(tmp_path))
-        await service.create_table("other")
-        await service.ended(await service.start("other", "noop", {"partitions": 0}))
-        await eventually(lambda: not lives(pid))
+    backlog = distop_pb2_grpc.BacklogServiceStub(service.channel)
+    await backlog.SetOrdering(pb.SetOrderingRequest(table="t", gate="closed", together=2), timeout=10)
+    for batch in ("1", "2"):
+        request = pb.EnqueueBatchRequest(table="t", batch=batch, type="stuck", argument_json=argument)
+        await backlog.EnqueueBatch(request, timeout=10)
+    await backlog.SetOrdering(pb.SetOrderingRequest(table="t", gate="open"), timeout=10)
+    (pid,) = await eventually(lambda: hanging(tmp_path))
+    await service.create_table("other")
+    await service.ended(await service.start("other", "noop", {"partitions": 0}))
+    await eventually(lambda: not lives(pid))
 
-        async def applied() -> bool:
-            table = await service.tables.GetTable(pb.GetTableRequest(name="t"), timeout=10)
-            return bool(table.ordering.last == "2")
+    async def applied() -> bool:
+        table = await service.tables.GetTable(pb.GetTableRequest(name="t"), timeout=10)
+        return bool(table.ordering.last == "2")
 
-        await eventually(applied, FEW_S)
-        assert hanging(tmp_path) == {pid}
+    await eventually(applied, FEW_S)
+    assert hanging(tmp_path) == {pid}
 
 
 @pytest.mark.parametrize(("where", "count"), [("commit_steps", 4), ("hook", MANY), ("step", 4)])
@@ -266,21 +252,20 @@ async def test_completions_that_hang_keep_no_other_table_from_publishing(
 
 
 async def test_what_does_not_get_its_turn_has_not_failed(
-    etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """G5: others of its table take long, and are not parked for it either."""
-    async with serving_stuck(etcd_config) as service:
-        hang = {"where": "hook", "folder": str(tmp_path)}
-        longs = [await service.start("t", "stuck_object", hang, object=f"o{n}") for n in range(4)]
-        await eventually(lambda: len(hanging(tmp_path)) == 4, FEW_S)
-        with monkeypatch.context() as impatient:
-            impatient.setattr(work, "ASKED_S", 0.2)
-            late = await service.start("t", "stuck_object", {"where": ""}, object="late")
-            await eventually(lambda: caplog.text.count("operation_action_failed") > 3, FEW_S)
-        assert not (await service.get(late)).completion.attempts
-        for operation in longs:
-            await service.cancel(operation)
-        assert (await service.ended(late, FEW_S)).state == pb.SUCCEEDED
+    hang = {"where": "hook", "folder": str(tmp_path)}
+    longs = [await service.start("t", "stuck_object", hang, object=f"o{n}") for n in range(4)]
+    await eventually(lambda: len(hanging(tmp_path)) == 4, FEW_S)
+    with monkeypatch.context() as impatient:
+        impatient.setattr(work, "ASKED_S", 0.2)
+        late = await service.start("t", "stuck_object", {"where": ""}, object="late")
+        await eventually(lambda: caplog.text.count("operation_action_failed") > 3, FEW_S)
+    assert not (await service.get(late)).completion.attempts
+    for operation in longs:
+        await service.cancel(operation)
+    assert (await service.ended(late, FEW_S)).state == pb.SUCCEEDED
 
 
 @pytest.mark.parametrize("where", ["hook", "step"])
@@ -290,12 +275,7 @@ async def test_what_takes_too_long_is_ended_counted_and_parked(
     """G5: with a code of its own."""
     async with serving_stuck(etcd_config, call_timeout_s=0.5) as service:
         operation = await service.start("t", "stuck", {"where": where, "folder": str(tmp_path)})
-
-        async def parked() -> pb.Completion | None:
-            completion = (await service.get(operation)).completion
-            return completion if completion.parked else None
-
-        completion = await eventually(parked, FEW_S)
+        completion = (await service.parked(operation, FEW_S)).completion
         assert (completion.attempts, completion.error.code) == (2, "CALL_TIMEOUT")
         await eventually(lambda: not any(map(lives, hanging(tmp_path))))
 
@@ -311,40 +291,37 @@ async def test_an_abort_that_hangs_is_given_up(etcd_config: EtcdConfig, tmp_path
         assert "CALL_TIMEOUT" in from_json(ended.facts_json, "facts")["abortError"]
 
 
-async def test_a_cancellation_ends_a_hook_that_hangs(etcd_config: EtcdConfig, tmp_path: Path) -> None:
+async def test_a_cancellation_ends_a_hook_that_hangs(service: Service, tmp_path: Path) -> None:
     """G5, O6."""
-    async with serving_stuck(etcd_config) as service:
-        operation = await stuck(service, tmp_path, "hook")
-        await service.cancel(operation)
-        assert (await service.ended(operation)).state == pb.CANCELLED
-        await eventually(lambda: not any(map(lives, hanging(tmp_path))))
+    operation = await stuck(service, tmp_path, "hook")
+    await service.cancel(operation)
+    assert (await service.ended(operation)).state == pb.CANCELLED
+    await eventually(lambda: not any(map(lives, hanging(tmp_path))))
 
 
 @pytest.mark.parametrize("where", ["commit_steps", "hook", "step"])
-async def test_resolve_abort_ends_what_hangs(etcd_config: EtcdConfig, tmp_path: Path, where: str) -> None:
+async def test_resolve_abort_ends_what_hangs(service: Service, tmp_path: Path, where: str) -> None:
     """G5: once it is reported; other decisions are refused, since the operation is not parked."""
-    async with serving_stuck(etcd_config) as service:
-        operation = await stuck(service, tmp_path, where)
-        named = {"hook": "complete_operation", "step": "executing the commit steps"}
-        assert await told(service, operation) == named.get(where, where)
-        with pytest.raises(DistopError) as refused:
-            await service.resolve(operation, "retry")
-        assert refused.value.code == "NOT_PARKED"
-        await service.resolve(operation, "abort", requested_by="ada")
-        ended = await service.ended(operation)
-        assert (ended.state, ended.error.code) == (pb.FAILED, "COMPLETION_FAILED")
-        assert "by ada" in ended.error.message
-        await eventually(lambda: not any(map(lives, hanging(tmp_path))))
+    operation = await stuck(service, tmp_path, where)
+    named = {"hook": "complete_operation", "step": "executing the commit steps"}
+    assert await told(service, operation) == named.get(where, where)
+    with pytest.raises(DistopError) as refused:
+        await service.resolve(operation, "retry")
+    assert refused.value.code == "NOT_PARKED"
+    await service.resolve(operation, "abort", requested_by="ada")
+    ended = await service.ended(operation)
+    assert (ended.state, ended.error.code) == (pb.FAILED, "COMPLETION_FAILED")
+    assert "by ada" in ended.error.message
+    await eventually(lambda: not any(map(lives, hanging(tmp_path))))
 
 
 @pytest.mark.parametrize("where", ["dies", "exits", "odd"])
-async def test_code_that_ends_its_process_has_failed(etcd_config: EtcdConfig, where: str) -> None:
+async def test_code_that_ends_its_process_has_failed(service: Service, where: str) -> None:
     """O17: and ends nothing else."""
-    async with serving_stuck(etcd_config) as service:
-        operation = await service.start("t", "stuck", {"where": where})
+    operation = await service.start("t", "stuck", {"where": where})
 
-        async def parked() -> pb.Completion | None:
-            completion = (await service.get(operation)).completion
-            return completion if completion.parked else None
+    async def parked() -> pb.Completion | None:
+        completion = (await service.get(operation)).completion
+        return completion if completion.parked else None
 
-        assert (await eventually(parked, FEW_S)).error.code == "CRASHED"
+    assert (await eventually(parked, FEW_S)).error.code == "CRASHED"

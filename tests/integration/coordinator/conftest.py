@@ -1,0 +1,31 @@
+"""Clients that many tests of coordinators have."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from distop.client import AsyncClient
+from distop.metastore.etcd.config import EtcdConfig
+from support.etcd.counting import Counting
+from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
+
+
+@pytest_asyncio.fixture
+async def sdk(etcd_config: EtcdConfig) -> AsyncIterator[AsyncClient]:
+    """A client of a coordinator in this process, and a table ``t``."""
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=60) as client,
+    ):
+        await client.create_table("t", nowhere())
+        yield client
+
+
+@pytest_asyncio.fixture
+async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
+    client = Counting(etcd_config)
+    yield client
+    await client.close()
