@@ -6,9 +6,11 @@ import pickle
 import threading
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from distop import errors
 from distop.commit.steps.contract import FinishContext, StepContext
 from distop.commit.steps.execution import Executed, StepFailed, execute, undo
 from distop.commit.steps.sequence import plan_sequence, sort_steps
@@ -17,7 +19,6 @@ from distop.errors import (
     InvalidArgument,
     LeadershipLost,
     PreconditionFailed,
-    StepConflict,
     UnknownCommitStep,
 )
 from distop.metastore.etcd.txn import KeyValue
@@ -90,9 +91,8 @@ def test_a_step_that_was_executed_and_is_not_done_has_failed() -> None:
 def test_a_failure_names_its_step_and_stops_the_rest() -> None:
     """C10"""
     world.fails[4] = OSError("no space left")
-    with pytest.raises(
-        StepFailed, match=r'commit step 4 \(note \{"n":4\}\) failed: CRASHED: OSError: no space left'
-    ) as caught:
+    says = r'commit step 4 \(note \{"n":4\}\) failed: CRASHED: OSError: no space left'
+    with pytest.raises(StepFailed, match=says) as caught:
         run(*(step(n) for n in range(10)), step(99, stage=1), workers=1)
     failed = caught.value
     assert (failed.index, failed.record, failed.permanent) == (4, step(4), False)
@@ -105,12 +105,8 @@ def test_a_failure_names_its_step_and_stops_the_rest() -> None:
 def test_a_permanent_failure_comes_before_one_that_may_pass() -> None:
     """C6, C10"""
     both = threading.Barrier(2, timeout=30)
-
-    def meet(n: int) -> None:
-        both.wait()
-
-    world.before = meet
-    world.fails = {0: OSError("flaky"), 1: StepConflict("foreign")}
+    world.before = Mock(side_effect=lambda n: both.wait())
+    world.fails = {0: OSError("flaky"), 1: errors.StepConflict("foreign")}
     with pytest.raises(StepFailed, match="STEP_CONFLICT: foreign") as caught:
         run(step(0), step(1), workers=2)
     assert caught.value.permanent
@@ -121,14 +117,7 @@ def test_nothing_is_begun_once_leadership_is_in_doubt() -> None:
     """O24: the check comes before each step and before each act; what it raises is not blamed on a step."""
     for allowed in range(6):
         world.done.clear()
-        left = allowed
-
-        def check() -> None:
-            nonlocal left
-            if not left:
-                raise LeadershipLost
-            left -= 1
-
+        check = Mock(side_effect=[*[None] * allowed, LeadershipLost])
         with pytest.raises(LeadershipLost):
             run(*(step(n) for n in range(5)), check=check, workers=1)
         assert len(world.done) == allowed // 2
@@ -162,11 +151,7 @@ def test_taking_back_goes_the_other_way() -> None:
     assert (came.undone, came.left) == (3, [2, 3])
     assert world.named("undo") == [3, 4, 1, 0]
     with pytest.raises(LeadershipLost):
-        undo(sequence(*steps), CONTEXT, check=_lost, registry=REGISTRY)
-
-
-def _lost() -> None:
-    raise LeadershipLost
+        undo(sequence(*steps), CONTEXT, check=Mock(side_effect=LeadershipLost), registry=REGISTRY)
 
 
 def test_steps_of_another_operation_are_not_executed() -> None:
@@ -181,27 +166,22 @@ def test_steps_of_another_operation_are_not_executed() -> None:
 # -- from what an operation asks for to its sequence -------------------------------------------------
 
 
-def context() -> FinishContext:
-    keys = Keyspace().table("t")
-    return FinishContext(
-        table=CONTEXT.table,
-        keys=keys,
-        head=KeyValue.missing(keys.head),
-        watermarks=KeyValue.missing(keys.watermarks),
-        view=OperationView(arg=ARG, jobs={}, token=CONTEXT.token),
-    )
+KEYS = Keyspace().table("t")
+FINISH = FinishContext(
+    table=CONTEXT.table,
+    keys=KEYS,
+    head=KeyValue.missing(KEYS.head),
+    watermarks=KeyValue.missing(KEYS.watermarks),
+    view=OperationView(arg=ARG, jobs={}, token=CONTEXT.token),
+)
 
 
 def test_plans_are_worked_out_and_kinds_are_told_apart() -> None:
     """C16: the stages of a plan begin at its own."""
-    records = [
-        step(7, stage=3),
-        StepRecord(step="pointer"),
-        StepRecord(step="many", argument={"of": "note"}, stage=1),
-    ]
-    kinds = sort_steps(records, REGISTRY)
-    assert kinds.transactional == (records[1],)
-    planned = plan_sequence(kinds.external, context(), REGISTRY)
+    pointer, many = StepRecord(step="pointer"), StepRecord(step="many", argument={"of": "note"}, stage=1)
+    kinds = sort_steps([step(7, stage=3), pointer, many], REGISTRY)
+    assert kinds.transactional == (pointer,)
+    planned = plan_sequence(kinds.external, FINISH, REGISTRY)
     assert [(s.argument["n"], s.stage) for s in planned.steps] == [(0, 1), (2, 1), (1, 2), (3, 2), (7, 3)]
     assert (planned.operation, planned.uuid) == (str(ARG.id), ARG.uuid)
 
@@ -209,9 +189,9 @@ def test_plans_are_worked_out_and_kinds_are_told_apart() -> None:
 def test_plans_that_come_to_something_else_are_refused() -> None:
     """U3, C11"""
     with pytest.raises(InvalidArgument, match=r"not external: \['pointer'\]"):
-        plan_sequence([StepRecord(step="many", argument={"of": "pointer"})], context(), REGISTRY)
+        plan_sequence([StepRecord(step="many", argument={"of": "pointer"})], FINISH, REGISTRY)
     with pytest.raises(UnknownCommitStep, match="'teleport'"):
-        plan_sequence([StepRecord(step="many", argument={"of": "teleport"})], context(), REGISTRY)
+        plan_sequence([StepRecord(step="many", argument={"of": "teleport"})], FINISH, REGISTRY)
     with pytest.raises(UnknownCommitStep, match="'teleport'"):
         sort_steps([StepRecord(step="teleport")], REGISTRY)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -73,11 +74,7 @@ def test_a_hook_says_whether_it_makes_sense_to_call_it_again(tmp_path: Path) -> 
 
 def test_a_hook_is_not_called_by_who_may_not_act(tmp_path: Path) -> None:
     """O24: and can ask itself."""
-
-    def forbidden() -> None:
-        raise LeadershipLost
-
-    context = replace(World(str(tmp_path)).context, check=forbidden)
+    context = replace(World(str(tmp_path)).context, check=Mock(side_effect=LeadershipLost))
     with pytest.raises(LeadershipLost):
         Hook(CALL.record().argument).execute(context)
     assert hooks.calls == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from distop.metastore.records.operation import JobRecord, OperationArg, Watermar
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import decode_watermarks
-from distop.operations.api import PlanRequest
 from support.sources.ingesting import Ingesting
 from support.tables.publishing import Staged, Table, new_table, rows
 
@@ -57,9 +57,7 @@ def test_watermarks_of_failed_jobs_stay_and_their_rows_are_withheld(tmp_path: Pa
     assert table.ids() == [3, 4, 5]
     assert decode_watermarks(table.watermarks.value) == {"s": {"b": "1", "c": "1"}}
     assert facts["withheldPartitions"] == 2
-    summary = table.iceberg().metadata.snapshots[-1].summary
-    assert summary is not None
-    assert summary["distop.watermarks"] == '{"s":{"b":"1","c":"1"}}'
+    assert table.summary()["distop.watermarks"] == '{"s":{"b":"1","c":"1"}}'
     sweep(operation.arg, operation.history(facts), operation.jobs)
     assert table.ids() == [3, 4, 5]
     assert len(operation.files()["data"]) == 3
@@ -98,16 +96,8 @@ def test_a_move_with_its_jobs_survives_etcd() -> None:
 
 
 def plan(ingesting: Ingesting, allowed: int, **argument: Any) -> OperationArg:
-    asked = ingesting.request(**argument)
     options = OperationOptions(max_failed_partitions=allowed)
-    request = PlanRequest(
-        table=asked.table,
-        head=asked.head,
-        watermarks=asked.watermarks,
-        argument=asked.argument,
-        options=options,
-    )
-    made = ingesting.operation.plan(request)
+    made = ingesting.operation.plan(replace(ingesting.request(**argument), options=options))
     arg = ingesting.start(**argument)
     arg.argument, arg.partition_count, arg.watermarks = made.argument, made.partition_count, made.watermarks
     return arg

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,13 +14,7 @@ from pyiceberg.manifest import ManifestFile
 from pyiceberg.types import StringType
 
 from distop.commit.layout.model import Layout, file_io
-from distop.commit.writing.manifests import (
-    OpenManifest,
-    TaskManifest,
-    adopt,
-    join,
-    open_manifest,
-)
+from distop.commit.writing.manifests import OpenManifest, TaskManifest, adopt, join, open_manifest
 from distop.commit.writing.summaries import summaries_from_json
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import CorruptRecord
@@ -47,20 +42,14 @@ def written(folder: Path, name: str, kinds: list[str | None]) -> TaskManifest:
 
 
 def joined(io: FileIO, folder: Path, opened: list[OpenManifest]) -> list[ManifestFile]:
-    def places() -> Iterator[str]:
-        for number in range(100):
-            yield f"{folder}/metadata/joined-{number}.avro"
-
-    return join(io, opened, LAYOUT, 7, places().__next__)
+    numbers = itertools.count()
+    return join(io, opened, LAYOUT, 7, lambda: f"{folder}/metadata/joined-{next(numbers)}.avro")
 
 
 def test_a_joined_manifest_lists_what_its_parts_list(tmp_path: Path, io: FileIO) -> None:
     """P1, P4: same files, same statistics, the range of all partitions."""
-    parts = [
-        written(tmp_path, "a", ["m", "c"]),
-        written(tmp_path, "b", [None]),
-        written(tmp_path, "c", ["z"]),
-    ]
+    kinds: dict[str, list[str | None]] = {"a": ["m", "c"], "b": [None], "c": ["z"]}
+    parts = [written(tmp_path, name, held) for name, held in kinds.items()]
     (whole,) = joined(io, tmp_path, [open_manifest(io, part) for part in parts])
     entries = whole.fetch_manifest_entry(io)
     alone = [entry for part in parts for entry in adopt(io, part, 0, 7).fetch_manifest_entry(io)]
@@ -77,19 +66,14 @@ def test_a_joined_manifest_lists_what_its_parts_list(tmp_path: Path, io: FileIO)
 def test_summaries_without_room_in_a_result_are_read_from_the_manifest(tmp_path: Path, io: FileIO) -> None:
     """P4"""
     told = written(tmp_path, "a", ["m", "c"])
-    untold = TaskManifest(path=told.path, length=told.length, files=told.files, rows=told.rows)
+    untold = replace(told, summaries=None)
     assert adopt(io, untold, 0, 7).partitions == adopt(io, told, 0, 7).partitions
 
 
 def test_manifests_of_other_versions_are_not_mixed(tmp_path: Path, io: FileIO) -> None:
     """C11: another header makes another joined manifest."""
     one, other = (open_manifest(io, written(tmp_path, name, ["m"])) for name in "ab")
-    later = OpenManifest(
-        manifest=other.manifest,
-        meta={**other.meta, "added-by": "a later version"},
-        summaries=other.summaries,
-        blocks=other.blocks,
-    )
+    later = replace(other, meta={**other.meta, "added-by": "a later version"})
     assert [m.added_files_count for m in joined(io, tmp_path, [one, later])] == [1, 1]
 
 
@@ -114,6 +98,6 @@ def test_a_damaged_manifest_is_never_published(tmp_path: Path, io: FileIO, damag
         case "missing":
             path.unlink()
         case "another":
-            manifest = TaskManifest(path=manifest.path, length=manifest.length, files=3, rows=3)
+            manifest = replace(manifest, files=3, rows=3)
     with pytest.raises(CorruptRecord, match=r"a\.avro"):
         open_manifest(io, manifest)
