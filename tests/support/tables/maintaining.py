@@ -53,13 +53,9 @@ class Run:
     ) -> Run:
         """Plan it; ``jobs``: and do its jobs."""
         head = decode(table.head.value, Head) if table.head.exists else None
+        options = {"storage": table.storage}
         request = PlanRequest(
-            table=TableRecord(
-                name=table.name,
-                location=table.location,
-                options={"storage": table.storage},
-                uuid=TABLE_UUID,
-            ),
+            table=TableRecord(name=table.name, location=table.location, options=options, uuid=TABLE_UUID),
             head=head,
             watermarks=decode_watermarks(table.watermarks.value),
             argument=argument,

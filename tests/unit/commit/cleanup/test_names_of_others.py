@@ -13,7 +13,7 @@ from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import Head
 from support.tables.indexing import Indexing
-from support.tables.publishing import Table, new_table, rows
+from support.tables.publishing import Table, local, new_table, rows
 
 
 @pytest.fixture
@@ -45,41 +45,31 @@ def mine(folder: Path, **properties: str) -> Table:
 )
 def test_only_files_below_a_location_are_removed_with_it(location: str, name: str) -> None:
     own = f"{location}/data/f"
-    assert Files(data={own, name}, lists={name}, manifests={name}, others={name}).below(location) == Files(
-        data={own}
-    )
+    files = Files(data={own, name}, lists={name}, manifests={name}, others={name})
+    assert files.below(location) == Files(data={own})
 
 
 def test_other_spellings_of_the_own_folder_are_below_it() -> None:
-    names = {"s3a://bucket/w/mine/data/f", "s3n://bucket/w/mine/data/g"}
-    assert Files(data=names).below("s3://bucket/w/mine/").data == names
-    assert Files(data={"/w/mine/f", "file:/w/mine/g"}).below("file:///w/mine").data == {
-        "/w/mine/f",
-        "file:/w/mine/g",
-    }
+    for location, names in {
+        "s3://bucket/w/mine/": {"s3a://bucket/w/mine/data/f", "s3n://bucket/w/mine/data/g"},
+        "file:///w/mine": {"/w/mine/f", "file:/w/mine/g"},
+    }.items():
+        assert Files(data=names).below(location).data == names
 
 
 def test_metadata_files_that_the_log_forgets_are_removed_from_the_own_folder_only(
     tmp_path: Path, victim: Table
 ) -> None:
-    bounded = {
-        "write.metadata.previous-versions-max": "1",
-        "write.metadata.delete-after-commit.enabled": "true",
-    }
-    table = mine(tmp_path, **bounded)
-    head = Path(table.record().metadata_location.removeprefix("file://"))
+    bounded = {"previous-versions-max": "1", "delete-after-commit.enabled": "true"}
+    table = mine(tmp_path, **{f"write.metadata.{name}": value for name, value in bounded.items()})
+    head = local(table.record().metadata_location)
     told = json.loads(head.read_text())
     own = head.with_name("00000-old.metadata.json")
     own.touch()
-    forged = [
-        *victim.data_files(),
-        f"{table.location}/../victim/data",
-        victim.record().metadata_location,
-        f"file://{own}",
-    ]
-    told["metadata-log"] = [
-        {"metadata-file": name, "timestamp-ms": told["last-updated-ms"] - 1} for name in forged
-    ]
+    forged = [*victim.data_files(), f"{table.location}/../victim/data", victim.record().metadata_location]
+    forged.append(f"file://{own}")
+    at_ms = told["last-updated-ms"] - 1
+    told["metadata-log"] = [{"metadata-file": name, "timestamp-ms": at_ms} for name in forged]
     head.write_text(json.dumps(told))
     table.head = KeyValue(table.head.key, encode(Head(metadata_location=f"file://{head}")), 99, 1)
     operation = table.staged([rows(5, 1)])

@@ -60,17 +60,11 @@ def test_a_file_system_that_is_not_installed_is_named() -> None:
 
 def test_keys_are_not_shown() -> None:
     """U5"""
-    client = {"aws_secret_access_key": "s", "region_name": "eu-1"}
-    options = {
-        "storage": {"key": "k", "anon": False, "client_kwargs": client},
-        "partitionBy": ["day"],
-        "sources": [{"storage": {"secret": "s"}}],
-        "keys": ["id"],
-    }
-    hidden = {"aws_secret_access_key": "***", "region_name": "eu-1"}
-    assert without_secrets(options) == {
-        "storage": {"key": "***", "anon": False, "client_kwargs": hidden},
-        "partitionBy": ["day"],
-        "sources": [{"storage": {"secret": "***"}}],
-        "keys": ["id"],
-    }
+
+    def options(secret: str) -> dict[str, object]:
+        client = {"aws_secret_access_key": secret, "region_name": "eu-1"}
+        storage = {"key": secret, "anon": False, "client_kwargs": client}
+        sources = [{"storage": {"secret": secret}}]
+        return {"storage": storage, "partitionBy": ["day"], "sources": sources, "keys": ["id"]}
+
+    assert without_secrets(options("s")) == options("***")

@@ -34,6 +34,10 @@ def changed(*changes: dict[str, Any]) -> list[str]:
     ]
 
 
+def added(column: str, kind: str) -> dict[str, Any]:
+    return {"change": "add", "column": column, "type": kind}
+
+
 def test_each_change_does_what_it_says() -> None:
     assert changed(
         {"change": "rename", "column": "note", "to": "remark"},
@@ -51,11 +55,11 @@ def test_each_change_does_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"change": "add", "column": "ID", "type": "long"}, "there is a column 'id' already"),
-        ({"change": "add", "column": "x", "type": "long not null"}, "cannot be required"),
-        ({"change": "add", "column": "x", "type": "lnog"}, "unknown type"),
-        ({"change": "add", "column": " ", "type": "long"}, "no name"),
-        ({"change": "add", "column": "a\x1b", "type": "long"}, r"U\+001B"),
+        (added("ID", "long"), "there is a column 'id' already"),
+        (added("x", "long not null"), "cannot be required"),
+        (added("x", "lnog"), "unknown type"),
+        (added(" ", "long"), "no name"),
+        (added("a\x1b", "long"), r"U\+001B"),
         ({"change": "add", "column": "x"}, "missing required field `type`"),
         ({"change": "add", "column": "x", "type": "long", "first": True}, "unknown field `first`"),
         ({"change": "rename", "column": "x", "to": "y"}, "no column 'x'"),
@@ -76,7 +80,7 @@ def test_what_cannot_be_is_refused_by_its_number(change: dict[str, Any], says: s
 
 def test_a_table_may_have_no_ids_left_for_columns() -> None:
     """U3: another program has given the last one."""
-    add = parse_changes([{"change": "add", "column": "x", "type": "long"}])
+    add = parse_changes([added("x", "long")])
     assert changed_columns(SCHEMA, add, MAX_ID - 1).highest_field_id == MAX_ID
     with pytest.raises(InvalidArgument, match="no more of them"):
         changed_columns(SCHEMA, add, MAX_ID)
@@ -95,16 +99,10 @@ def test_the_last_column_stays() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        [{"change": "add", "column": "t_day", "type": "int"}],
+        [added("t_day", "int")],
         [{"change": "rename", "column": "id", "to": "t_day"}],
-        [
-            {"change": "rename", "column": "kind", "to": "old"},
-            {"change": "add", "column": "kind", "type": "string"},
-        ],
-        [
-            {"change": "partition_by", "terms": ["kind"]},
-            {"change": "add", "column": "t_day", "type": "int"},
-        ],
+        [{"change": "rename", "column": "kind", "to": "old"}, added("kind", "string")],
+        [{"change": "partition_by", "terms": ["kind"]}, added("t_day", "int")],
     ],
 )
 def test_no_column_gets_the_name_of_a_partition_field(tmp_path: Path, changes: list[dict[str, Any]]) -> None:
@@ -118,12 +116,8 @@ def test_no_column_gets_the_name_of_a_partition_field(tmp_path: Path, changes: l
     new = NestedField(9, "t_day", LongType())
     with pytest.raises(InvalidArgument, match="'t_day' would have the name of a partition field"):
         evolved(table.layout, [new])
-    head = table.record()
-    for free in (
-        {"change": "partition_by", "terms": ["day(t)"]},
-        {"change": "drop", "column": "kind"},
-        {"change": "add", "column": "kind", "type": "int"},
-    ):
+    head, unpartitioned = table.record(), {"change": "partition_by", "terms": ["day(t)"]}
+    for free in (unpartitioned, {"change": "drop", "column": "kind"}, added("kind", "int")):
         made = altered(record, head, parse_changes([free]))
         assert made.head is not None
         head = made.head
@@ -133,10 +127,7 @@ def test_columns_that_a_delta_table_got_in_an_earlier_attempt_are_no_error(tmp_p
     """U3: however their types are spelled; what is wrong is named by its position in the call."""
     write_deltalake(tmp_path, pa.table({"id": [1]}))
     record = TableRecord(name="t", location=f"file://{tmp_path}", format="delta")
-    again = [
-        {"change": "add", "column": "fare", "type": "decimal(9, 2)"},
-        {"change": "add", "column": "n", "type": "Long"},
-    ]
+    again = [added("fare", "decimal(9, 2)"), added("n", "Long")]
     properties = {"change": "properties", "set": {"owner": "ada"}}
     for _ in range(2):
         made = altered(record, None, parse_changes([*again, properties]))
@@ -146,5 +137,5 @@ def test_columns_that_a_delta_table_got_in_an_earlier_attempt_are_no_error(tmp_p
     assert DeltaTable(tmp_path).version() == 1
     for wrong in ("int", "long not null", "lnog"):
         with pytest.raises(InvalidArgument) as caught:
-            altered(record, None, parse_changes([*again, {"change": "add", "column": "n", "type": wrong}]))
+            altered(record, None, parse_changes([*again, added("n", wrong)]))
         assert caught.value.details["field"] == "changes[2]"

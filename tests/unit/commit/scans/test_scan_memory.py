@@ -8,16 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pyiceberg import manifest as iceberg
 from pyiceberg.io import load_file_io
-from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestEntry,
-    ManifestEntryStatus,
-    write_manifest,
-    write_manifest_list,
-)
+from pyiceberg.manifest import DataFile, ManifestEntry
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
@@ -40,9 +33,9 @@ def entry(number: int) -> ManifestEntry:
     counts = dict.fromkeys(range(1, COLUMNS + 1), 100)
     bounds = dict.fromkeys(range(1, COLUMNS + 1), struct.pack("<q", number))
     file = DataFile.from_args(
-        content=DataFileContent.DATA,
+        content=iceberg.DataFileContent.DATA,
         file_path=f"file:///data/{number}.parquet",
-        file_format=FileFormat.PARQUET,
+        file_format=iceberg.FileFormat.PARQUET,
         partition=Record(),
         record_count=100,
         file_size_in_bytes=1000,
@@ -51,30 +44,23 @@ def entry(number: int) -> ManifestEntry:
         lower_bounds=bounds,
         upper_bounds=bounds,
     )
-    return ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=1, data_file=file)
+    return ManifestEntry.from_args(status=iceberg.ManifestEntryStatus.ADDED, snapshot_id=1, data_file=file)
 
 
 def table_of_one_manifest(folder: Path) -> TableMetadata:
     """A table all of whose files are in one manifest, as one large append leaves it."""
     spec = UNPARTITIONED_PARTITION_SPEC
     place, listed = f"{folder}/manifest.avro", f"{folder}/list.avro"
-    with write_manifest(2, spec, SCHEMA, IO.new_output(place), 1, "deflate") as writer:
+    with iceberg.write_manifest(2, spec, SCHEMA, IO.new_output(place), 1, "deflate") as writer:
         for number in range(FILES):
             writer.add_entry(entry(number))
-    with write_manifest_list(2, IO.new_output(listed), 1, None, 1, "deflate") as lists:
+    with iceberg.write_manifest_list(2, IO.new_output(listed), 1, None, 1, "deflate") as lists:
         lists.add_manifests([writer.to_manifest_file()])
-    snapshot = Snapshot(
-        snapshot_id=1,
-        sequence_number=1,
-        timestamp_ms=1,
-        manifest_list=listed,
-        summary=Summary(Operation.APPEND),
-        schema_id=0,
-    )
+    numbers = {"snapshot_id": 1, "sequence_number": 1, "timestamp_ms": 1, "schema_id": 0}
+    snapshot = Snapshot(manifest_list=listed, summary=Summary(Operation.APPEND), **numbers)
     made = new_table_metadata(SCHEMA, spec, UNSORTED_SORT_ORDER, str(folder), {})
-    return made.model_copy(
-        update={"snapshots": [snapshot], "current_snapshot_id": 1, "last_sequence_number": 1}
-    )
+    changed = {"snapshots": [snapshot], "current_snapshot_id": 1, "last_sequence_number": 1}
+    return made.model_copy(update=changed)
 
 
 def peak(call: Callable[[], Any]) -> tuple[Any, int]:
