@@ -72,10 +72,7 @@ def test_a_forked_process_is_told_instead_of_hanging(etcd: EtcdProcess, prefix: 
     program = tmp_path / "forking.py"
     program.write_text(FORKING)
     done = subprocess.run(
-        [sys.executable, str(program), etcd.endpoint, prefix],
-        capture_output=True,
-        text=True,
-        timeout=200,
+        [sys.executable, str(program), etcd.endpoint, prefix], capture_output=True, text=True, timeout=200
     )
     assert done.stdout == "0 [('default',)]\n" * 2, done.stderr
 

@@ -44,19 +44,7 @@ from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.listing import table_puts
 from support.tables.catalogs import SCHEMA, all_keys, ids, keys_of
 
-NO_NAMES: list[Any] = [
-    "",
-    (),
-    ("",),
-    " ",
-    ("a", ""),
-    ("", "t"),
-    "a..t",
-    ".t",
-    "t.",
-    "a. .t",
-    "_t",
-]
+NO_NAMES: list[Any] = ["", (), ("",), " ", ("a", ""), ("", "t"), "a..t", ".t", "t.", "a. .t", "_t"]
 """Identifiers that can name neither a table nor a namespace."""
 
 

@@ -20,12 +20,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
-from pyiceberg.table.update import (
-    AddSnapshotUpdate,
-    AssertCreate,
-    SetDefaultSpecUpdate,
-    SetLocationUpdate,
-)
+from pyiceberg.table.update import AddSnapshotUpdate, AssertCreate, SetDefaultSpecUpdate, SetLocationUpdate
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, StringType
 
@@ -451,18 +446,24 @@ def test_renaming_onto_a_table_or_into_nowhere_is_refused(catalog: EtcdCatalog, 
 # -- listing -----------------------------------------------------------------------------------------
 
 
-def test_tables_are_listed_by_namespace(catalog: EtcdCatalog, store: SyncEtcd) -> None:
-    """O29: names beginning alike, names with dots."""
-    for namespace in ("a", "a.b", "ab"):
+def test_tables_and_namespaces_are_listed_level_by_level(catalog: EtcdCatalog) -> None:
+    """O29, P14: names beginning alike, names with dots."""
+    assert catalog.list_namespaces() == [("default",)]
+    for namespace in ("a", "a.b", "a.b.c", "ab"):
         catalog.create_namespace(namespace)
+    assert catalog.list_namespaces() == [("a",), ("ab",), ("default",)]
+    assert catalog.list_namespaces("a") == [("a", "b")]
+    assert catalog.list_namespaces(("a", "b")) == [("a", "b", "c")]
+    assert catalog.list_namespaces("ab") == []
     for name in ("flights", "a.t", "a.u", "a.b.t", "ab.t", "a b"):
         catalog.create_table(name, SCHEMA)
     assert catalog.list_tables("default") == [("default", "a b"), ("default", "flights")]
     assert catalog.list_tables("a") == [("a", "t"), ("a", "u")]
     assert catalog.list_tables(("a", "b")) == [("a", "b", "t")]
     assert catalog.list_tables("ab") == [("ab", "t")]
-    with pytest.raises(NoSuchNamespaceError):
-        catalog.list_tables("b")
+    for listing in (catalog.list_tables, catalog.list_namespaces):
+        with pytest.raises(NoSuchNamespaceError):
+            listing("b")
 
 
 def test_tables_with_a_long_past_do_not_hide_others(catalog: EtcdCatalog, store: SyncEtcd) -> None:
@@ -497,19 +498,6 @@ def test_a_namespace_says_where_its_tables_go(catalog: EtcdCatalog, tmp_path: Pa
     """P14"""
     catalog.create_namespace("ny", {"location": f"file://{tmp_path}/ny"})
     assert catalog.create_table("ny.flights", SCHEMA).location().startswith(f"file://{tmp_path}/ny/flights-")
-
-
-def test_namespaces_are_listed_level_by_level(catalog: EtcdCatalog) -> None:
-    """P14: created ones, and those that only hold something."""
-    assert catalog.list_namespaces() == [("default",)]
-    for namespace in ("a", "a.b", "a.b.c", "ab"):
-        catalog.create_namespace(namespace)
-    assert catalog.list_namespaces() == [("a",), ("ab",), ("default",)]
-    assert catalog.list_namespaces("a") == [("a", "b")]
-    assert catalog.list_namespaces(("a", "b")) == [("a", "b", "c")]
-    assert catalog.list_namespaces("ab") == []
-    with pytest.raises(NoSuchNamespaceError):
-        catalog.list_namespaces("b")
 
 
 def test_only_empty_namespaces_are_dropped(catalog: EtcdCatalog, store: SyncEtcd) -> None:
@@ -557,16 +545,6 @@ def test_a_lost_reply_neither_repeats_nor_undoes_a_commit(
     assert len(catalog.load_table("flights").metadata.snapshots) == 1
 
 
-def test_a_lost_reply_to_a_creation_is_understood(catalog: EtcdCatalog) -> None:
-    """P8"""
-    faulty(catalog, Fault.LOST_REPLY)
-    catalog.create_table("flights", SCHEMA).append(ids(0, 3))
-    faulty(catalog, Fault.LOST_REPLY)
-    with pytest.raises(TableAlreadyExistsError):
-        catalog.create_table("flights", SCHEMA)
-    assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
-
-
 @pytest.mark.parametrize("renamed", [True, False])
 def test_what_somebody_does_to_a_table_whose_creation_is_in_doubt_costs_no_file(
     catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path, renamed: bool
@@ -593,11 +571,18 @@ def test_a_table_that_goes_at_once_says_nothing_of_those_it_was_made_with(
     other.load_table("planes").append(ids(0, 3))
 
 
-def test_lost_replies_to_a_drop_and_a_rename_are_understood(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+def test_lost_replies_to_a_creation_a_rename_and_a_drop_are_understood(
+    catalog: EtcdCatalog, store: SyncEtcd
+) -> None:
     """P8"""
+    faulty(catalog, Fault.LOST_REPLY)
     catalog.create_table("flights", SCHEMA).append(ids(0, 3))
     faulty(catalog, Fault.LOST_REPLY)
+    with pytest.raises(TableAlreadyExistsError):
+        catalog.create_table("flights", SCHEMA)
+    faulty(catalog, Fault.LOST_REPLY)
     assert catalog.rename_table("flights", "departures").scan().to_arrow().num_rows == 3
+    faulty(catalog, Fault.LOST_REPLY)
     catalog.drop_table("departures")
     assert all_keys(store) == []
 

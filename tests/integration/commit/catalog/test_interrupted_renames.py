@@ -72,10 +72,7 @@ def drop_again(catalog: EtcdCatalog) -> None:
 
 @pytest.mark.parametrize("then", [again, drop_again, lambda catalog: catalog.create_table("flights", SCHEMA)])
 def test_what_a_rename_has_left_follows_the_table(
-    catalog: EtcdCatalog,
-    store: SyncEtcd,
-    dies: Callable[[], None],
-    then: Callable[[EtcdCatalog], None],
+    catalog: EtcdCatalog, store: SyncEtcd, dies: Callable[[], None], then: Callable[[EtcdCatalog], None]
 ) -> None:
     """C4, U2, O22: done by the next who comes by, and none of it is another table's past."""
     rename(catalog, store)

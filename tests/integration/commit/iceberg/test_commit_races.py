@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,6 @@ import pyarrow as pa
 import pytest
 from pyiceberg.exceptions import ValidationException
 
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
 from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.commit.layout.model import Layout
@@ -28,7 +28,8 @@ from distop.metastore.etcd.txn import Get, Txn
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_watermarks
-from support.tables.publishing import ROWS, Staged, Table, rows
+from support.tables.catalogs import ids_in, make_catalog
+from support.tables.publishing import ROWS, Staged, Table, local, rows
 
 PROGRAM = """
 import sys
@@ -94,14 +95,9 @@ class Shared:
     """A table in etcd, with a catalog for programs and a way to finish operations."""
 
     def __init__(self, etcd: EtcdProcess, prefix: str, folder: Path) -> None:
-        self.endpoint, self.prefix = etcd.endpoint, prefix
+        self.prefix = prefix
         self.store = SyncEtcd(EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix))
-        properties = {
-            "etcd.endpoints": etcd.endpoint,
-            "etcd.prefix": prefix,
-            "warehouse": f"file://{folder}/warehouse",
-        }
-        self.catalog = EtcdCatalog("shared", **properties)
+        self.catalog = make_catalog(etcd, prefix, folder)
         self.table = Table("flights", f"file://{folder}/flights", Layout.create(ROWS))
         self.keys = self.store.keyspace.table("flights")
         self.record = TableRecord(name="flights", location=self.table.location)
@@ -134,9 +130,12 @@ class Shared:
                 contribution.discard()
         raise AssertionError("lost two hundred races")
 
+    def finish_at_once(self, operations: list[Staged]) -> None:
+        with ThreadPoolExecutor(len(operations)) as threads:
+            list(threads.map(self.finish, operations))
+
     def ids(self) -> list[int]:
-        found: list[int] = self.catalog.load_table("flights").scan().to_arrow()["id"].to_pylist()
-        return sorted(found)
+        return ids_in(self.catalog, "flights")
 
 
 @pytest.fixture
@@ -149,20 +148,15 @@ def shared(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[Shared]:
 def test_ten_operations_finishing_at_once_are_all_there(shared: Shared) -> None:
     """P7: merge-if; each row once, and every snapshot is an ancestor of the last."""
     staged = [shared.table.staged([rows(10 * i, 10)]) for i in range(10)]
-    threads = [threading.Thread(target=shared.finish, args=(operation,)) for operation in staged]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    shared.finish_at_once(staged)
     assert shared.ids() == list(range(100))
     metadata = shared.catalog.load_table("flights").metadata
     assert len(metadata.snapshots) == 10
     by = {snapshot.summary["distop.operation"] for snapshot in metadata.snapshots if snapshot.summary}
     assert by == {f"flights/ingest/{i}" for i in range(1, 11)}
     # What lost a race has left nothing behind.
-    folder = Path(shared.table.location.removeprefix("file://"), "metadata")
-    assert len(list(folder.glob("*.metadata.json"))) == 10
-    assert len(list(folder.glob("snap-*.avro"))) == 10
+    for left in ("*.metadata.json", "snap-*.avro"):
+        assert len(list(local(shared.table.location).glob(f"metadata/{left}"))) == 10
 
 
 def test_an_operation_is_put_on_top_of_a_foreign_append(shared: Shared) -> None:
@@ -230,11 +224,7 @@ def test_ten_writers_appending_at_once_lose_and_double_nothing(
     until_written(shared)
     for turn in range(3):
         staged = [shared.table.staged([rows(1000 * turn + 10 * i, 5)]) for i in range(8)]
-        threads = [threading.Thread(target=shared.finish, args=(operation,)) for operation in staged]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        shared.finish_at_once(staged)
     for program in foreign.values():
         program.end()
     ours = [1000 * turn + 10 * i + n for turn in range(3) for i in range(8) for n in range(5)]
@@ -247,22 +237,15 @@ def test_ten_writers_overwriting_at_once_leave_the_set_of_the_last(
 ) -> None:
     """P7: eight operations and two processes of pyiceberg; never a mixture, at any moment."""
     shared.finish(shared.table.staged([rows(0, 3)]))
-    staged = [
-        shared.table.staged([rows(100 * i, 1)], [rows(100 * i + 1, 1)], [rows(100 * i + 2, 1)])
-        for i in range(1, 9)
-    ]
+    staged = [shared.table.staged(*([rows(100 * i + n, 1)] for n in range(3))) for i in range(1, 9)]
     seen: list[list[int]] = []
     for first, program in foreign.items():
         program.begin(shared.prefix, "overwrite", first, 3)
-    threads = [
-        threading.Thread(target=shared.finish, args=(operation, IcebergOverwrite())) for operation in staged
-    ]
-    for thread in threads:
-        thread.start()
-    while any(thread.is_alive() for thread in threads):
-        seen.append(shared.ids())
-    for thread in threads:
-        thread.join(60)
+    with ThreadPoolExecutor(len(staged)) as threads:
+        ends = [threads.submit(shared.finish, operation, IcebergOverwrite()) for operation in staged]
+        while not all(end.done() for end in ends):
+            seen.append(shared.ids())
+        assert [end.result() for end in ends] == [None] * len(ends)
     for program in foreign.values():
         program.end()
     last = shared.ids()

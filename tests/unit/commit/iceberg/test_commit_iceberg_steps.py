@@ -278,15 +278,6 @@ def test_a_new_table_is_expected_to_have_no_snapshot(table: Table) -> None:
 # -- what does not fit -------------------------------------------------------------------------------
 
 
-def test_two_first_operations_agree_on_the_table(tmp_path: Path) -> None:
-    """P7: both began before the table had a head; the second builds on the first."""
-    table = new_table(tmp_path, ["kind"])
-    one, two = table.staged([rows(0, 3)]), table.staged([rows(10, 3)])
-    table.publish(one)
-    table.publish(two)
-    assert table.ids() == [0, 1, 2, 10, 11, 12]
-
-
 def test_two_first_operations_that_disagree_conflict(table: Table) -> None:
     """P6: the table keeps the schema and the partitioning of the first."""
     table.publish(table.staged([rows(0, 3)]))

@@ -45,10 +45,7 @@ def asked(**answers: dict[str, frozenset[int] | None]) -> Any:
 )
 def test_what_a_filter_leaves(text: str, left: object) -> None:
     """Equality, lists, AND and OR; for all else the rows decide."""
-    ask = asked(
-        a={"f": frozenset({0}), "g": None},
-        b={"f": frozenset({1}), "g": frozenset({3}), "h": None},
-    )
+    ask = asked(a={"f": frozenset({0}), "g": None}, b={"f": frozenset({1}), "g": frozenset({3}), "h": None})
     assert narrowed_by(parse(text), ask) == left
 
 

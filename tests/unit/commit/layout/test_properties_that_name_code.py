@@ -113,8 +113,7 @@ def test_others_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "properties",
-    [{f"p{at}": "" for at in range(257)}, {"p" * 257: ""}, {"p": "x" * 20_000}],
+    "properties", [{f"p{at}": "" for at in range(257)}, {"p" * 257: ""}, {"p": "x" * 20_000}]
 )
 def test_they_are_bounded(properties: dict[str, str]) -> None:
     """U3: in number and size."""
