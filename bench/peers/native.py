@@ -28,10 +28,14 @@ class NativeSpark:
 
     def __init__(self, url: str, log: Path) -> None:
         self._log = log
+        # Not that of another Spark, whose jars would be taken.
+        env = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))
+        }
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 [str(engines.python_of("spark")), str(HERE / "spark_sql.py"), url, engines.SPARK_RUNTIME],
-                env={**os.environ, "PYTHONPATH": str(ROOT / "src"), "SPARK_LOCAL_IP": "127.0.0.1"},
+                env={**env, "PYTHONPATH": str(ROOT / "src"), "SPARK_LOCAL_IP": "127.0.0.1"},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
