@@ -205,8 +205,6 @@ class Cluster:
         self.etcd.stop()
         shutil.rmtree(self._sockets, ignore_errors=True)
 
-    # -- crash points --------------------------------------------------------------------------------
-
     def arm(self, point: str, action: str, hit: int = 1) -> None:
         """From now on the first process that comes by is struck."""
         self.forget(point, action)
@@ -232,8 +230,6 @@ class Cluster:
             if int(pid or 0) in service.pids:
                 return service.name
         return next((name for part, name in OTHERS.items() if part in command), "another process")
-
-    # -- who is there --------------------------------------------------------------------------------
 
     def coordinators(self) -> list[Service]:
         return [service for service in self.services if service.place is None]

@@ -69,8 +69,6 @@ class Lab:
         self._sizes: dict[str, int] = {}
         self._busy: set[str] = set()
 
-    # -- calling the service -------------------------------------------------------------------------
-
     async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call until it is answered, as a caller does whose service is being killed."""
         deadline = time.monotonic() + PATIENCE_S
@@ -152,8 +150,6 @@ class Lab:
                 if time.monotonic() > deadline:
                     raise Stuck(f"{name} never came to its end")
 
-    # -- waiting -------------------------------------------------------------------------------------
-
     async def until(self, condition: Callable[[], Awaitable[T | None]], what: str) -> T:
         """Wait for something; raises :class:`Stuck` if it does not come."""
         deadline = time.monotonic() + PATIENCE_S
@@ -200,8 +196,6 @@ class Lab:
             return not any([(await store.scan(prefix, keys_only=True)).kvs for prefix in going_on])
 
         await self.until(nothing, "keys of operations or marks of backlogs are not collected")
-
-    # -- looking -------------------------------------------------------------------------------------
 
     async def check(self) -> Findings:
         """All invariants of all present tables, at rest."""

@@ -62,9 +62,6 @@ def operations(store: Store) -> list[OperationKeys]:
     return [KEYS.operation(KEYS.keyspace.parse_active(kv.key)) for kv in store.under(ACTIVE)]
 
 
-# -- starting ----------------------------------------------------------------------------------------
-
-
 class _Call:
     """As much of the context of a call as the service asks for."""
 
@@ -104,9 +101,6 @@ def _request(wanted: Wanted) -> pb.StartOperationRequest:
         request_id=wanted.request_id,
         started_by="caller",
     )
-
-
-# -- leading -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,9 +224,6 @@ def _of_interest(store: Store) -> int:
     return hash(tuple(found))
 
 
-# -- running -----------------------------------------------------------------------------------------
-
-
 async def takes(env: Env, name: str, lease: int) -> Any:
     """A runner, once an operation runs that nobody runs."""
 
@@ -337,9 +328,6 @@ async def waits(
     return Next(works, (name, partition, lease, operation, token))
 
 
-# -- others ------------------------------------------------------------------------------------------
-
-
 async def commits(env: Env, name: str, tries: int = 3) -> Any:
     """Another program that commits to the table through the catalog: reads the head, and moves it."""
     entry = f"foreign/{name}"
@@ -403,9 +391,6 @@ async def folds(env: Env, times: int) -> Any:
     with contextlib.suppress(OutcomeUnknown):
         await fold(env.client, KEYS)
     return Next(folds, (times - 1,)) if times > 1 else "folded"
-
-
-# -- casts -------------------------------------------------------------------------------------------
 
 
 def starter(number: int, wanted: Wanted) -> Actor:

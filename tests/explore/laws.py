@@ -207,8 +207,6 @@ class TableLaws:
             if int(marks[1] or 0) != int(marks[0] or 0) + 1:
                 raise Broken(f"the watermark goes from {marks[0]} to {marks[1]}")
 
-    # -- at any time ---------------------------------------------------------------------------------
-
     def stands(self, store: Store) -> str | None:
         listed = {
             str(OperationId.from_slot(KEYS.name, kind, slot))
@@ -221,8 +219,6 @@ class TableLaws:
         if sum("/overwrite/" in name for name in listed) > 1:
             return f"two run that may not run together: {sorted(listed)}"
         return None
-
-    # -- at the end ----------------------------------------------------------------------------------
 
     def rests(self, store: Store, told: dict[str, Any]) -> str | None:
         try:

@@ -39,9 +39,6 @@ NOW = 1_800_000_000.0
 """Seconds since the Unix epoch, always."""
 
 
-# -- what a process asks for -------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Read:
     """Keys, at ``revision`` if that is not 0: then as of the read before it."""
@@ -122,9 +119,6 @@ def _text(key: bytes) -> str:
     return key.decode(errors="replace").removeprefix(CONFIG.keyspace.prefix.decode())
 
 
-# -- the loop ----------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
 def frozen() -> Iterator[None]:
     """The world that processes run in: time stands still, and nothing is random."""
@@ -196,8 +190,6 @@ class _Loop(asyncio.BaseEventLoop):
         """What is random elsewhere: different each time, and the same when the process is run again."""
         return hashlib.sha256(f"{self._name} {next(self._count)}".encode()).hexdigest()
 
-    # -- what differs from other loops ---------------------------------------------------------------
-
     def time(self) -> float:
         return self._now
 
@@ -257,9 +249,6 @@ def read_chunks(reader: ChunkReader, positions: Sequence[bytes]) -> list[tuple[b
         (reader._revision, tuple(positions)), lambda: reader.read(home[0], positions)
     )
     return found
-
-
-# -- the process -------------------------------------------------------------------------------------
 
 
 class Process:

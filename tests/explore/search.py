@@ -80,9 +80,6 @@ class Laws(Protocol):
         """When nothing can happen any more; ``told``: what each process has returned or raised."""
 
 
-# -- where processes stand ---------------------------------------------------------------------------
-
-
 class Place:
     """Where a process stands: after these answers, in this phase."""
 
@@ -191,9 +188,6 @@ def _hashable(answer: Any) -> Any:
             return tuple(answer)
         case _:
             return answer
-
-
-# -- states ------------------------------------------------------------------------------------------
 
 
 class State:
@@ -305,8 +299,6 @@ class Search:
         self._verdicts: dict[int, str | None] = {}
         begun = tuple(self._places.begin(index, actor.start).index for index, actor in enumerate(actors))
         self.first = State(self._same(store), begun, (), faults, switches=switches)
-
-    # -- searching -------------------------------------------------------------------------------------
 
     def run(
         self,
@@ -425,8 +417,6 @@ class Search:
         index = next(index for index, actor in enumerate(self.actors) if actor.name == name)
         at = state.places[index]
         return None if at == DEAD else self._places.all[at]
-
-    # -- one state -------------------------------------------------------------------------------------
 
     def _told(self, state: State) -> dict[str, Any]:
         return {

@@ -55,8 +55,6 @@ class Store:
     def _sorted(self) -> list[bytes]:
         return sorted(key for key, entry in self.entries.items() if entry.value is not None)
 
-    # -- reading ---------------------------------------------------------------------------------------
-
     def get(self, key: bytes) -> KeyValue:
         """One key; :meth:`KeyValue.missing` if nothing stands there."""
         entry = self.entries.get(key, _NOTHING)
@@ -93,8 +91,6 @@ class Store:
             else:
                 latest = max(latest, *(one.mod for key, one in self.entries.items() if start <= key < end), 1)
         return latest
-
-    # -- changing --------------------------------------------------------------------------------------
 
     def apply(self, txn: Txn) -> tuple[Store, TxnResult]:
         """What stands after a transaction, and what it answers.

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 
@@ -21,142 +22,80 @@ SKIPPED = 77
 """As in bench/common.py."""
 LONGEST_S, ENDING_S = 240.0, 60.0
 
-COMPLETIONS = {
-    "completions_over_grouped_raw",
-    "coordinator_peak_mb",
-    "jobs_per_s_10k",
-    "raw_grouped_per_s",
-    "raw_ratio_10k",
-}
+
+def words(text: str) -> set[str]:
+    return set(text.split())
+
+
+COMPLETIONS = words(
+    "completions_over_grouped_raw coordinator_peak_mb jobs_per_s_10k raw_grouped_per_s raw_ratio_10k"
+)
 KEYS = {
-    "backlog": {"batches_over_single", "batches_per_s", "fairness_200_tables"},
-    "catalog": {
-        "commits_per_s_100",
-        "commits_per_s_one",
-        "load_p50_ms",
-        "over_peer",
-        "over_sqlite",
-        "rest_commits_per_s_100",
-        "rest_commits_per_s_one",
-        "rest_load_p50_ms",
-        "rest_over_peer",
-        "rest_over_sqlite",
-        "sqlite_load_p50_ms",
-    },
+    "backlog": words("batches_over_single batches_per_s fairness_200_tables"),
+    "catalog": words(
+        "commits_per_s_100 commits_per_s_one load_p50_ms over_peer over_sqlite rest_commits_per_s_100 "
+        "rest_commits_per_s_one rest_load_p50_ms rest_over_peer rest_over_sqlite sqlite_load_p50_ms"
+    ),
     "commit": {
         "commit_1000_over_10",
         *(
             f"{ours}_over_{theirs}_{where}_4"
-            for ours in ("files", "iceberg")
-            for theirs in ("v1", "v2")
-            for where in ("local", "s3")
+            for ours, theirs, where in product(("files", "iceberg"), ("v1", "v2"), ("local", "s3"))
         ),
     },
-    "commits": {"append_20_s", "append_40_s", "commit_1000_over_10"},
-    "completions": COMPLETIONS | {"one_job_p50_ms", "seconds_100k"},
-    "failover": {"crash_over_ttl_s_max", "graceful_ms_max", "rebuild_10k_s"},
-    "index": {
-        "build_s",
-        "coordinator_peak_mib",
-        "files_opened_fraction",
-        "index_files_opened",
-        "lookup_speedup",
-        "plan_all_over_client",
-        "plan_one_over_client",
-    },
-    "merge": {"recent_over_pyiceberg", "recent_over_spark", "spread_over_spark"},
-    "security": {"plain_jobs_per_s_10k", "plain_p50_ms", "secure_over_plain_10k", "secure_p50_extra_ms"},
-    "spark": {"ratio_10k", "ratio_1k", "ratio_1k_default"},
-    "write": {"native_over_distop", "native_over_distop_cpu", "native_over_write", "native_over_write_cpu"},
-    "scale/backlog": {"backlog_10k_per_s", "backlog_1k_per_s", "backlog_50k_over_1k", "backlog_50k_per_s"},
-    "scale/coordinators": {
-        "coordinators_1_per_s",
-        "coordinators_2_over_1",
-        "coordinators_2_per_s",
-        "coordinators_lesser_share",
-    },
-    "scale/executors": {
-        "cpu_ms_per_op_callers",
-        "cpu_ms_per_op_coordinator",
-        "cpu_ms_per_op_etcd",
-        "cpu_ms_per_op_executors",
-        "one_job_over_three_txns",
-        "one_job_p50_ms",
-        "ops_per_s_1_executors",
-        "ops_per_s_200_tables",
-        "ops_per_s_2_executors",
-        "ops_per_s_2_over_1_executors",
-        "range_reads_per_op",
-        "reads_and_compares_per_op",
-    },
-    "scale/history": {
-        "history_20k_over_100_end",
-        "history_20k_over_100_forget",
-        "history_20k_over_100_start",
-        "history_start_ms",
-    },
+    "commits": words("append_20_s append_40_s commit_1000_over_10"),
+    "completions": COMPLETIONS | words("one_job_p50_ms seconds_100k"),
+    "failover": words("crash_over_ttl_s_max graceful_ms_max rebuild_10k_s"),
+    "index": words(
+        "build_s coordinator_peak_mib files_opened_fraction index_files_opened lookup_speedup "
+        "plan_all_over_client plan_one_over_client"
+    ),
+    "merge": words("recent_over_pyiceberg recent_over_spark spread_over_spark"),
+    "security": words("plain_jobs_per_s_10k plain_p50_ms secure_over_plain_10k secure_p50_extra_ms"),
+    "spark": words("ratio_10k ratio_1k ratio_1k_default"),
+    "write": words("native_over_distop native_over_distop_cpu native_over_write native_over_write_cpu"),
+    "scale/backlog": words("backlog_10k_per_s backlog_1k_per_s backlog_50k_over_1k backlog_50k_per_s"),
+    "scale/coordinators": words(
+        "coordinators_1_per_s coordinators_2_over_1 coordinators_2_per_s coordinators_lesser_share"
+    ),
+    "scale/executors": words(
+        "cpu_ms_per_op_callers cpu_ms_per_op_coordinator cpu_ms_per_op_etcd cpu_ms_per_op_executors "
+        "one_job_over_three_txns one_job_p50_ms ops_per_s_1_executors ops_per_s_200_tables "
+        "ops_per_s_2_executors ops_per_s_2_over_1_executors range_reads_per_op reads_and_compares_per_op"
+    ),
+    "scale/history": words(
+        "history_20k_over_100_end history_20k_over_100_forget history_20k_over_100_start history_start_ms"
+    ),
     "scale/marks": COMPLETIONS,
-    "scale/memory": {
-        "memory_coordinator",
-        "memory_executor",
-        "memory_history_stored",
-        "memory_idle_table",
-        "memory_idle_table_etcd",
-        "memory_idle_table_stored",
-        "memory_job_coordinator",
-        "memory_job_etcd",
-        "memory_job_executor",
-        "memory_operation",
-        "memory_sidecar",
-        "memory_table_stored",
-        "memory_watcher",
-    },
-    "scale/overload": {
-        "burst_1000_failed",
-        "burst_1000_s",
-        "busy_seen",
-        "overload_best_cpu_ms_per_op",
-        "overload_best_per_s",
-        "overload_cpu_ms_per_op",
-        "overload_goodput",
-        "overload_leases_lost",
-        "overload_past_deadline",
-        "overload_per_s",
-        "overload_processors_callers",
-        "overload_processors_coordinator",
-        "overload_processors_etcd",
-    },
-    "scale/results": {
-        "collect_500k_s",
-        "coordinator_mib",
-        "get_operation_500k_ms",
-        "get_operation_few_ms",
-        "list_while_collected_max_s",
-        "million_jobs_list_max_s",
-        "million_jobs_s",
-        "results_leases_lost",
-    },
+    "scale/memory": words(
+        "memory_coordinator memory_executor memory_history_stored memory_idle_table "
+        "memory_idle_table_etcd memory_idle_table_stored memory_job_coordinator memory_job_etcd "
+        "memory_job_executor memory_operation memory_sidecar memory_table_stored memory_watcher"
+    ),
+    "scale/overload": words(
+        "burst_1000_failed burst_1000_s busy_seen overload_best_cpu_ms_per_op overload_best_per_s "
+        "overload_cpu_ms_per_op overload_goodput overload_leases_lost overload_past_deadline "
+        "overload_per_s overload_processors_callers overload_processors_coordinator "
+        "overload_processors_etcd"
+    ),
+    "scale/results": words(
+        "collect_500k_s coordinator_mib get_operation_500k_ms get_operation_few_ms "
+        "list_while_collected_max_s million_jobs_list_max_s million_jobs_s results_leases_lost"
+    ),
     "scale/tables": {
         "leader_3_tables_s",
         *(
-            f"{figure[0]}_{tables}_{figure[1]}"
-            for tables in (10, 30)
-            for figure in (
-                ("doctor", "s"),
-                ("ls", "ms_per_table"),
-                ("ls", "tables_first_page_ms"),
-                ("ls", "whole_s"),
-                ("page", "ms"),
+            figure.replace("N", tables)
+            for tables in ("10", "30")
+            for figure in words(
+                "doctor_N_s ls_N_ms_per_table ls_N_tables_first_page_ms ls_N_whole_s page_N_ms"
             )
         ),
     },
-    "scale/watchers": {"watchers_1_s", "watchers_500_s", "watchers_500_slowdown", "watchers_leases_lost"},
-    "scale/watermarks": {
-        "watermarks_1k_commit_ms",
-        "watermarks_1m_commit_ms",
-        "watermarks_1m_look_ms",
-        "watermarks_1m_over_1k_commit",
-    },
+    "scale/watchers": words("watchers_1_s watchers_500_s watchers_500_slowdown watchers_leases_lost"),
+    "scale/watermarks": words(
+        "watermarks_1k_commit_ms watermarks_1m_commit_ms watermarks_1m_look_ms watermarks_1m_over_1k_commit"
+    ),
 }
 """What each prints for programs, beside the version of etcd."""
 

@@ -82,9 +82,6 @@ async def test_a_log_whose_writer_is_killed_is_whole_or_absent(
     assert min(ends.values()) > 3, ends
 
 
-# -- executing ---------------------------------------------------------------------------------------
-
-
 def renames(world: World, count: int) -> list[StepRecord]:
     """Staged files, and the steps that publish them."""
     return [rename(world, b"rows %d" % n, source=f"staged/{n}", target=f"final/{n}") for n in range(count)]

@@ -70,12 +70,8 @@ async def test_a_program_that_slept_past_its_lease_marks_and_seals_nothing(
             await half_way(service, 1)
             sleeper.stop()
             with program(service, tmp_path) as other:
-
-                async def taken_over() -> bool:
-                    now = await service.client.get(NAME)
-                    return f"-{other.pid}-" in now.runner
-
-                await eventually(taken_over, 90)
+                pid = f"-{other.pid}-"
+                await eventually(lambda: service.client.get(NAME), 90, holds=lambda now: pid in now.runner)
                 (tmp_path / "release").touch()
                 sleeper.resume()
                 assert await other.exit_code(60.0) == 0, other.log.read_text()

@@ -21,20 +21,9 @@ HOUR_S = 3600
 @pytest.mark.timeout(600)
 def test_nothing_grows_under_an_even_load() -> None:
     """G7: a minute of it. Processor time is judged by the whole hour only."""
+    short = ["--minutes", "1", "--rate", "7", "--samples", "20", "--coordinators", "2"]
     done = captured(
-        [
-            sys.executable,
-            "-m",
-            "soak",
-            "--minutes",
-            "1",
-            "--rate",
-            "7",
-            "--samples",
-            "20",
-            "--coordinators",
-            "2",
-        ],
+        [sys.executable, "-m", "soak", *short],
         env={**os.environ, "PYTHONPATH": str(TESTS)},
         timeout=540,
     )

@@ -126,8 +126,6 @@ class Soak:
             group.create_task(self._look_around())
             group.create_task(self._sample())
 
-    # -- load ------------------------------------------------------------------------------------------
-
     async def _paced(self, number: int, table: str, feed: Callable[[str, int], Awaitable[None]]) -> None:
         """One operation after the other, at this table's share of the rate, as evenly as they end."""
         every = self._settings.tables / self._settings.rate
@@ -166,8 +164,6 @@ class Soak:
                 await anext(listing, None)
             await self._client.explain("t000")
             await asyncio.sleep(5)
-
-    # -- samples ---------------------------------------------------------------------------------------
 
     async def _sample(self) -> None:
         every = self._settings.minutes * 60 / self._settings.samples

@@ -62,9 +62,6 @@ async def at(etcd_config: EtcdConfig) -> AsyncIterator[Connect]:
         await client.close()
 
 
-# -- when all is well --------------------------------------------------------------------------------
-
-
 async def test_keys_are_written_read_and_deleted(client: EtcdClient) -> None:
     key = client.keyspace.prefix + b"k"
     assert await client.get(key) == KeyValue.missing(key)
@@ -260,9 +257,6 @@ def test_the_blocking_client_may_be_used_from_several_threads(etcd_config: EtcdC
     etcd.close()
 
 
-# -- when members fail -------------------------------------------------------------------------------
-
-
 async def test_the_next_endpoint_is_used_when_one_is_dead(at: Connect, etcd: EtcdProcess, dead: str) -> None:
     """Reads and writes alike: a write that was never sent may go to another member."""
     client = at(dead, etcd.endpoint)
@@ -351,16 +345,12 @@ async def test_a_lost_reply_is_called_unknown(at: Connect, proxy: Proxy, client:
     await victim.get(key)
     proxy.hold_replies()
     writing = asyncio.create_task(victim.put(key, b"v"))
-    await eventually(lambda: _exists(client, key))
+    await eventually(lambda: client.get(key), holds=lambda kv: kv.exists)
     proxy.cut()
     with pytest.raises(OutcomeUnknown):
         await writing
     proxy.flow()
     assert (await victim.get(key)).value == b"v"
-
-
-async def _exists(client: EtcdClient, key: bytes) -> bool:
-    return (await client.get(key)).exists
 
 
 async def test_a_read_survives_a_cut_connection(at: Connect, proxy: Proxy) -> None:
@@ -401,9 +391,6 @@ async def test_closing_ends_calls_under_way_and_refuses_later_ones(at: Connect, 
         await writing
     with pytest.raises(EtcdUnavailable, match="closed"):
         await client.get(b"k")
-
-
-# -- users, certificates, space ----------------------------------------------------------------------
 
 
 async def test_users_and_passwords(tmp_path: Path, prefix: str) -> None:

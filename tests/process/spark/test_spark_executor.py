@@ -42,7 +42,7 @@ from support.services.executing import (
     sidecar_pid,
     start_operation,
 )
-from support.services.whole import Whole, coordinated, write_csv
+from support.services.whole import coordinated, write_csv
 from support.sources.kafka import Brokers
 from support.types.work_types import files, traces
 from support.waiting import eventually

@@ -6,7 +6,6 @@ written, also if it has happened: both tables name files then that are gone. So 
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import subprocess
 import threading
@@ -18,11 +17,9 @@ from pathlib import Path
 import pytest
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.repository import ROOT
-from support.services.coordinators import CoordinatorProcess
 from support.services.rest import rest_door
 from support.tables.catalogs import SCHEMA, make_catalog
 
@@ -179,18 +176,3 @@ def test_two_tables_have_changed_or_none_whatever_becomes_of_the_commit(
         if dies:
             tables = [python.load_table(f"default.{name}") for name in "ab"]
             assert [table.scan().to_arrow().num_rows for table in tables] == rows(python)
-
-
-async def test_two_tables_have_changed_or_none_when_the_coordinator_dies(
-    etcd_config: EtcdConfig, client: EtcdClient, python: EtcdCatalog, tmp_path: Path
-) -> None:
-    """E2: right before the transaction, and right after it."""
-    for point, written in (("before", 0), ("after", 1)):
-        crash = f"catalog.swap.{point}=die"
-        async with CoordinatorProcess(etcd_config, tmp_path, catalog=True, crash=crash) as dying:
-            await dying.member(client)
-            duck = begun(f"http://{dying.catalog}", 7)
-            said, _ = await asyncio.to_thread(duck.communicate, timeout=LIMIT_S)
-            assert duck.returncode == 1, said.decode()
-            assert await dying.exit_code() == -9
-        assert await asyncio.to_thread(rows, python) == [written, written]

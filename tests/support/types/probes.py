@@ -14,27 +14,6 @@ from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 
-PROBES = tuple(
-    f"support.types.probes:{name}"
-    for name in (
-        "Hooked",
-        "Sweeping",
-        "PerObject",
-        "Slow",
-        "Friend",
-        "Friendly",
-        "Clumsy",
-        "HookedFriend",
-        "Seer",
-        "Tally",
-        "Onlooker",
-        "Letters",
-        "Reading",
-        "Appending",
-        "Replacing",
-    )
-)
-
 
 class _Probe(DistributedOperation):
     def plan(self, request: PlanRequest) -> Plan:
@@ -238,3 +217,10 @@ def _await_file(path: Path, timeout_s: float = 30.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not path.exists() and time.monotonic() < deadline:
         time.sleep(0.005)
+
+
+PROBES = tuple(
+    f"{__name__}:{name}"
+    for name, kind in list(globals().items())
+    if isinstance(kind, type) and issubclass(kind, _Probe) and kind is not _Probe
+)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import MagicMock
 
 import pytest
@@ -52,6 +53,7 @@ from support.services.leases import LEASE_S
 from support.types.work_types import WORK_TYPES, files, traces
 from support.waiting import eventually
 
+L = TypeVar("L", bound=LocalLauncher)
 REGISTRY = Registry(WORK_TYPES.split(","))
 OPTIONS = RunnerOptions(lease_ttl_s=LEASE_S, resync_s=1.0)
 
@@ -60,9 +62,6 @@ async def members(client: EtcdClient) -> dict[str, int]:
     """Live executors and their leases."""
     listed = (await client.scan(client.keyspace.executors)).kvs
     return {decode(kv.value, MemberRecord).id: kv.lease for kv in listed}
-
-
-# -- incarnations ------------------------------------------------------------------------------------
 
 
 async def test_an_executor_that_lost_its_lease_begins_a_new_life(
@@ -131,9 +130,6 @@ async def test_an_executor_waits_out_an_absence_of_etcd(
     assert len(traces(tmp_path, "began")) == 20
 
 
-# -- launches ----------------------------------------------------------------------------------------
-
-
 class Flaky(LocalLauncher):
     """The given number of launches fail, before anything runs."""
 
@@ -163,23 +159,31 @@ class Failing:
 
 
 @asynccontextmanager
-async def flaky_runner(
-    client: LossyClient, failures: int, error: LaunchFailed
-) -> AsyncIterator[tuple[Flaky, asyncio.Task[None]]]:
+async def running(
+    client: LossyClient, make: Callable[[Ledger], L]
+) -> AsyncIterator[tuple[L, Runner, asyncio.Task[None]]]:
+    """A runner with a launcher of the test's."""
     ledger, stop = Ledger(client), asyncio.Event()
-    launcher = Flaky(ledger, failures, error)
-    task = asyncio.create_task(Runner(ledger, launcher, ServedTypes(REGISTRY), OPTIONS).serve(stop))
+    launcher = make(ledger)
+    serving = Runner(ledger, launcher, ServedTypes(REGISTRY), OPTIONS)
+    task = asyncio.create_task(serving.serve(stop))
     try:
-        yield launcher, task
+        yield launcher, serving, task
     finally:
         stop.set()
         await asyncio.gather(task, return_exceptions=True)
         await ledger.close()
 
 
+def flaky_runner(
+    client: LossyClient, failures: int, error: LaunchFailed
+) -> AbstractAsyncContextManager[tuple[Flaky, Runner, asyncio.Task[None]]]:
+    return running(client, partial(Flaky, failures=failures, error=error))
+
+
 async def test_a_launch_that_fails_is_repeated(client: LossyClient) -> None:
     arg = await start_operation(client, jobs=4)
-    async with flaky_runner(client, 1, LaunchFailed("no executors")) as (launcher, _):
+    async with flaky_runner(client, 1, LaunchFailed("no executors")) as (launcher, *_):
         records = await all_done(client, arg)
         assert {record.state for record in records.values()} == {SUCCESS}
         assert launcher.launches == [["0", "1", "2", "3"]] * 2
@@ -187,7 +191,7 @@ async def test_a_launch_that_fails_is_repeated(client: LossyClient) -> None:
 
 async def test_jobs_that_cannot_be_launched_are_marked_failed_with_the_reason(client: LossyClient) -> None:
     arg = await start_operation(client, jobs=3)
-    async with flaky_runner(client, 99, LaunchFailed("no executors")) as (launcher, _):
+    async with flaky_runner(client, 99, LaunchFailed("no executors")) as (launcher, *_):
         records = await all_done(client, arg)
         assert {record.state for record in records.values()} == {FAILED}
         assert {record.error for record in records.values()} == {"LAUNCH_FAILED: no executors"}
@@ -205,7 +209,7 @@ async def test_a_run_whose_tasks_see_its_end_first_is_over_and_not_held_up(
     def ends() -> list[tuple[str, str]]:
         return [(one.end, one.reason) for one in caplog.records if one.message == "run_ended"]  # type: ignore[attr-defined]
 
-    async with flaky_runner(client, 0, LaunchFailed("")) as (launcher, _):
+    async with flaky_runner(client, 0, LaunchFailed("")) as (launcher, *_):
         await eventually(lambda: traces(tmp_path, "holds"))
         await set_state(client, arg, ABORTING)
         (tmp_path / "release").touch()
@@ -257,23 +261,17 @@ async def test_a_launch_whose_thread_is_ended_by_an_exception_has_failed(
     """U1: its runner says so with the exception, and launches the jobs again."""
     monkeypatch.setattr(runner_module, "TELL_EVERY_S", 0.05)
     arg = await start_operation(client, "stubborn", {"folder": str(tmp_path)}, jobs=2)
-    ledger, stop = Ledger(client), asyncio.Event()
-    launcher = Crashing(ledger)
-    serving = Runner(ledger, launcher, ServedTypes(REGISTRY), OPTIONS)
-    task = asyncio.create_task(serving.serve(stop))
+    async with running(client, Crashing) as (launcher, serving, _):
 
-    async def said() -> list[str]:
-        kv = await client.get(client.keyspace.executor(serving.member))
-        return [one.what for one in decode(kv.value, MemberRecord).held_up] if kv.exists else []
+        async def said() -> list[str]:
+            kv = await client.get(client.keyspace.executor(serving.member))
+            return [one.what for one in decode(kv.value, MemberRecord).held_up] if kv.exists else []
 
-    crash = "a task failed: ConnectionRefusedError: no JVM"
-    assert await eventually(said) == [f"its jobs are launched again after: {crash}"]
-    launcher.mended = True
-    assert {record.state for record in (await all_done(client, arg)).values()} == {SUCCESS}
-    assert launcher.launches > 1
-    stop.set()
-    await task
-    await ledger.close()
+        crash = "a task failed: ConnectionRefusedError: no JVM"
+        assert await eventually(said) == [f"its jobs are launched again after: {crash}"]
+        launcher.mended = True
+        assert {record.state for record in (await all_done(client, arg)).values()} == {SUCCESS}
+        assert launcher.launches > 1
 
 
 class Clumsy(LocalLauncher):
@@ -285,16 +283,11 @@ class Clumsy(LocalLauncher):
 
 async def test_an_operation_that_cannot_be_run_here_is_left_to_others(client: LossyClient) -> None:
     arg = await start_operation(client, jobs=2)
-    ledger, stop = Ledger(client), asyncio.Event()
-    clumsy = Runner(ledger, Clumsy(ledger), ServedTypes(REGISTRY), OPTIONS)
-    task = asyncio.create_task(clumsy.serve(stop))
-    await eventually(lambda: clumsy.resting)
-    async with runner(client) as (other, _):
-        await all_done(client, arg)
-        assert await runner_of(client, arg) == other.member
-    stop.set()
-    await task
-    await ledger.close()
+    async with running(client, Clumsy) as (_, clumsy, _):
+        await eventually(lambda: clumsy.resting)
+        async with runner(client) as (other, _):
+            await all_done(client, arg)
+            assert await runner_of(client, arg) == other.member
 
 
 async def test_the_key_of_a_runner_whose_jobs_stage_files_goes_when_nothing_runs_any_more(
@@ -312,16 +305,13 @@ async def test_a_launcher_that_is_broken_ends_its_runner_and_frees_its_operation
     client: LossyClient,
 ) -> None:
     arg = await start_operation(client, jobs=1)
-    async with flaky_runner(client, 99, LauncherBroken("the JVM is gone")) as (_, task):
+    async with flaky_runner(client, 99, LauncherBroken("the JVM is gone")) as (*_, task):
         with pytest.raises(LauncherBroken):
             await task
         assert await runner_of(client, arg) == ""
         assert await members(client) == {}
         async with runner(client):
             await all_done(client, arg)
-
-
-# -- owned jobs, in threads --------------------------------------------------------------------------
 
 
 async def test_claimed_jobs_run_in_threads(client: LossyClient, tmp_path: Path) -> None:
@@ -396,9 +386,6 @@ async def test_a_claim_that_is_held_or_asked_for_is_let_be(client: LossyClient) 
         await oversight.close()
 
 
-# -- the watch over runs -----------------------------------------------------------------------------
-
-
 class Told:
     """Collects events of runs."""
 
@@ -443,9 +430,6 @@ async def test_whoever_comes_too_late_is_told_at_once(client: LossyClient) -> No
         await eventually(lambda: second.reasons)
         assert first.reasons == second.reasons
         await oversight.close()
-
-
-# -- types -------------------------------------------------------------------------------------------
 
 
 def test_a_type_that_was_asked_for_must_load() -> None:

@@ -48,12 +48,6 @@ async def test_runs_all_jobs_of_an_operation_that_was_there_before(client: Lossy
         assert await runner_of(client, arg) == serving.member
 
 
-async def test_runs_operations_that_come_later(client: LossyClient) -> None:
-    async with runner(client):
-        for _ in range(3):
-            await all_done(client, await start_operation(client, jobs=3))
-
-
 async def test_a_failed_job_is_marked_with_its_code_after_its_clean_up(
     client: LossyClient, tmp_path: Path
 ) -> None:
@@ -174,13 +168,6 @@ async def test_a_runner_that_slept_past_its_lease_marks_nothing(
             await eventually(lambda: slept in [line[2] for line in traces(tmp_path, "cleaned")])
             assert await job_records(client, arg) == records
     assert files(tmp_path) == [f"{records['0'].attempt}.out"]
-
-
-async def test_many_operations_share_two_runners(client: LossyClient) -> None:
-    async with runner(client, max_operations=2), runner(client, max_operations=2):
-        operations = [await start_operation(client, jobs=5, table=f"t{n % 3}") for n in range(12)]
-        for arg in operations:
-            await all_done(client, arg)
 
 
 async def test_a_type_that_is_not_known_here_is_left_alone(client: LossyClient) -> None:

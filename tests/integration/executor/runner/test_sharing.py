@@ -125,9 +125,6 @@ async def test_a_type_served_by_one_of_two_executors_waits_for_that_one(
             )
 
 
-# -- the index of those that wait ----------------------------------------------------------------------
-
-
 async def test_an_operation_waits_until_it_is_taken_and_again_when_it_is_let_go(client: LossyClient) -> None:
     arg = await start_operation(client)
     async with lease(client) as session:

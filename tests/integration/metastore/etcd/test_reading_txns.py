@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
 from typing import Any
 
 import pytest
@@ -14,8 +12,6 @@ from distop.metastore.etcd.channels import MemberStubs, reads_in_txns
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Get, Put, Txn
-
-KEYS, LEAVERS = 20, 200
 
 
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -84,24 +80,5 @@ async def test_what_is_read_is_the_same(
         for read_again in (client.read_many, client.read_at_once):
             with pytest.raises(Compacted):
                 await read_again(wanted, revision=put.revision)
-    finally:
-        await client.close()
-
-
-async def test_an_etcd_lives_on_whose_callers_leave(etcd_config: EtcdConfig) -> None:
-    """The defect of some versions, for which the others are sent no such transaction."""
-    client = EtcdClient(etcd_config)
-    try:
-        prefix = etcd_config.keyspace.prefix
-        for number in range(KEYS):
-            await client.put(prefix + b"%d" % number, b"x" * 50_000)
-        wanted = tuple(Get(prefix, prefix + b"\xff") for _ in range(5))
-        for _ in range(LEAVERS):
-            reading = asyncio.create_task(client.txn(Txn(then=wanted)))
-            await asyncio.sleep(random.uniform(0.0, 0.01))
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-        read = await client.txn(Txn(then=wanted))
-        assert [len(read.got(at)) for at in range(5)] == [KEYS] * 5
     finally:
         await client.close()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
 
 import pytest
+import pytest_asyncio
 
 from distop.errors import (
     DistopError,
@@ -25,46 +27,48 @@ from distop.metastore.etcd.update import MAX_RACES, MAX_TRIES, settle, update
 from support.etcd.lossy import Fault, LossyClient
 
 
-@pytest.fixture
-def key(client: LossyClient) -> bytes:
-    return client.keyspace.prefix + b"counted"
+@dataclass
+class Number:
+    """A number in etcd, and the mark that its last change has left."""
 
+    client: LossyClient
+    key: bytes
+    mark: bytes
 
-@pytest.fixture
-def mark(client: LossyClient) -> bytes:
-    return client.keyspace.prefix + b"mark"
+    @property
+    def reads(self) -> tuple[Get, Get]:
+        return Get(self.key), Get(self.mark)
 
-
-Decide = Callable[[TxnResult], Awaitable[tuple[Txn | None, int]]]
-
-
-def one_more(key: bytes, mark: bytes) -> Decide:
-    """Adds one to a number, and leaves a mark along with it."""
-
-    async def decide(read: TxnResult) -> tuple[Txn | None, int]:
-        kv = read.one(0, key)
+    async def one_more(self, read: TxnResult) -> tuple[Txn | None, int]:
+        """Adds one, and leaves a mark along with it."""
+        kv = read.one(0, self.key)
         count = int(kv.value or b"0") + 1
-        return Txn((unchanged(kv),), (Put(key, b"%d" % count), Put(mark, b"%d" % count))), count
+        value = b"%d" % count
+        return Txn((unchanged(kv),), (Put(self.key, value), Put(self.mark, value))), count
 
-    return decide
-
-
-def by_mark(mark: bytes) -> Callable[[TxnResult], int | None]:
-    def recognise(read: TxnResult) -> int | None:
-        kv = read.one(1, mark)
+    def recognise(self, read: TxnResult) -> int | None:
+        kv = read.one(1, self.mark)
         return int(kv.value) if kv.exists else None
 
-    return recognise
+    async def count_up(self) -> int:
+        answer, _ = await update(self.client, self.reads, self.one_more, self.recognise, what="the number")
+        return answer
+
+    async def stands(self) -> int:
+        return int((await self.client.get(self.key)).value or b"0")
 
 
-async def count_up(client: EtcdClient, key: bytes, mark: bytes) -> int:
-    reads = (Get(key), Get(mark))
-    answer, _ = await update(client, reads, one_more(key, mark), by_mark(mark), what="the number")
-    return answer
+@pytest.fixture
+def number(client: LossyClient) -> Number:
+    return Number(client, client.keyspace.prefix + b"counted", client.keyspace.prefix + b"mark")
 
 
-async def number(client: EtcdClient, key: bytes) -> int:
-    return int((await client.get(key)).value or b"0")
+@pytest_asyncio.fixture
+async def rival(etcd_config: EtcdConfig) -> AsyncIterator[EtcdClient]:
+    """Another program that writes."""
+    client = EtcdClient(etcd_config)
+    yield client
+    await client.close()
 
 
 LOST = [Fault.LOST_REPLY, Fault.LOST_REQUEST]
@@ -84,14 +88,12 @@ LOST = [Fault.LOST_REPLY, Fault.LOST_REQUEST]
     ],
     ids=lambda faults: "-".join(fault.name for fault in faults) or "none",
 )
-async def test_whatever_becomes_of_replies_it_happens_once(
-    client: LossyClient, key: bytes, mark: bytes, faults: list[Fault]
-) -> None:
+async def test_whatever_becomes_of_replies_it_happens_once(number: Number, faults: list[Fault]) -> None:
     """P8, O27: and the caller hears that it did."""
-    client.fail(*faults)
-    assert await count_up(client, key, mark) == 1
-    assert client.spent
-    assert await number(client, key) == 1
+    number.client.fail(*faults)
+    assert await number.count_up() == 1
+    assert number.client.spent
+    assert await number.stands() == 1
 
 
 @pytest.mark.parametrize(
@@ -103,94 +105,90 @@ async def test_whatever_becomes_of_replies_it_happens_once(
     ],
     ids=lambda faults: f"{faults[0].name}-{faults[-1].name}",
 )
-async def test_a_doubt_that_is_never_resolved_is_reported_as_one(
-    client: LossyClient, key: bytes, mark: bytes, faults: list[Fault]
-) -> None:
+async def test_a_doubt_that_is_never_resolved_is_reported_as_one(number: Number, faults: list[Fault]) -> None:
     """P8: no later failure makes certain that the first copy did not happen."""
-    client.fail(*faults)
+    number.client.fail(*faults)
     with pytest.raises(OutcomeUnknown) as caught:
-        await count_up(client, key, mark)
+        await number.count_up()
     assert caught.value.code == "OUTCOME_UNKNOWN"
-    assert client.spent
-    assert await number(client, key) == int(faults[0] is Fault.LOST_REPLY)
+    assert number.client.spent
+    assert await number.stands() == int(faults[0] is Fault.LOST_REPLY)
 
 
 @pytest.mark.parametrize(("fault", "error"), [(Fault.DOWN, EtcdUnavailable), (Fault.FULL, EtcdOutOfSpace)])
 async def test_what_certainly_did_not_happen_is_no_doubt(
-    client: LossyClient, key: bytes, mark: bytes, fault: Fault, error: type[DistopError]
+    number: Number, fault: Fault, error: type[DistopError]
 ) -> None:
     """U4: it is sent once, and its error says why it was not done."""
-    client.fail(fault)
+    number.client.fail(fault)
     with pytest.raises(error):
-        await count_up(client, key, mark)
-    assert len(client.sent) == 1
-    assert await number(client, key) == 0
+        await number.count_up()
+    assert len(number.client.sent) == 1
+    assert await number.stands() == 0
 
 
 @pytest.mark.parametrize("fault", [None, Fault.LOST_REQUEST, Fault.FULL])
 async def test_a_competitor_who_wins_is_built_upon(
-    client: LossyClient, etcd_config: EtcdConfig, key: bytes, mark: bytes, fault: Fault | None
+    number: Number, rival: EtcdClient, fault: Fault | None
 ) -> None:
     """O7: whether the race is lost in the open, under a lost request, or in a full etcd."""
-    rival, rivals = EtcdClient(etcd_config), 0
+    rivals = 0
 
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
         nonlocal rivals
-        decided = await one_more(key, mark)(read)
+        decided = await number.one_more(read)
         if rivals < 3:
             rivals += 1
-            await rival.put(key, b"%d" % (10 * rivals))
+            await rival.put(number.key, b"%d" % (10 * rivals))
         return decided
 
     if fault is not None:
-        client.fail(fault)
-    answer, revision = await update(client, (Get(key), Get(mark)), decide, by_mark(mark), what="the number")
-    await rival.close()
-    assert answer == await number(client, key) == 31
-    assert (await client.get(key)).mod_revision == revision
+        number.client.fail(fault)
+    answer, revision = await update(number.client, number.reads, decide, number.recognise, what="the number")
+    assert answer == await number.stands() == 31
+    assert (await number.client.get(number.key)).mod_revision == revision
 
 
 async def test_who_loses_every_race_gives_up(
-    client: LossyClient, etcd_config: EtcdConfig, key: bytes, mark: bytes, monkeypatch: pytest.MonkeyPatch
+    number: Number, rival: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U3: bounded; nothing is written and the error may be tried again."""
     monkeypatch.setattr("distop.metastore.etcd.update.MAX_RACES", 4)
-    rival = EtcdClient(etcd_config)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
-        await rival.put(key, b"7")
-        return await one_more(key, mark)(read)
+        await rival.put(number.key, b"7")
+        return await number.one_more(read)
 
     with pytest.raises(Exhausted, match="the number is too busy: 4 tries") as caught:
-        await update(client, (Get(key), Get(mark)), decide, what="the number")
-    await rival.close()
+        await update(number.client, number.reads, decide, what="the number")
     assert caught.value.retryable
-    assert MAX_RACES > len(client.sent) == 4
-    assert await number(client, key) == 7
+    assert MAX_RACES > len(number.client.sent) == 4
+    assert await number.stands() == 7
 
 
 async def test_a_doubt_that_the_last_try_ends_in_is_reported_as_one(
-    client: LossyClient, key: bytes, mark: bytes, monkeypatch: pytest.MonkeyPatch
+    number: Number, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P8: its copy was refused, since the first one has happened; that is no lost race."""
     monkeypatch.setattr("distop.metastore.etcd.update.MAX_RACES", 2)
     copies = itertools.cycle([True, False])
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        return Txn((unchanged(read.one(0, key)),), (Put(key, b"1"),)), None
+        return Txn((unchanged(read.one(0, number.key)),), (Put(number.key, b"1"),)), None
 
-    client.fail(Fault.LOST_REPLY, Fault.LOST_REPLY, when=lambda txn: next(copies))
+    number.client.fail(Fault.LOST_REPLY, Fault.LOST_REPLY, when=lambda txn: next(copies))
     with pytest.raises(OutcomeUnknown, match="may have happened"):
-        await update(client, (Get(key), Get(mark)), decide, what="the number")
-    assert client.spent
-    assert len(client.sent) == 4
-    assert await number(client, key) == 1
+        await update(number.client, number.reads, decide, what="the number")
+    assert number.client.spent
+    assert len(number.client.sent) == 4
+    assert await number.stands() == 1
 
 
-async def test_many_at_a_time_each_count_once(etcd_config: EtcdConfig, key: bytes) -> None:
+async def test_many_at_a_time_each_count_once(number: Number, etcd_config: EtcdConfig) -> None:
     """O7: none is lost, none is counted twice."""
-    clients = [EtcdClient(etcd_config) for _ in range(20)]
-    calls = [count_up(one, key, key + b".%d" % at) for at, one in enumerate(clients)]
+    clients = [LossyClient(etcd_config) for _ in range(20)]
+    numbers = [Number(one, number.key, number.key + b".%d" % at) for at, one in enumerate(clients)]
+    calls = [one.count_up() for one in numbers]
     assert sorted(await asyncio.gather(*calls)) == list(range(1, 21))
     for one in clients:
         await one.close()
@@ -198,91 +196,87 @@ async def test_many_at_a_time_each_count_once(etcd_config: EtcdConfig, key: byte
 
 @pytest.mark.parametrize("fault", [None, Fault.LOST_REQUEST])
 async def test_a_leader_who_is_none_any_more_changes_nothing(
-    client: LossyClient, etcd_config: EtcdConfig, key: bytes, fault: Fault | None
+    number: Number, rival: EtcdClient, fault: Fault | None
 ) -> None:
     """O10: the epoch is compared in etcd, and what it refuses by is raised."""
-    leader, epoch = key + b".leader", await client.put(key + b".leader", b"me")
-    rival = EtcdClient(etcd_config)
+    leader, epoch = number.key + b".leader", await rival.put(number.key + b".leader", b"me")
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
         if read.one(0, leader).create_revision != epoch:
             raise LeadershipLost
         await rival.delete(leader)
         await rival.put(leader, b"somebody else")
-        return Txn((created_at(leader, epoch), absent(key)), (Put(key, b"1"),)), None
+        return Txn((created_at(leader, epoch), absent(number.key)), (Put(number.key, b"1"),)), None
 
     if fault is not None:
-        client.fail(fault)
+        number.client.fail(fault)
     with pytest.raises(LeadershipLost):
-        await update(client, (Get(leader), Get(key)), decide, what="the number")
-    await rival.close()
-    assert await number(client, key) == 0
+        await update(number.client, (Get(leader), Get(number.key)), decide, what="the number")
+    assert await number.stands() == 0
 
 
-async def test_an_answer_without_a_transaction_writes_nothing(client: LossyClient, key: bytes) -> None:
-    written = await client.put(key, b"5")
-    client.sent.clear()
+async def test_an_answer_without_a_transaction_writes_nothing(number: Number) -> None:
+    written = await number.client.put(number.key, b"5")
+    number.client.sent.clear()
 
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
-        return None, int(read.one(0, key).value)
+        return None, int(read.one(0, number.key).value)
 
-    answer, revision = await update(client, (Get(key),), decide, what="the number")
-    assert (answer, client.sent) == (5, [])
+    answer, revision = await update(number.client, (Get(number.key),), decide, what="the number")
+    assert (answer, number.client.sent) == (5, [])
     assert revision >= written
 
 
-async def test_what_is_known_is_not_read_first(client: LossyClient, key: bytes, mark: bytes) -> None:
+async def test_what_is_known_is_not_read_first(number: Number) -> None:
     """P16: a guess that is wrong costs a race, and is then read."""
-    await client.put(key, b"5")
+    await number.client.put(number.key, b"5")
     seen: list[int] = []
 
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
-        seen.append(int(read.one(0, key).value or b"0"))
-        return await one_more(key, mark)(read)
+        seen.append(int(read.one(0, number.key).value or b"0"))
+        return await number.one_more(read)
 
     first = TxnResult(True, 1, ([], []))
-    assert (await update(client, (Get(key), Get(mark)), decide, what="the number", first=first))[0] == 6
+    assert (await update(number.client, number.reads, decide, what="the number", first=first))[0] == 6
     assert seen == [0, 5]
 
 
-async def test_it_ends_within_the_callers_deadline(etcd_config: EtcdConfig, key: bytes, mark: bytes) -> None:
+async def test_it_ends_within_the_callers_deadline(number: Number, etcd_config: EtcdConfig) -> None:
     """U3: an etcd that is away is waited for no longer than the caller has."""
     away = LossyClient(EtcdConfig(endpoints=("127.0.0.1:1",), prefix=etcd_config.prefix, timeout_s=30))
     began = time.monotonic()
     with within(0.5), pytest.raises(EtcdUnavailable):
-        await count_up(away, key, mark)
+        await replace(number, client=away).count_up()
     assert time.monotonic() - began < 5
     await away.close()
 
 
-async def test_who_is_patient_waits_for_an_etcd_that_is_away_or_full(client: LossyClient, key: bytes) -> None:
+async def test_who_is_patient_waits_for_an_etcd_that_is_away_or_full(number: Number) -> None:
     """O27, J3: a worker's write outlives both; a write that a caller waits for does not."""
-    client.fail(Fault.DOWN, Fault.FULL, Fault.LOST_REPLY, Fault.FULL, Fault.DOWN)
-    txn = Txn((absent(key),), (Put(key, b"1"),), (Get(key),))
-    result = await settle(client, txn, patience_s=30.0)
+    number.client.fail(Fault.DOWN, Fault.FULL, Fault.LOST_REPLY, Fault.FULL, Fault.DOWN)
+    txn = Txn((absent(number.key),), (Put(number.key, b"1"),), (Get(number.key),))
+    result = await settle(number.client, txn, patience_s=30.0)
     assert result.doubt
     assert not result.succeeded
-    assert result.one(0, key).value == b"1"
+    assert result.one(0, number.key).value == b"1"
 
 
-async def test_patience_ends(client: LossyClient, key: bytes) -> None:
-    client.fail(*[Fault.DOWN] * 1000)
+async def test_patience_ends(number: Number) -> None:
+    number.client.fail(*[Fault.DOWN] * 1000)
     with pytest.raises(EtcdUnavailable):
-        await settle(client, Txn((), (Put(key, b"1"),)), patience_s=0.3)
-    assert 1 < len(client.sent) < 1000
+        await settle(number.client, Txn((), (Put(number.key, b"1"),)), patience_s=0.3)
+    assert 1 < len(number.client.sent) < 1000
 
 
-async def test_a_nested_transaction_that_a_full_etcd_refuses_stays_in_doubt(
-    client: LossyClient, key: bytes
-) -> None:
+async def test_a_nested_transaction_that_a_full_etcd_refuses_stays_in_doubt(number: Number) -> None:
     """J3: the outer compares do not show it, so the error says that an earlier copy may have been applied."""
     told: list[bool] = []
 
     def build(doubt: bool) -> Txn:
         told.append(doubt)
-        return Txn((), (Txn((absent(key),), (Put(key, b"1"),)),))
+        return Txn((), (Txn((absent(number.key),), (Put(number.key, b"1"),)),))
 
-    client.fail(Fault.FULL_YET_DONE)
-    result = await settle(client, build)
+    number.client.fail(Fault.FULL_YET_DONE)
+    result = await settle(number.client, build)
     assert told == [False, True]
     assert result.doubt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from operator import not_
 
 import pytest
 
@@ -26,10 +27,6 @@ async def bound_key(client: EtcdClient, session: LeaseSession) -> bytes:
 
 async def exists(client: EtcdClient, key: bytes) -> bool:
     return (await client.get(key)).exists
-
-
-async def missing(client: EtcdClient, key: bytes) -> bool:
-    return not await exists(client, key)
 
 
 async def test_before_its_grant_it_is_neither_alive_nor_lost(client: EtcdClient) -> None:
@@ -81,7 +78,7 @@ async def test_its_keys_expire_when_it_is_abandoned(client: EtcdClient) -> None:
     key = await bound_key(client, session)
     await session.close(revoke=False)
     assert await exists(client, key)
-    await eventually(lambda: missing(client, key), TTL_S + 2.0)
+    await eventually(lambda: exists(client, key), TTL_S + 2.0, holds=not_)
 
 
 async def test_it_is_given_up_before_etcd_drops_it(
@@ -93,7 +90,7 @@ async def test_it_is_given_up_before_etcd_drops_it(
     proxy.hold_requests()
 
     async def dropped_at() -> float:
-        await eventually(lambda: missing(client, key), TTL_S + 5.0, every_s=0.01)
+        await eventually(lambda: exists(client, key), TTL_S + 5.0, every_s=0.01, holds=not_)
         return boot_clock()
 
     # Compared by the clock, which a test that is held up can only read too late.

@@ -99,9 +99,6 @@ async def led(client: LossyClient) -> AsyncIterator[Led]:
         yield Led(client, session, keys, epoch)
 
 
-# -- cancel ------------------------------------------------------------------------------------------
-
-
 async def test_the_first_to_ask_for_cancellation_is_told_so(led: Led) -> None:
     """O19."""
     op = await led.begin()
@@ -136,9 +133,6 @@ async def test_what_does_not_run_cannot_be_cancelled(led: Led) -> None:
     with pytest.raises(OperationNotFound):
         await request_cancel(led.client, led.keys.operation(OperationId("t", "noop", 7)), CANCEL)
     assert await led.everything() == before
-
-
-# -- seal --------------------------------------------------------------------------------------------
 
 
 async def test_sealing_freezes_the_results(led: Led) -> None:
@@ -189,9 +183,6 @@ async def test_sealing_twice_shows_what_stands(led: Led) -> None:
     assert (await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING))[0] == ABORTING
     gone = led.keys.operation(OperationId("t", "noop", 99))
     assert (await seal(led.client, gone, led.epoch, before=RUNNING, after=COMMITTING))[0] == b""
-
-
-# -- finish ------------------------------------------------------------------------------------------
 
 
 async def test_everything_of_a_finish_happens_at_one_revision(led: Led) -> None:
@@ -359,13 +350,6 @@ async def test_an_aborted_operation_is_buried_although_it_was_cancelled(led: Led
     assert await led.below(op) == []
 
 
-async def _finish_after(led: Led, op: OperationKeys, plan: Finish, *, reads: int) -> Finished:
-    """A finish with a handicap: a cancellation reads before it writes."""
-    for _ in range(reads):
-        await led.client.get(op.state)
-    return await led.finish(op, plan)
-
-
 async def test_either_the_cancellation_wins_or_the_finish(led: Led) -> None:
     """O19: in every round exactly one of them."""
     wins = {"cancel": 0, "finish": 0}
@@ -373,10 +357,13 @@ async def test_either_the_cancellation_wins_or_the_finish(led: Led) -> None:
         op = await led.sealed()
         plan = await led.plan()
 
+        async def finish_late(op: OperationKeys = op, plan: Finish = plan) -> Finished:
+            for _ in range(sum(wins.values()) % 4):  # a cancellation reads before it writes
+                await led.client.get(op.state)
+            return await led.finish(op, plan)
+
         cancelling = request_cancel(led.client, op, CANCEL)
-        outcomes = await asyncio.gather(
-            cancelling, _finish_after(led, op, plan, reads=sum(wins.values()) % 4), return_exceptions=True
-        )
+        outcomes = await asyncio.gather(cancelling, finish_late(), return_exceptions=True)
         became = next(outcome for outcome in outcomes if isinstance(outcome, Finished))
         asked = next(outcome for outcome in outcomes if not isinstance(outcome, Finished))
         history = await led.client.get(led.keys.history(op.operation))
@@ -399,9 +386,6 @@ async def test_a_finish_is_bounded(led: Led) -> None:
     for leave_keys in (False, True):
         txn = finish_txn(led.keys, op, led.epoch, await led.plan(leave_keys=leave_keys))
         assert txn.weight() <= MAX_OPS // 8
-
-
-# -- collect -----------------------------------------------------------------------------------------
 
 
 async def test_a_large_operation_is_collected_in_bites_its_argument_last(led: Led) -> None:

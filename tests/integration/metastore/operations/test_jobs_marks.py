@@ -74,9 +74,6 @@ async def running(runs: Runs, jobs: int = 3) -> tuple[OperationArg, Taken]:
     return taken.arg, taken
 
 
-# -- one transaction ---------------------------------------------------------------------------------
-
-
 async def test_a_group_that_meets_a_result_is_marked_one_by_one(runs: Runs) -> None:
     """O11: the cheap transaction is all or nothing; a job that has a result must not hold up the others."""
     _, taken = await running(runs, 4)
@@ -136,9 +133,6 @@ async def test_the_largest_group_is_taken_by_etcd(runs: Runs) -> None:
     _, taken = await running(runs, MAX_GROUP)
     marks = [mark(str(n), claim=0, checkpointed=1, repeated=1) for n in range(MAX_GROUP)]
     assert await send(runs.client, taken.run, *marks) == [Outcome.WON] * MAX_GROUP
-
-
-# -- group commit ------------------------------------------------------------------------------------
 
 
 async def test_marks_that_gather_share_transactions(runs: Runs) -> None:
@@ -251,9 +245,6 @@ async def test_marks_wait_out_a_broken_connection(runs: Runs, etcd_config: EtcdC
         assert await answers.outcomes(300) == [Outcome.WON] * 300
         await through.close()
     assert len(await job_records(runs.client, arg)) == 300
-
-
-# -- taking an operation -----------------------------------------------------------------------------
 
 
 async def test_one_of_many_runners_takes_an_operation(runs: Runs) -> None:

@@ -1,14 +1,20 @@
-"""When the leader of a table looks again."""
+"""When the leader of a table looks again, and what becomes of an action that fails."""
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
 
+from distop.coordinator.leading.acting import LONGEST_PAUSE_S, Acting
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.slot import Slot
+from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.state.tracker import Tracked
+from distop.errors import CallTimeout
+from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import RUNNING, OperationArg
 
@@ -30,3 +36,20 @@ def test_a_timer_that_becomes_due_between_acting_and_waiting_is_waited_for(timer
     assert driver._next_due(acted_at) == pytest.approx(0.001)
     now = 5.001
     assert driver._next_due(acted_at) == 0.0
+
+
+async def test_an_action_that_has_failed_for_days_is_tried_again() -> None:
+    """O18: at the longest interval, however many failures there were."""
+    keys, arg = Keyspace("p").table("t"), OperationArg(table="t", type="noop", instance=1)
+    nothing = cast(Any, None)
+    acting = Acting(nothing, keys, Epoch(keys.coordinator, 1), nothing, nothing, Metrics(), lambda: 0.0)
+    slot = Slot(Tracked(keys.operation(arg.id), arg), None)
+    slot.failures = 100_000
+
+    async def fails() -> None:
+        raise CallTimeout("sweeping has taken longer than 600 s")
+
+    slot.task = asyncio.create_task(fails())
+    await asyncio.wait({slot.task})
+    acting.reap(slot, 7.0)
+    assert (slot.failures, slot.not_before) == (100_001, 7.0 + LONGEST_PAUSE_S)

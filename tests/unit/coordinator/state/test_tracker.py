@@ -336,9 +336,6 @@ def test_a_completion_that_cannot_be_read_is_not_completed() -> None:
     assert decide(seen, deadline_passed=False) == Wait()
 
 
-# -- dynamic plans -----------------------------------------------------------------------------------
-
-
 def of_run(token: int, *partitions: str, start: int = 10) -> list[KeyValue]:
     """Results of a run."""
     return [

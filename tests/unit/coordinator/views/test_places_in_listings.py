@@ -1,4 +1,4 @@
-"""What callers send back as a place in a listing: one of ours, or refused by its field."""
+"""What is shown in listings: places of members, and tables whose snapshots other engines wrote."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from distop.coordinator.views.contents import _count
 from distop.coordinator.views.listing import PageToken
 from distop.errors import InvalidArgument
 from distop.metastore.tables.audit_feed import Cursor
@@ -51,3 +52,10 @@ def test_any_text_is_a_cursor_or_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["0", "12", "12.1700000000000-0a1b2c3d"])
 def test_a_cursor_is_written_as_it_is_read(text: str) -> None:
     assert str(Cursor.parse(text)) == text
+
+
+@pytest.mark.parametrize("value", ["9" * 19, "9" * 5000, "-1", "many", ""])
+def test_what_cannot_be_a_count_is_left_out(value: str) -> None:
+    """U3: an engine writes into a summary what it likes."""
+    assert _count({"total-records": value}, "total-records") is None
+    assert _count({"total-records": "9" * 18}, "total-records") == 10**18 - 1

