@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,14 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import ManifestEntry, ManifestFile
 from pyiceberg.table import StaticTable
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.update.schema import UpdateSchema
 
 from distop.commit.altering import altered
 from distop.commit.files.storage import io_properties
 from distop.commit.iceberg.append import IcebergAppend
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.changes import parse_changes
 from distop.commit.layout.model import Layout, load_metadata
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
@@ -174,6 +177,12 @@ class Table:
         assert told is not None
         return told.additional_properties
 
+    def operation(self) -> Operation:
+        """What the present snapshot says that it did."""
+        told = self.snapshot().summary
+        assert told is not None
+        return told.operation
+
     def manifests(self) -> list[ManifestFile]:
         return self.snapshot().manifests(self.iceberg().io)
 
@@ -182,6 +191,26 @@ class Table:
         io = self.iceberg().io
         listed = (one.fetch_manifest_entry(io, discard_deleted=False) for one in self.manifests())
         return list(itertools.chain.from_iterable(listed))
+
+    def draft(self) -> Draft:
+        """Metadata that another program is about to write."""
+        return Draft(self.iceberg().io, TableFile.read(self.record().metadata_location))
+
+    def replace(self, location: str, snapshot_id: int | None = None) -> None:
+        """Make this metadata of another program the table's; without an id the snapshot stays."""
+        present = self.record().snapshot_id if snapshot_id is None else snapshot_id
+        head = Head(metadata_location=location, snapshot_id=present, operation="foreign")
+        self.apply(Txn(then=(Put(self.keys.head, encode(head)),)))
+
+    def change_schema(self, change: Callable[[UpdateSchema], object]) -> None:
+        """What another program does to a table's columns."""
+        update = self.iceberg().update_schema()
+        change(update)
+        self.replace(self.draft().write(*update._commit()[0]))
+
+    def append(self, columns: Mapping[str, Any], schema: pa.Schema) -> None:
+        """Publish one file of these rows."""
+        self.publish(self.staged([pa.record_batch(dict(columns), schema=schema)]))
 
     def ids(self, **which: Any) -> list[int]:
         """All ids, or those that a scan with these arguments finds."""
@@ -200,6 +229,11 @@ def new_table(folder: Path, partition_by: Iterable[str] = (), **properties: str)
     """A table of :data:`ROWS` that nothing was published to."""
     layout = Layout.create(ROWS, list(partition_by), properties)
     return Table("flights", f"file://{folder}/flights", layout)
+
+
+def table_of(folder: Path, columns: pa.Schema, *partition_by: str) -> Table:
+    """A table of these columns that nothing was published to."""
+    return Table("flights", f"file://{folder}/flights", Layout.create(columns, list(partition_by)))
 
 
 def drop_partitioning(table: Table, column: str = "kind") -> None:

@@ -110,9 +110,8 @@ async def test_what_is_forgotten_leaves_no_thread_and_no_socket(
 def test_an_open_table_keeps_its_catalog(catalog: EtcdCatalog, etcd: EtcdProcess, prefix: str) -> None:
     """P14: and so can be written to although nobody else knows the catalog any more."""
     table = catalog.create_table("flights", SCHEMA)
-    other = EtcdCatalog("other", **{"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix}).load_table(
-        "flights"
-    )
+    where = {"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix}
+    other = EtcdCatalog("other", **where).load_table("flights")
     gc.collect()
     other.append(ids(0, 3))
     assert table.refresh().scan().to_arrow().num_rows == 3

@@ -53,14 +53,13 @@ def test_a_table_below_default_is_no_other_table(catalog: EtcdCatalog) -> None:
     catalog.create_namespace("a")
     catalog.create_table("a.t", SCHEMA).append(ids(0, 3))
     assert not catalog.table_exists("default.a.t")
-    with pytest.raises(NoSuchTableError):
-        catalog.drop_table("default.a.t")
-    with pytest.raises(NoSuchTableError):
-        catalog.purge_table("default.a.t")
+    for drop in (catalog.drop_table, catalog.purge_table):
+        with pytest.raises(NoSuchTableError):
+            drop("default.a.t")
     catalog.create_namespace("default.a")
     below = catalog.create_table("default.a.t", SCHEMA)
     assert below.name() == ("default", "a", "t")
-    assert (below.location() == catalog.load_table("a.t").location()) is False
+    assert below.location() != catalog.load_table("a.t").location()
     assert catalog.list_tables("default.a") == [("default", "a", "t")]
     assert catalog.list_namespaces("default") == [("default", "a")]
     catalog.purge_table("default.a.t")
@@ -101,11 +100,7 @@ def names_nothing(catalog: EtcdCatalog, identifier: Any) -> None:
         with pytest.raises(InvalidName) as refused:
             create()
         assert isinstance(refused.value, (ValueError, NoSuchTableError))
-    calls: tuple[Callable[[str | tuple[str, ...]], object], ...] = (
-        catalog.create_namespace,
-        catalog.drop_namespace,
-        catalog.load_namespace_properties,
-    )
+    calls = (catalog.create_namespace, catalog.drop_namespace, catalog.load_namespace_properties)
     for asks in calls:
         with pytest.raises(NoSuchNamespaceError):
             asks(identifier)
@@ -121,9 +116,9 @@ def test_only_tables_that_can_be_loaded_are_listed(catalog: EtcdCatalog, store: 
         store.txn(Txn(then=table_puts(keys, record)))
         if number % 2 == 0:
             store.put(keys.head, encode(Head(metadata_location="file:///x/m.json")))
-    store.put(keys_of(store, "n.u").entry, b"{}")
-    store.put(keys_of(store, "n.u").table, b"no record")
-    store.put(keys_of(store, "n.u").head, b"no head")
+    damaged = keys_of(store, "n.u")
+    for key in (damaged.entry, damaged.table, damaged.head):
+        store.put(key, b"damaged")
     wanted = [("n", f"t{number:03d}") for number in range(120) if number % 2 == 0 and number % 3]
     # One that cannot be read is listed: whoever loads it is told why.
     assert catalog.list_tables("n") == [*wanted, ("n", "u")]
@@ -156,8 +151,6 @@ def test_a_namespace_that_only_holds_tables_can_be_created(catalog: EtcdCatalog,
     store.put(keys_of(store, "ny.t").table, encode(TableRecord(name="ny.t", location="file:///x")))
     catalog.create_namespace("ny", {"owner": "ada"})
     assert catalog.load_namespace_properties("ny") == {"owner": "ada"}
-    with pytest.raises(NamespaceAlreadyExistsError):
-        catalog.create_namespace("ny")
 
 
 NO_PROPERTIES: list[Any] = [
@@ -174,15 +167,15 @@ NO_PROPERTIES: list[Any] = [
 
 def test_properties_that_are_no_strings_are_refused(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """U3: what could not be read again is not stored."""
+    catalog.create_namespace("ny", {"owner": "ada"})
+    before = all_keys(store)
     for properties in NO_PROPERTIES:
         with pytest.raises(InvalidArgument) as refused:
-            catalog.create_namespace("ny", properties)
+            catalog.create_namespace("new", properties)
         assert isinstance(refused.value, ValueError)
-    assert all_keys(store) == []
-    catalog.create_namespace("ny", {"owner": "ada"})
-    for properties in NO_PROPERTIES:
         with pytest.raises(InvalidArgument):
             catalog.update_namespace_properties("ny", updates=properties)
+    assert all_keys(store) == before
     assert catalog.load_namespace_properties("ny") == {"owner": "ada"}
     catalog.create_table("ny.flights", SCHEMA)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import pyarrow as pa
 import pytest
 from pyiceberg.io import SCHEMA_TO_FILE_IO
 
@@ -22,6 +21,7 @@ from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.listing import table_puts
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.sources.s3 import S3
+from support.tables.catalogs import ids, ids_in
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run
 from support.tables.publishing import ROWS, Staged, Table, rows
@@ -36,8 +36,7 @@ def io(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def table_on(s3: S3) -> Table:
-    layout = Layout.create(ROWS, ["kind"])
-    return Table("flights", f"{s3.url}/my tables/flights", layout, s3.storage)
+    return Table("flights", f"{s3.url}/my tables/flights", Layout.create(ROWS, ["kind"]), s3.storage)
 
 
 def with_a_loser(table: Table) -> Staged:
@@ -84,19 +83,16 @@ def test_a_pyiceberg_program_reads_and_writes_it(
 ) -> None:
     """P14: it learns from etcd how the table is reached."""
     with EtcdCatalog("distop", **{"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix}) as catalog:
-        found = catalog.load_table("default.flights")
-        found.append(pa.table({"id": [100], "kind": ["k0"]}, schema=ROWS))
-        ids = catalog.load_table("default.flights").scan().to_arrow()["id"].to_pylist()
-    assert sorted(ids) == [*range(6), 100]
+        catalog.load_table("flights").append(ids(100, 1))
+        assert ids_in(catalog, "flights") == [*range(6), 100]
 
 
 def test_a_catalog_makes_tables_on_s3(etcd: EtcdProcess, prefix: str, s3_in_environment: S3) -> None:
     """P14: reached by what the environment says."""
     properties = {"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix, "warehouse": s3_in_environment.url}
     with EtcdCatalog("distop", **properties) as catalog:
-        made = catalog.create_table("default.made", ROWS)
-        made.append(pa.table({"id": [1], "kind": ["k0"]}, schema=ROWS))
-        assert catalog.load_table("default.made").scan().to_arrow().num_rows == 1
+        catalog.create_table("made", ROWS).append(ids(1, 1))
+        assert ids_in(catalog, "made") == [1]
     assert s3_in_environment.names()
 
 
@@ -134,14 +130,12 @@ def test_an_index_on_s3_is_built_asked_and_replaced(s3: S3) -> None:
         world.table.publish(world.table.staged([rows(start, 9)]))
         facts = world.build("id")
     assert (facts["files"], facts["newFiles"], facts["parts"]) == (6, 3, 2)
-    narrowed = world.look("id", 4)
-    assert narrowed is not None
+    narrowed = world.narrowed("id", 4)
     assert (len(narrowed.files), narrowed.covered, narrowed.unreadable) == (1, 6, [])
     assert world.build("id", full=True)["parts"] == 1
     assert len([name for name in s3.names() if "/index/" in name and name[-1] != "/"]) == 2
     index_lookup._manifests.clear()
-    again = world.look("id", 4, 17)
-    assert again is not None
+    again = world.narrowed("id", 4, 17)
     assert (len(again.files), again.unreadable) == (2, [])
 
 

@@ -9,9 +9,6 @@ import pytest
 
 from distop.commit.cleanup.reachable import Files
 from distop.commit.cleanup.staged import sweep
-from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.record import encode
-from distop.metastore.records.table import Head
 from support.tables.indexing import Indexing
 from support.tables.publishing import Table, local, new_table, rows
 
@@ -71,7 +68,7 @@ def test_metadata_files_that_the_log_forgets_are_removed_from_the_own_folder_onl
     at_ms = told["last-updated-ms"] - 1
     told["metadata-log"] = [{"metadata-file": name, "timestamp-ms": at_ms} for name in forged]
     head.write_text(json.dumps(told))
-    table.head = KeyValue(table.head.key, encode(Head(metadata_location=f"file://{head}")), 99, 1)
+    table.replace(f"file://{head}")
     operation = table.staged([rows(5, 1)])
     facts = table.publish(operation).facts
     assert set(forged) <= set(facts["droppedMetadata"])

@@ -18,7 +18,7 @@ from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import file_io, load_metadata
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.operation import RequestNote, WatermarkMove
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
 from support.tables.publishing import Staged, Table, local, new_table, rows
 
@@ -49,9 +49,7 @@ def written(table: Table, *updates: Any) -> None:
     metadata = load_metadata(head.metadata_location)
     draft = Draft(file_io(table.location), TableFile.of(metadata, head.metadata_location))
     location = draft.write(*updates)
-    current = load_metadata(location).current_snapshot_id
-    moved = Head(metadata_location=location, snapshot_id=current)
-    table.head = KeyValue(table.head.key, encode(moved), table.head.mod_revision + 1, 1)
+    table.replace(location, load_metadata(location).current_snapshot_id)
 
 
 @pytest.fixture
@@ -65,11 +63,8 @@ def test_a_head_that_is_named_otherwise_is_followed(table: Table) -> None:
     """Such as one of Hadoop's catalog that was registered: its successors are counted from zero."""
     table.publish(operation(table, 0, None, "1"))
     named = local(table.record().metadata_location)
-    backup = Head(
-        metadata_location=f"file://{named.rename(named.with_name('v12.metadata.json'))}",
-        snapshot_id=table.record().snapshot_id,
-    )
-    table.head = backed_up = KeyValue(table.head.key, encode(backup), table.head.mod_revision + 1, 1)
+    table.replace(f"file://{named.rename(named.with_name('v12.metadata.json'))}")
+    backed_up = table.head
     for start in (10, 20):
         table.publish(operation(table, start, str(start // 10), str(start // 10 + 1)))
     found = ahead_of(table, backed_up, str(table.iceberg().metadata.table_uuid))

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestEntryStatus
-from pyiceberg.table.update import RemoveSchemasUpdate, SetSnapshotRefUpdate, TableUpdate
+from pyiceberg.table.update import RemoveSchemasUpdate, SetSnapshotRefUpdate
 
 from distop.commit.cleanup.staged import sweep
 from distop.commit.iceberg.append import IcebergOverwrite
@@ -25,13 +25,11 @@ from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.commit.layout.model import Layout, file_io
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
-from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
+from distop.metastore.etcd.txn import unchanged
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.record import encode
-from distop.metastore.records.table import Head
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots
 from support.tables.maintaining import Run
-from support.tables.publishing import ROWS, Staged, Table, drop_partitioning, local, new_table, rows
+from support.tables.publishing import ROWS, Staged, Table, drop_partitioning, local, new_table, rows, table_of
 
 
 def of_kinds(start: int, *kinds: str | None) -> pa.RecordBatch:
@@ -43,14 +41,6 @@ def expecting(table: Table) -> dict[str, str | None]:
     """The argument that refuses what is written from now on."""
     snapshot_id = table.record().snapshot_id if table.head.exists else None
     return {"expectedSnapshotId": None if snapshot_id is None else str(snapshot_id)}
-
-
-def rewrite(table: Table, *updates: TableUpdate) -> None:
-    """Another program changes the table."""
-    present = table.record()
-    draft = Draft(file_io(table.location), TableFile.read(present.metadata_location))
-    head = Head(metadata_location=draft.write(*updates), snapshot_id=present.snapshot_id)
-    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
 
 
 @pytest.fixture
@@ -108,15 +98,12 @@ def test_null_and_nan_are_partitions_like_any_other(table: Table, tmp_path: Path
     table.publish(table.staged([of_kinds(0, None, "a", "")]))
     table.publish(table.staged([of_kinds(10, None)]), IcebergOverwritePartitions())
     assert table.ids() == [1, 2, 10]
-    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
-    floats = Table("floats", f"file://{tmp_path}/floats", Layout.create(schema, ["x"]))
-
-    def of_values(start: int, *values: float) -> pa.RecordBatch:
-        return pa.record_batch({"id": range(start, start + len(values)), "x": list(values)}, schema=schema)
-
-    nan = float("nan")
-    floats.publish(floats.staged([of_values(0, nan, 1.5, -0.0)], [of_values(10, nan)]))
-    floats.publish(floats.staged([of_values(20, nan)]), IcebergOverwritePartitions())
+    nan, schema = float("nan"), pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    floats = table_of(tmp_path / "floats", schema, "x")
+    floats.append({"id": [0, 1, 2], "x": [nan, 1.5, -0.0]}, schema)
+    floats.append({"id": [10], "x": [nan]}, schema)
+    again = pa.record_batch({"id": [20], "x": [nan]}, schema=schema)
+    floats.publish(floats.staged([again]), IcebergOverwritePartitions())
     assert floats.ids() == [1, 2, 20]
 
 
@@ -124,12 +111,11 @@ def test_null_and_nan_are_partitions_like_any_other(table: Table, tmp_path: Path
 def test_partitions_of_every_transform_are_told_apart(tmp_path: Path, term: str) -> None:
     """P5: dates, hashes and numbers compare as they are stored."""
     schema = pa.schema([("id", pa.int64()), ("day", pa.date32())])
-    table = Table("t", f"file://{tmp_path}/t", Layout.create(schema, [term]))
+    table = table_of(tmp_path, schema, term)
 
     def batch(ids: list[int]) -> pa.RecordBatch:
-        return pa.record_batch(
-            {"id": ids, "day": pa.array([30 * i for i in ids], pa.date32())}, schema=schema
-        )
+        days = pa.array([30 * i for i in ids], pa.date32())
+        return pa.record_batch({"id": ids, "day": days}, schema=schema)
 
     table.publish(table.staged([batch(list(range(12)))]))
     before = {task.file.file_path: task.file.record_count for task in table.iceberg().scan().plan_files()}
@@ -165,7 +151,7 @@ def test_files_of_another_partitioning_are_refused(table: Table) -> None:
         update={"partition_specs": [*present.partition_specs, other], "default_spec_id": 1}
     )
     location = Draft(file_io(table.location), TableFile.of(evolved, table.record().metadata_location)).write()
-    table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)
+    table.replace(location)
     table.layout = Layout.of(evolved)
     with pytest.raises(PreconditionFailed, match="partition spec 0"):
         table.publish(table.staged([rows(0, 1)]), IcebergOverwritePartitions())
@@ -214,7 +200,8 @@ def test_branches_keep_the_settings_that_another_program_gave_them(tmp_path: Pat
     first = table.iceberg().metadata.snapshots[0].snapshot_id
     given: dict[str, Any] = {"min-snapshots-to-keep": 5, "max-snapshot-age-ms": 6, "max-ref-age-ms": 7}
     named: dict[str, Any] = {"type": "branch", "snapshot-id": table.record().snapshot_id, **given}
-    rewrite(table, *(SetSnapshotRefUpdate(**named, **{"ref-name": name}) for name in ("main", "b")))
+    updates = (SetSnapshotRefUpdate(**named, **{"ref-name": name}) for name in ("main", "b"))
+    table.replace(table.draft().write(*updates))
 
     def settings(name: str) -> dict[str, Any]:
         ref = table.iceberg().metadata.refs[name]
@@ -241,7 +228,7 @@ def test_a_spec_whose_schema_was_removed_is_neither_written_nor_in_the_way(tmp_p
     drop_partitioning(table)
     columns, present = table.iceberg().schemas(), table.iceberg().schema().schema_id
     removed: dict[str, Any] = {"schema-ids": [number for number in columns if number != present]}
-    rewrite(table, RemoveSchemasUpdate(**removed))
+    table.replace(table.draft().write(RemoveSchemasUpdate(**removed)))
     for start in range(10, 14):
         table.publish(table.staged([ids_alone(start)]))
     assert table.ids() == [*range(4), *range(10, 14)]

@@ -14,9 +14,7 @@ from distop.commit.layout.changes import SetProperties
 from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.commit.layout.properties import check_properties, inert
 from distop.errors import InvalidArgument
-from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.record import encode
-from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.records.table import TableRecord
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.tables.publishing import ROWS, Table, rows
 
@@ -45,7 +43,7 @@ def test_code_that_foreign_metadata_names_is_not_run(
     (tmp_path / "trap.py").write_text("calls = []\ndef spring(*arguments):\n    calls.append(arguments)\n")
     monkeypatch.syspath_prepend(tmp_path)
     location = with_properties(table, dict.fromkeys(NAMES, "trap.spring"))
-    table.head = KeyValue(table.keys.head, encode(Head(metadata_location=location)), 1000, 1)
+    table.replace(location)
     table.layout = Layout.of(load_metadata(location))
     table.publish(table.staged([rows(3, 3)]))
     snapshot = open_snapshot(table.record().metadata_location)
