@@ -6,35 +6,22 @@ import asyncio
 
 import pytest
 
-from distop.client import Operation, OperationState
+from distop.client import OperationState
 from distop.metastore import crashpoints
 from support.services.executing import Child
-from support.services.whole import Whole, write_csv
-
-
-async def compact(service: Whole, **argument: object) -> Operation:
-    started = await service.client.start("t", "compact", {"min_files": 2, **argument})
-    return await service.client.wait(started.name, timeout_s=180)
-
-
-async def fill(service: Whole, batches: int, first: int = 0) -> None:
-    """Ten rows a batch, of three kinds."""
-    for number in range(first, first + batches):
-        source = write_csv(service.folder / "src" / str(number), "1.csv", number * 10, 10)
-        ended = await service.ingest(source)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+from support.services.whole import Whole
 
 
 async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole) -> None:
     """P7, C8: ingests, a program of pyiceberg, and compactions all the time; watermarks stay."""
-    await fill(service, 3)
+    await service.fill(3)
     command = ("-m", "support.tables.foreign_appender", "default.t", "3", "1000000")
     rewritten = 0
     with Child(service.etcd, service.folder, *command) as foreign:
-        appending = asyncio.create_task(fill(service, 5, first=3))
+        appending = asyncio.create_task(service.fill(5, first=3))
         exited = asyncio.create_task(foreign.exit_code(60))
         while not (appending.done() and exited.done()):
-            ended = await compact(service, sort_by=["id"])
+            ended = await service.run("compact", min_files=2, sort_by=["id"])
             assert ended.state is OperationState.SUCCEEDED, ended.error
             rewritten += ended.facts["filesBefore"]
             await asyncio.sleep(0.05)  # a compaction without pause would keep a slower writer waiting
@@ -45,11 +32,10 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
     assert await asyncio.to_thread(service.ids) == expected
     assert [len(marks) for marks in (await service.client.watermarks("t")).values()] == [8]
 
-    last = await compact(service)
+    last = await service.run("compact", min_files=2)
     assert last.state is OperationState.SUCCEEDED
     assert len(await asyncio.to_thread(service.published_files)) == 4, "one a partition"
-    expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
-    (await service.client.wait(expired.name, timeout_s=90)).raise_for_outcome()
+    await service.succeeds("expire_snapshots", older_than="0s")
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == expected
     assert service.data_files() == await asyncio.to_thread(service.published_files)
@@ -57,7 +43,7 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
 
 async def test_it_can_follow_and_be_followed(service: Whole) -> None:
     """O23, O6: night work in one call; partitions are named as their folders would be."""
-    await fill(service, 4)
+    await service.fill(4)
     started = await service.client.start("t", "compact", {"min_files": 2}, partitions=["kind=k1", "kind=k2"])
     ended = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
     assert (ended.jobs.total, ended.facts["partitions"], ended.facts["rows"]) == (2, 2, 26)
@@ -69,10 +55,10 @@ async def test_it_is_collected_when_all_answers_to_its_end_are_lost(
     service: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """C9, C18: the leader has to find out that it is over, since nobody tells it."""
-    await fill(service, 2)
+    await service.fill(2)
     await service.at_rest()
     monkeypatch.setattr(crashpoints, "_PLAN", "finish.after=lost")
-    ended = await compact(service)
+    ended = await service.run("compact", min_files=2)
     assert ended.state is OperationState.SUCCEEDED, ended.error
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == list(range(20))

@@ -38,10 +38,7 @@ async def work(service: Whole) -> None:
     await service.client.resume_table("t")
     assert [operation.name async for operation in service.client.list("t")]
 
-    async def applied() -> bool:
-        return not [entry async for entry in service.client.backlog("t")]
-
-    await eventually(applied, 90)
+    await eventually(service.drained, 90)
     assert [entry.action async for entry in service.client.audit("t")]
     row = pa.table({"id": [20], "kind": ["k"], "day": [date(2013, 1, 1)]})
     await asyncio.to_thread(lambda: service.table().append(row))

@@ -16,12 +16,9 @@ from distop.spark_jobs.dataframes.options import read_options
 from distop.spark_jobs.dataframes.read import FileSplit, TableReader, table_schema
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.etcd.lossy import LossyClient
+from support.refusals import refused
 from support.services.executing import runner
-from support.services.whole import HEADER, Whole, coordinated, whole, write_csv
-
-
-def source(service: Whole, name: str, start: int, rows: int) -> Path:
-    return write_csv(service.folder / "src" / name, "1.csv", start, rows)
+from support.services.whole import HEADER, Whole, whole
 
 
 async def built(service: Whole, column: str, **argument: object) -> Operation:
@@ -29,111 +26,97 @@ async def built(service: Whole, column: str, **argument: object) -> Operation:
     return (await service.client.wait(operation.name, timeout_s=120)).raise_for_outcome()
 
 
-async def test_an_index_is_built_published_and_kept_up_to_date(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_an_index_is_built_published_and_kept_up_to_date(service: Whole) -> None:
     """O3, O15: the pointer is one key; nothing else is left in etcd, and no file except the parts."""
-    async with whole(etcd_config, tmp_path, client) as service:
-        for i in range(3):
-            await service.ingest(source(service, f"s{i}", 100 * i, 30))
-        first = await built(service, "id")
-        assert first.name == "t/build_index/id/1"
-        assert (first.facts["files"], first.facts["entries"]) == (9, 90)
-        await service.ingest(source(service, "s3", 300, 30))
-        second = await built(service, "id")
-        assert (second.facts["newFiles"], second.facts["files"]) == (3, 12)
-        await service.ingest(source(service, "s4", 400, 30))
-        (index,) = await service.client.indexes("t")
-        assert (index.column, index.commits_behind, index.files) == ("id", 1, 12)
-        location = (await asyncio.to_thread(service.table)).metadata_location
-        records = await read_indexes(client, client.keyspace.table("t"))
-        now = open_snapshot(location, indexes=records)
-        where = "id in (305, 999)"
-        assert [file.row_groups for file in now.plan_files(where)] == [(0,)]
-        assert len(now.plan_files(where, use_indexes=False)) == 3
-        before = open_snapshot(location, indexes=records, snapshot_id=index.snapshot_id)
-        assert [file.row_groups for file in before.plan_files("id == 5")] == [(0,)]
-        assert [file.row_groups for file in now.plan_files("kind == 'k1'")] == [None] * 5
-        for where in ("nothing == 1", "id == 'x'"):
-            with pytest.raises(InvalidArgument) as refused:
-                now.plan_files(where)
-            assert refused.value.details["field"] == "filter"
-        assert (await built(service, "id")).facts["newFiles"] == 3
-        keys = await service.at_rest()
-        (record,) = await read_indexes(client, client.keyspace.table("t"))
-        assert record.snapshot_id == (await asyncio.to_thread(service.table)).metadata.current_snapshot_id
-        assert [key for key in keys if ".index." in key] == ["t.index.id"]
-        assert not [key for key in keys if key.startswith("t.build_index.id")]
-        files = [path for path in (service.location / "index").rglob("*") if path.is_file()]
-        assert len(files) == record.parts + 1
-        await service.client.drop_table("t", purge=True)
-        assert not [key for key in await service.keys() if key.startswith("t.index.")]
-        assert not service.location.exists()
+    for i in range(3):
+        await service.ingest(service.source(f"s{i}", 100 * i, 30))
+    first = await built(service, "id")
+    assert first.name == "t/build_index/id/1"
+    assert (first.facts["files"], first.facts["entries"]) == (9, 90)
+    await service.ingest(service.source("s3", 300, 30))
+    second = await built(service, "id")
+    assert (second.facts["newFiles"], second.facts["files"]) == (3, 12)
+    await service.ingest(service.source("s4", 400, 30))
+    (index,) = await service.client.indexes("t")
+    assert (index.column, index.commits_behind, index.files) == ("id", 1, 12)
+    location = (await asyncio.to_thread(service.table)).metadata_location
+    records = await read_indexes(service.store, service.store.keyspace.table("t"))
+    now = open_snapshot(location, indexes=records)
+    where = "id in (305, 999)"
+    assert [file.row_groups for file in now.plan_files(where)] == [(0,)]
+    assert len(now.plan_files(where, use_indexes=False)) == 3
+    before = open_snapshot(location, indexes=records, snapshot_id=index.snapshot_id)
+    assert [file.row_groups for file in before.plan_files("id == 5")] == [(0,)]
+    assert [file.row_groups for file in now.plan_files("kind == 'k1'")] == [None] * 5
+    for where in ("nothing == 1", "id == 'x'"):
+        with refused("filter"):
+            now.plan_files(where)
+    assert (await built(service, "id")).facts["newFiles"] == 3
+    keys = await service.at_rest()
+    (record,) = await read_indexes(service.store, service.store.keyspace.table("t"))
+    assert record.snapshot_id == (await asyncio.to_thread(service.table)).metadata.current_snapshot_id
+    assert [key for key in keys if ".index." in key] == ["t.index.id"]
+    assert not [key for key in keys if key.startswith("t.build_index.id")]
+    files = [path for path in (service.location / "index").rglob("*") if path.is_file()]
+    assert len(files) == record.parts + 1
+    await service.client.drop_table("t", purge=True)
+    assert not [key for key in await service.keys() if key.startswith("t.index.")]
+    assert not service.location.exists()
 
 
-async def test_indexes_of_several_columns_are_built_side_by_side_and_beside_an_ingest(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_indexes_of_several_columns_are_built_side_by_side_and_beside_an_ingest(idle: Whole) -> None:
     """O3: each covers the snapshot that it began on, whatever is appended meanwhile."""
-    async with coordinated(etcd_config, tmp_path, client) as service:
-        async with runner(client, serving=["ingest"]):
-            await service.ingest(source(service, "s0", 0, 30))
-            covered = (await asyncio.to_thread(service.table)).metadata.current_snapshot_id
-            for column in ("id", "kind"):
-                await service.client.start("t", "build_index", {"column": column})
-            run_ops = decode_run_ops((await client.get(client.keyspace.table("t").run_ops)).value)
-            assert run_ops == {"build_index": ["id.1", "kind.2"]}
-            with pytest.raises(IncompatibleOperation, match="build_index/id/1"):
-                await service.client.start("t", "build_index", {"column": "id"})
-            (await service.ingest(source(service, "s1", 100, 30))).raise_for_outcome()
-            with pytest.raises(IncompatibleOperation):
-                await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
-        async with runner(client):
-            for name in ("t/build_index/id/1", "t/build_index/kind/2"):
-                (await service.client.wait(name, timeout_s=120)).raise_for_outcome()
-            records = await read_indexes(client, client.keyspace.table("t"))
-            assert [(one.column, one.snapshot_id, one.files) for one in records] == [
-                ("id", covered, 3),
-                ("kind", covered, 3),
-            ]
-            assert await service.at_rest()
-            second = await built(service, "id")
-            assert (second.facts["newFiles"], second.facts["files"]) == (3, 6)
+    async with runner(idle.store, serving=["ingest"]):
+        await idle.ingest(idle.source("s0", 0, 30))
+        covered = (await asyncio.to_thread(idle.table)).metadata.current_snapshot_id
+        for column in ("id", "kind"):
+            await idle.client.start("t", "build_index", {"column": column})
+        run_ops = decode_run_ops((await idle.store.get(idle.store.keyspace.table("t").run_ops)).value)
+        assert run_ops == {"build_index": ["id.1", "kind.2"]}
+        with pytest.raises(IncompatibleOperation, match="build_index/id/1"):
+            await idle.client.start("t", "build_index", {"column": "id"})
+        (await idle.ingest(idle.source("s1", 100, 30))).raise_for_outcome()
+        with pytest.raises(IncompatibleOperation):
+            await idle.client.start("t", "expire_snapshots", {"older_than": "0s"})
+    async with runner(idle.store):
+        for name in ("t/build_index/id/1", "t/build_index/kind/2"):
+            (await idle.client.wait(name, timeout_s=120)).raise_for_outcome()
+        records = await read_indexes(idle.store, idle.store.keyspace.table("t"))
+        assert [(one.column, one.snapshot_id, one.files) for one in records] == [
+            ("id", covered, 3),
+            ("kind", covered, 3),
+        ]
+        assert await idle.at_rest()
+        second = await built(idle, "id")
+        assert (second.facts["newFiles"], second.facts["files"]) == (3, 6)
 
 
-async def test_a_start_that_makes_no_sense_leaves_no_key(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_a_start_that_makes_no_sense_leaves_no_key(service: Whole) -> None:
     """O4, U3"""
-    async with whole(etcd_config, tmp_path, client) as service:
-        await service.ingest(source(service, "s0", 0, 10))
-        before = await service.at_rest()
-        for argument, field in (({}, "object"), ({"column": "x"}, "column"), ({"column": 5}, "object")):
-            with pytest.raises(InvalidArgument) as refused:
-                await service.client.start("t", "build_index", argument)
-            assert refused.value.details["field"] == field
-        with pytest.raises(InvalidArgument, match="is object 'id'"):
-            await service.client.start("t", "build_index", {"column": "id"}, object="kind")
-        assert await service.keys() == before
+    await service.ingest(service.source("s0", 0, 10))
+    before = await service.at_rest()
+    for argument, field in (({}, "object"), ({"column": "x"}, "column"), ({"column": 5}, "object")):
+        with refused(field):
+            await service.client.start("t", "build_index", argument)
+    with pytest.raises(InvalidArgument, match="is object 'id'"):
+        await service.client.start("t", "build_index", {"column": "id"}, object="kind")
+    assert await service.keys() == before
 
 
-async def test_a_cancelled_build_leaves_no_file(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_a_cancelled_build_leaves_no_file(idle: Whole) -> None:
     """O19: the previous index stays."""
-    async with coordinated(etcd_config, tmp_path, client) as service:
-        async with runner(client):
-            await service.ingest(source(service, "s0", 0, 30))
-            await built(service, "id")
-            await service.at_rest()
-        before = sorted((service.location / "index").rglob("*"))
-        operation = await service.client.start("t", "build_index", {"column": "id", "full": True})
-        await service.client.cancel(operation.name)
-        ended = await service.client.wait(operation.name, timeout_s=60)
-        assert ended.state.name == "CANCELLED"
-        await service.at_rest()
-        assert sorted((service.location / "index").rglob("*")) == before
-        assert len(await read_indexes(client, client.keyspace.table("t"))) == 1
+    async with runner(idle.store):
+        await idle.ingest(idle.source("s0", 0, 30))
+        await built(idle, "id")
+        await idle.at_rest()
+    before = sorted((idle.location / "index").rglob("*"))
+    operation = await idle.client.start("t", "build_index", {"column": "id", "full": True})
+    await idle.client.cancel(operation.name)
+    ended = await idle.client.wait(operation.name, timeout_s=60)
+    assert ended.state.name == "CANCELLED"
+    await idle.at_rest()
+    assert sorted((idle.location / "index").rglob("*")) == before
+    assert len(await read_indexes(idle.store, idle.store.keyspace.table("t"))) == 1
 
 
 async def test_reads_of_spark_leave_out_what_an_index_rules_out(

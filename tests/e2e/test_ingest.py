@@ -19,7 +19,7 @@ from distop.metastore.etcd.embedded import EtcdProcess, find_etcdctl
 from distop.metastore.etcd.txn import Txn, TxnResult
 from support.etcd.lossy import LossyClient, puts
 from support.services.executing import Child, runner
-from support.services.whole import HEADER, Whole, coordinated, write_csv
+from support.services.whole import HEADER, Whole, coordinated, error_of, write_csv
 from support.waiting import eventually
 
 AT_REST = re.compile(
@@ -30,16 +30,15 @@ AT_REST = re.compile(
 
 async def test_rows_watermarks_and_history_appear_together_and_nothing_is_left(service: Whole) -> None:
     """C8, P1, P11, P14: one operation of several jobs, then a second one on top."""
-    first = write_csv(service.folder / "src" / "a", "1.csv", 0, 3000)
-    second = write_csv(service.folder / "src" / "b", "1.csv", 3000, 500)
+    first = service.source("a", 0, 3000)
+    second = service.source("b", 3000, 500)
     ended = await service.ingest(first, split_bytes=4096)
     assert ended.state is OperationState.SUCCEEDED
     assert ended.jobs.total == ended.jobs.succeeded > 5
     await service.ingest(second, split_bytes=4096)
 
     assert await asyncio.to_thread(service.ids) == list(range(3500))
-    marks = await service.client.watermarks("t")
-    assert [sorted(partitions) for partitions in marks.values()] == [["a", "b"]]
+    assert await service.ingested() == ["a", "b"]
     assert not [key for key in await service.at_rest() if not AT_REST.fullmatch(key)]
     assert service.data_files() == await asyncio.to_thread(service.published_files)
     table = await asyncio.to_thread(service.table)
@@ -94,49 +93,42 @@ async def test_the_keys_of_a_running_operation_read_as_documented(
 
 async def test_a_bad_row_fails_the_operation_and_leaves_the_table_untouched(service: Whole) -> None:
     """P9, U3, O16: the error names file and line; no row, no file, no watermark of it is left."""
-    await service.ingest(write_csv(service.folder / "src" / "good", "1.csv", 0, 200))
-    bad = write_csv(service.folder / "src" / "bad", "1.csv", 200, 3000)
+    await service.ingest(service.source("good", 0, 200))
+    bad = service.source("bad", 200, 3000)
     with (bad / "2.csv").open("w") as file:
         file.write(HEADER + "1,k1,2013-01-01\n" * 10 + "x,k1,2013-01-01\n")
     ended = await service.ingest(
         bad, split_bytes=4096, schema={"id": "long", "kind": "string", "day": "date"}
     )
     assert ended.state is OperationState.FAILED
-    assert ended.error is not None
-    assert re.search(r"BAD_ROW: .*2\.csv.*\b12\b", ended.error.message), ended.error.message
+    assert re.search(r"BAD_ROW: .*2\.csv.*\b12\b", error_of(ended).message), error_of(ended).message
     assert await asyncio.to_thread(service.ids) == list(range(200))
     assert not [key for key in await service.at_rest() if not AT_REST.fullmatch(key)]
     assert service.data_files() == await asyncio.to_thread(service.published_files)
-    marks = await service.client.watermarks("t")
-    assert [sorted(partitions) for partitions in marks.values()] == [["good"]]
+    assert await service.ingested() == ["good"]
 
 
 async def test_the_same_source_is_not_ingested_twice(service: Whole) -> None:
     """P16 in part: the existing watermark refuses the start, and the error says what to do."""
-    source = write_csv(service.folder / "src" / "a", "1.csv", 0, 10)
+    source = service.source("a", 0, 10)
     await service.ingest(source)
     with pytest.raises(AlreadyIngested, match="reingest"):
         await service.client.start("t", "ingest", {"paths": [str(source)]})
 
 
-async def test_of_two_over_one_source_range_one_wins(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_of_two_over_one_source_range_one_wins(idle: Whole) -> None:
     """P16: both have started before either has ended; the other one fails, and nothing of it is left."""
-    async with coordinated(etcd_config, tmp_path, client) as service:
-        source = write_csv(service.folder / "src" / "a", "1.csv", 0, 10)
-        started = [
-            await service.client.start("t", "ingest", {"paths": [str(source)]}, object=name) for name in "ab"
-        ]
-        async with runner(client):
-            ended = [await service.client.wait(one.name, timeout_s=90) for one in started]
-            await service.at_rest()
-        assert {one.state for one in ended} == {OperationState.SUCCEEDED, OperationState.FAILED}
-        assert [one.error.code for one in ended if one.error] == ["WATERMARK_CONFLICT"]
-        assert await asyncio.to_thread(service.ids) == list(range(10))
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
-        [marks] = (await service.client.watermarks("t")).values()
-        assert sorted(marks) == ["a"]
+    source = idle.source("a", 0, 10)
+    started = [await idle.client.start("t", "ingest", {"paths": [str(source)]}, object=name) for name in "ab"]
+    async with runner(idle.store):
+        ended = [await idle.client.wait(one.name, timeout_s=90) for one in started]
+        await idle.at_rest()
+    assert {one.state for one in ended} == {OperationState.SUCCEEDED, OperationState.FAILED}
+    assert [one.error.code for one in ended if one.error] == ["WATERMARK_CONFLICT"]
+    assert await asyncio.to_thread(idle.ids) == list(range(10))
+    assert idle.data_files() == await asyncio.to_thread(idle.published_files)
+    [marks] = (await idle.client.watermarks("t")).values()
+    assert sorted(marks) == ["a"]
 
 
 BAD_INPUT: list[tuple[dict[str, Any], str]] = [
@@ -157,7 +149,7 @@ BAD_INPUT: list[tuple[dict[str, Any], str]] = [
 
 async def test_bad_input_is_refused_by_code_and_leaves_nothing(service: Whole) -> None:
     """U3, O4: no key and no file is left by a start that fails."""
-    source = write_csv(service.folder / "src" / "a", "1.csv", 0, 10)
+    source = service.source("a", 0, 10)
     (service.folder / "src" / "empty").mkdir()
     places = {"SOURCE": str(source), "EMPTY": str(service.folder / "src" / "empty")}
     before = await service.keys()
@@ -175,12 +167,12 @@ async def test_bad_input_is_refused_by_code_and_leaves_nothing(service: Whole) -
 
 async def test_a_program_of_pyiceberg_appends_while_operations_commit(service: Whole) -> None:
     """P6, P7, P14: no row of either program is lost, whichever moves the head first."""
-    await service.ingest(write_csv(service.folder / "src" / "0", "1.csv", 0, 10))
+    await service.ingest(service.source("0", 0, 10))
     command = ("-m", "support.tables.foreign_appender", "default.t", "4", "1000000")
     with Child(service.etcd, service.folder, *command) as foreign:
         # Operations without pause may keep a slower writer waiting, so there is an end of them.
         for number in range(1, 7):
-            source = write_csv(service.folder / "src" / str(number), "1.csv", number * 10, 10)
+            source = service.source(str(number), number * 10, 10)
             ended = await service.ingest(source)
             assert ended.state is OperationState.SUCCEEDED, ended.error
         assert await foreign.exit_code(60) == 0, foreign.log.read_text()
@@ -191,7 +183,7 @@ async def test_a_program_of_pyiceberg_appends_while_operations_commit(service: W
 async def test_readers_see_all_of_an_operation_or_nothing(service: Whole) -> None:
     """P3: a reader in a loop only ever counts whole operations."""
     rows, rounds = 700, 4
-    await service.ingest(write_csv(service.folder / "src" / "0", "1.csv", 0, rows), split_bytes=4096)
+    await service.ingest(service.source("0", 0, rows), split_bytes=4096)
     counts, done = [], threading.Event()
 
     def read() -> None:
@@ -200,7 +192,7 @@ async def test_readers_see_all_of_an_operation_or_nothing(service: Whole) -> Non
 
     reading = asyncio.create_task(asyncio.to_thread(read))
     for number in range(1, rounds):
-        source = write_csv(service.folder / "src" / str(number), "1.csv", number * rows, rows)
+        source = service.source(str(number), number * rows, rows)
         await service.ingest(source, split_bytes=4096)
     done.set()
     await reading
@@ -209,28 +201,24 @@ async def test_readers_see_all_of_an_operation_or_nothing(service: Whole) -> Non
     assert counts == sorted(counts)
 
 
-async def test_cancelling_a_running_operation_leaves_nothing(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_cancelling_a_running_operation_leaves_nothing(idle: Whole) -> None:
     """O19 in part: one definite outcome, no key, no staged file; asked again, the same answer."""
-    async with coordinated(etcd_config, tmp_path, client) as service:
-        source = write_csv(tmp_path / "src" / "a", "1.csv", 0, 20_000)
-        operation = await service.client.start("t", "ingest", {"paths": [str(source)], "split_bytes": 1024})
-        async with runner(client, slots=1):
+    source = idle.source("a", 0, 20_000)
+    operation = await idle.client.start("t", "ingest", {"paths": [str(source)], "split_bytes": 1024})
+    async with runner(idle.store, slots=1):
 
-            async def under_way() -> bool:
-                return (await service.client.get(operation.name)).jobs.succeeded > 0
+        async def under_way() -> bool:
+            return (await idle.client.get(operation.name)).jobs.succeeded > 0
 
-            await eventually(under_way)
-            asked = await service.client.cancel(operation.name, "changed my mind")
-            assert asked.cancel_requested
-            ended = await service.client.wait(operation.name, timeout_s=60)
-            assert ended.state is OperationState.CANCELLED
-            assert ended.error is not None
-            assert ended.error.message == f"cancelled by {service.client.identity}: changed my mind"
-            assert not [key for key in await service.at_rest() if not AT_REST.fullmatch(key)]
-            await eventually(lambda: not service.data_files())
-            assert (await service.client.cancel(operation.name)).state is OperationState.CANCELLED
+        await eventually(under_way)
+        asked = await idle.client.cancel(operation.name, "changed my mind")
+        assert asked.cancel_requested
+        ended = await idle.client.wait(operation.name, timeout_s=60)
+        assert ended.state is OperationState.CANCELLED
+        assert error_of(ended).message == f"cancelled by {idle.client.identity}: changed my mind"
+        assert not [key for key in await idle.at_rest() if not AT_REST.fullmatch(key)]
+        await eventually(lambda: not idle.data_files())
+        assert (await idle.client.cancel(operation.name)).state is OperationState.CANCELLED
 
 
 @pytest.mark.parametrize("refusals", [1, 6])

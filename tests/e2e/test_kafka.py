@@ -6,14 +6,11 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 from pyiceberg.exceptions import NoSuchTableError
-from typer.testing import CliRunner
 
-from distop.cli.main import app
 from distop.client import AsyncClient
 from distop.errors import AlreadyIngested, IncompatibleOperation, KafkaUnavailable, OffsetsLost
 from distop.metastore.etcd.client import EtcdClient
@@ -25,29 +22,15 @@ from support.sources.kafka import Brokers, KafkaTopic
 from support.waiting import eventually
 
 
-class Fed(Whole):
-    """The service, and its address."""
-
-    address: str
-
-    async def distop(self, *words: str) -> tuple[int, Any]:
-        """Exit code and JSON of a command line."""
-        given = [*words, "--address", self.address, "--output", "json"]
-        done = await asyncio.to_thread(CliRunner().invoke, app, given)
-        return done.exit_code, json.loads(done.stdout or done.stderr)
-
-
 @pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: EtcdClient) -> AsyncIterator[Fed]:
+async def service(etcd_config: EtcdConfig, tmp_path: Path, client: EtcdClient) -> AsyncIterator[Whole]:
     async with (
         running(config_of(etcd_config)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=60) as sdk,
         runner(client),
     ):
         await sdk.create_table("t", str(tmp_path / "table"))
-        fed = Fed(etcd_config, client, sdk, tmp_path)
-        fed.address = coordinator.address
-        yield fed
+        yield Whole(etcd_config, client, sdk, tmp_path, coordinator.address)
 
 
 @pytest.fixture
@@ -55,7 +38,7 @@ def topic(brokers: Brokers) -> KafkaTopic:
     return brokers.topic()
 
 
-async def test_a_topic_is_followed_from_the_command_line(service: Fed, topic: KafkaTopic) -> None:
+async def test_a_topic_is_followed_from_the_command_line(service: Whole, topic: KafkaTopic) -> None:
     """C8, P10, P11."""
     start = ("start", "t", "ingest", "--json", json.dumps({"kafka": topic.argument()}), "--wait")
     topic.ids(0, 300)
@@ -80,7 +63,9 @@ async def test_a_topic_is_followed_from_the_command_line(service: Fed, topic: Ka
     assert not [key for key in await service.at_rest() if key.endswith((".state", ".arg", "runOps"))]
 
 
-async def test_of_many_starts_at_once_each_record_comes_through_one(service: Fed, topic: KafkaTopic) -> None:
+async def test_of_many_starts_at_once_each_record_comes_through_one(
+    service: Whole, topic: KafkaTopic
+) -> None:
     """P16."""
     topic.ids(0, 600)
     most = topic.argument(max_records_per_partition=100)
@@ -101,7 +86,7 @@ async def test_of_many_starts_at_once_each_record_comes_through_one(service: Fed
     assert await asyncio.to_thread(service.ids) == list(range(600))
 
 
-def published(service: Fed) -> list[int]:
+def published(service: Whole) -> list[int]:
     """The ids so far; none before the first commit."""
     try:
         return service.ids()
@@ -109,7 +94,7 @@ def published(service: Fed) -> list[int]:
         return []
 
 
-async def test_batches_of_a_backlog_take_what_is_new_in_their_turn(service: Fed, topic: KafkaTopic) -> None:
+async def test_batches_of_a_backlog_take_what_is_new_in_their_turn(service: Whole, topic: KafkaTopic) -> None:
     """B2: what a batch means is fixed when its turn comes, not when it is published."""
     await service.client.set_ordering("t", gate="closed", together=5)
     argument = {"kafka": topic.argument(max_records_per_partition=10)}
@@ -118,16 +103,13 @@ async def test_batches_of_a_backlog_take_what_is_new_in_their_turn(service: Fed,
     topic.ids(0, 75)
     await service.client.open_gate("t")
 
-    async def drained() -> bool:
-        return not [batch async for batch in service.client.backlog("t")]
-
-    assert await eventually(drained, 180)
+    assert await eventually(service.drained, 180)
     assert await asyncio.to_thread(service.ids) == list(range(75))
     (marks,) = (await service.client.watermarks("t")).values()
     assert marks == {"0": "25", "1": "25", "2": "25"}
 
 
-async def test_a_batch_waits_for_brokers_that_are_away(service: Fed, brokers: Brokers) -> None:
+async def test_a_batch_waits_for_brokers_that_are_away(service: Whole, brokers: Brokers) -> None:
     """B9: it is tried again, and blocks nothing."""
     topic = brokers.topic()
     topic.ids(0, 30)
@@ -140,15 +122,12 @@ async def test_a_batch_waits_for_brokers_that_are_away(service: Fed, brokers: Br
 
         assert await eventually(tried, 90)
 
-    async def drained() -> bool:
-        return not [batch async for batch in service.client.backlog("t")]
-
-    assert await eventually(drained, 180)
+    assert await eventually(service.drained, 180)
     assert (await service.client.ordering("t")).blocked is None
     assert await asyncio.to_thread(service.ids) == list(range(30))
 
 
-async def test_what_went_wrong_is_said_by_code(service: Fed, brokers: Brokers) -> None:
+async def test_what_went_wrong_is_said_by_code(service: Whole, brokers: Brokers) -> None:
     """U3, U4: a bad record, brokers that are away, offsets that are gone."""
     topic = brokers.topic()
     topic.produce([{"id": 1}, b"bad"], 1)

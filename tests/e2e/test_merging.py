@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
 
 from distop.client import Operation
-from distop.metastore.etcd.config import EtcdConfig
-from support.etcd.lossy import LossyClient
-from support.services.whole import Whole, whole
+from support.services.whole import Whole
 
 MERGE = {"mode": "merge", "keys": ["id"], "delete_where": "op == 'D'"}
 
 
 @pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> AsyncIterator[Whole]:
-    async with whole(etcd_config, tmp_path, client) as running:
-        schema = {"id": "long", "kind": "string"}
-        options = {"partitionBy": ["kind"], "schema": schema}
-        await running.client.create_table("people", str(tmp_path / "people"), options=options)
-        yield running
+async def service(service: Whole) -> Whole:
+    """With a table of people."""
+    options = {"partitionBy": ["kind"], "schema": {"id": "long", "kind": "string"}}
+    await service.client.create_table("people", str(service.folder / "people"), options=options)
+    return service
 
 
 def written(service: Whole, name: str, *rows: tuple[int, str, str]) -> Path:
@@ -54,8 +50,7 @@ async def test_files_of_changes_are_merged_as_they_come(service: Whole) -> None:
     assert await held(service) == [(1, "b"), (3, "b"), (4, "c")]
     await merge(service, written(service, "3", (3, "z", "U"), (1, "b", "D")), branch="staging")
     assert await held(service) == [(1, "b"), (3, "b"), (4, "c")]
-    published = await service.client.start("people", "publish_branch", {"branch": "staging"})
-    (await service.client.wait(published.name, timeout_s=60)).raise_for_outcome()
+    await service.succeeds("publish_branch", "people", branch="staging")
     assert await held(service) == [(3, "z"), (4, "c")]
     await service.at_rest()
     assert await service.findings("people", deep=True) == []

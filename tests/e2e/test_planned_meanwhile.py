@@ -76,9 +76,9 @@ async def test_an_append_of_other_files_is_not_planned_again_for_every_commit(
     service: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P7: a slow plan has its turn on a table that others append to all the time."""
-    await service.ingest(write_csv(service.folder / "src" / "first", "1.csv", 5000, 10))
+    await service.ingest(service.source("first", 5000, 10))
     large = write_many(service.folder / "src" / "large", 10)
-    small = write_csv(service.folder / "src" / "small", "1.csv", 9000, 3)
+    small = service.source("small", 9000, 3)
     meanwhile = Meanwhile(service, small, large)
     plan_here(monkeypatch, meanwhile)
     ended = await service.ingest(large)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from typer.testing import CliRunner
 
-from distop.cli.main import app
 from distop.client import OperationState
 from distop.commit.catalog import EtcdCatalog
 from distop.errors import AlreadyIngested, IncompatibleOperation
@@ -25,23 +21,10 @@ from distop.metastore.records.record import decode
 from distop.spark_jobs.ingest.operation import Ingest
 from support.etcd.lossy import LossyClient
 from support.services.executing import runner
-from support.services.whole import HEADER, Whole, coordinated, write_csv
+from support.services.whole import HEADER, Whole, coordinated, error_of
 from support.sources.ingesting import LocalJob
+from support.tables.trees import age
 from support.waiting import eventually
-
-
-def source(service: Whole, name: str, start: int, rows: int) -> Path:
-    return write_csv(service.folder / "src" / name, "1.csv", start, rows)
-
-
-def age(service: Whole) -> None:
-    make_old(service.location)
-
-
-def make_old(folder: Path) -> None:
-    then = time.time() - 10 * 86400
-    for path in folder.rglob("*"):
-        os.utime(path, (then, then))
 
 
 async def test_a_renamed_table_and_one_made_under_its_old_name_share_no_files(
@@ -64,249 +47,213 @@ async def test_a_renamed_table_and_one_made_under_its_old_name_share_no_files(
         await asyncio.to_thread(make)
         await asyncio.to_thread(catalog.rename_table, "a.x", "a.y")
         await asyncio.to_thread(make)
-        make_old(tmp_path / "warehouse")
+        age(tmp_path / "warehouse")
         for name in ("a.x", "a.y"):
-            argument = {"older_than": "1d", "dry_run": False}
-            started = await service.client.start(name, "remove_orphans", argument)
-            ended = await service.client.wait(started.name, timeout_s=60)
-            assert ended.raise_for_outcome().facts["orphans"] == 0
+            swept = await service.succeeds("remove_orphans", name, older_than="1d", dry_run=False)
+            assert swept["orphans"] == 0
         assert [await asyncio.to_thread(count, name) for name in ("a.x", "a.y")] == [3, 3]
         await asyncio.to_thread(catalog.purge_table, "a.x")
         assert await asyncio.to_thread(count, "a.y") == 3
         await asyncio.to_thread(catalog.close)
 
 
-async def test_maintenance_leaves_a_running_operation_alone(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_maintenance_leaves_a_running_operation_alone(idle: Whole) -> None:
     """P13: an ingest in the middle of its jobs, while snapshots expire and orphans go; its files are old."""
-    async with coordinated(etcd_config, tmp_path, client) as service:
-        async with runner(client):
-            for i in range(3):
-                await service.ingest(source(service, f"s{i}", 100 * i, 30), mode="overwrite")
-            await service.at_rest()
-        litter = service.location / "data" / "litter.parquet"
-        litter.write_text("of a process that was killed")
+    async with runner(idle.store):
+        for i in range(3):
+            await idle.ingest(idle.source(f"s{i}", 100 * i, 30), mode="overwrite")
+        await idle.at_rest()
+    litter = idle.location / "data" / "litter.parquet"
+    litter.write_text("of a process that was killed")
 
-        held = await service.client.start(
-            "t", "ingest", {"paths": [str(source(service, "held", 1000, 600))], "split_bytes": 4096}
-        )
-        keys = client.keyspace.operation(OperationId.parse(held.name))
-        arg = decode((await client.get(keys.arg)).value, OperationArg)
-        for partition in arg.partition_names()[:2]:
-            await asyncio.to_thread(Ingest().start_or_resume_job, LocalJob(arg, partition))
-        staged = {path for path in service.location.rglob("*") if arg.uuid in str(path) and path.is_file()}
-        assert staged
-        await asyncio.to_thread(age, service)
+    argument = {"paths": [str(idle.source("held", 1000, 600))], "split_bytes": 4096}
+    held = await idle.client.start("t", "ingest", argument)
+    keys = idle.store.keyspace.operation(OperationId.parse(held.name))
+    arg = decode((await idle.store.get(keys.arg)).value, OperationArg)
+    for partition in arg.partition_names()[:2]:
+        await asyncio.to_thread(Ingest().start_or_resume_job, LocalJob(arg, partition))
+    staged = {path for path in idle.location.rglob("*") if arg.uuid in str(path) and path.is_file()}
+    assert staged
+    await asyncio.to_thread(age, idle.location)
 
-        async with runner(client, serving=["remove_orphans"]):
+    async with runner(idle.store, serving=["remove_orphans"]):
 
-            async def swept() -> bool:
-                active = [key for key in await service.keys() if key.startswith("_active.")]
-                return len(active) == 1  # that of the ingest
+        async def swept() -> bool:
+            active = [key for key in await idle.keys() if key.startswith("_active.")]
+            return len(active) == 1  # that of the ingest
 
-            expired = await service.client.start("t", "expire_snapshots", {"older_than": "0s"})
-            ended = await service.client.wait(expired.name, timeout_s=90)
-            assert ended.raise_for_outcome().facts["expiredSnapshots"] == 2
-            await eventually(swept)
-            argument = {"older_than": "1d", "dry_run": False}
-            removed = await service.client.start("t", "remove_orphans", argument)
-            found = (await service.client.wait(removed.name, timeout_s=90)).raise_for_outcome().facts
+        assert (await idle.succeeds("expire_snapshots", older_than="0s"))["expiredSnapshots"] == 2
+        await eventually(swept)
+        found = await idle.succeeds("remove_orphans", older_than="1d", dry_run=False)
+        await eventually(swept)
+        current = str((await asyncio.to_thread(idle.table)).metadata.current_snapshot_id)
+        with pytest.raises(IncompatibleOperation):
+            await idle.client.start("t", "rollback", {"snapshot": current})
+    assert not litter.exists()
+    assert found["examples"] == ["data/litter.parquet"]
+    assert all(path.exists() for path in staged)
+    assert await asyncio.to_thread(idle.ids) == list(range(200, 230))
 
-            await eventually(swept)
-            current = str((await asyncio.to_thread(service.table)).metadata.current_snapshot_id)
-            with pytest.raises(IncompatibleOperation):
-                await service.client.start("t", "rollback", {"snapshot": current})
-        assert not litter.exists()
-        assert found["examples"] == ["data/litter.parquet"]
-        assert all(path.exists() for path in staged)
-        assert await asyncio.to_thread(service.ids) == list(range(200, 230))
-
-        async with runner(client):
-            assert (await service.client.wait(held.name, timeout_s=90)).state is OperationState.SUCCEEDED
-            await service.at_rest()
-        assert await asyncio.to_thread(service.ids) == [*range(200, 230), *range(1000, 1600)]
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
+    async with runner(idle.store):
+        assert (await idle.client.wait(held.name, timeout_s=90)).state is OperationState.SUCCEEDED
+        await idle.at_rest()
+    assert await asyncio.to_thread(idle.ids) == [*range(200, 230), *range(1000, 1600)]
+    assert idle.data_files() == await asyncio.to_thread(idle.published_files)
 
 
-async def test_callers_that_overwrite_at_once_leave_exactly_the_rows_of_the_last(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_callers_that_overwrite_at_once_leave_exactly_the_rows_of_the_last(service: Whole) -> None:
     """P7: each waits for the operation that is in its way."""
-    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
-        folders = [source(service, f"s{i}", 100 * i, 20) for i in range(5)]
+    folders = [service.source(f"s{i}", 100 * i, 20) for i in range(5)]
 
-        async def overwrite(folder: Path) -> int:
-            while True:
-                argument = {"paths": [str(folder)], "mode": "overwrite"}
-                try:
-                    started = await service.client.start("t", "ingest", argument)
-                except IncompatibleOperation as error:
-                    await service.client.wait(error.details["operation"], timeout_s=90)
-                    continue
-                (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
-                return started.instance
+    async def overwrite(folder: Path) -> int:
+        while True:
+            argument = {"paths": [str(folder)], "mode": "overwrite"}
+            try:
+                started = await service.client.start("t", "ingest", argument)
+            except IncompatibleOperation as error:
+                await service.client.wait(error.details["operation"], timeout_s=90)
+                continue
+            (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
+            return started.instance
 
-        instances = await asyncio.gather(*map(overwrite, folders))
-        last = instances.index(max(instances))
-        assert sorted(instances) == [1, 2, 3, 4, 5]
-        assert await asyncio.to_thread(service.ids) == list(range(100 * last, 100 * last + 20))
-        await service.at_rest()
-        snapshots = (await asyncio.to_thread(service.table)).metadata.snapshots
-        assert len(snapshots) >= 5
+    instances = await asyncio.gather(*map(overwrite, folders))
+    last = instances.index(max(instances))
+    assert sorted(instances) == [1, 2, 3, 4, 5]
+    assert await asyncio.to_thread(service.ids) == list(range(100 * last, 100 * last + 20))
+    await service.at_rest()
+    snapshots = (await asyncio.to_thread(service.table)).metadata.snapshots
+    assert len(snapshots) >= 5
 
 
-async def test_what_was_rolled_back_can_be_ingested_again(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_what_was_rolled_back_can_be_ingested_again(service: Whole) -> None:
     """P11, C8: rows and watermarks go back together."""
-    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
-        first = await service.ingest(source(service, "a", 0, 10))
-        late = source(service, "b", 100, 10)
-        await service.ingest(late)
-        started = await service.client.start("t", "rollback", {"snapshot": first.facts["snapshotId"]})
-        (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
-        assert await asyncio.to_thread(service.ids) == list(range(10))
-        marks = await service.client.watermarks("t")
-        assert [sorted(partitions) for partitions in marks.values()] == [["a"]]
-        (await service.ingest(late)).raise_for_outcome()
-        assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110)]
+    first = await service.ingest(service.source("a", 0, 10))
+    late = service.source("b", 100, 10)
+    await service.ingest(late)
+    await service.succeeds("rollback", snapshot=first.facts["snapshotId"])
+    assert await asyncio.to_thread(service.ids) == list(range(10))
+    assert await service.ingested() == ["a"]
+    (await service.ingest(late)).raise_for_outcome()
+    assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110)]
 
 
-async def test_an_emergency_on_the_command_line(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_an_emergency_on_the_command_line(service: Whole) -> None:
     """P11, C8: snapshots are found, one is rolled back to, and watermarks that were kept are taken back."""
-    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
 
-        async def distop(*words: str) -> Any:
-            given = [*words, "--address", service.address, "--output", "json"]
-            done = await asyncio.to_thread(CliRunner().invoke, app, given)
-            assert done.exit_code == 0, done.output
-            return json.loads(done.stdout)
+    async def distop(*words: str) -> Any:
+        code, told = await service.distop(*words)
+        assert code == 0, told
+        return told
 
-        first = await service.ingest(source(service, "a", 0, 10))
-        late = source(service, "b", 100, 20)
-        last = await service.ingest(late)
-        found = await distop("tables", "snapshots", "t")
-        assert [(one["operation"], one["rows"], one["added_rows"], one["present"]) for one in found] == [
-            (last.name, 30, 20, True),
-            (first.name, 10, 10, False),
-        ]
-        target = found[1]["snapshot_id"]
-        assert target == first.facts["snapshotId"]
-        shown = await distop("tables", "show", "t")
-        assert [column["name"] for column in shown["content"]["columns"]] == ["id", "kind", "day"]
-        assert shown["content"]["partition_by"] == ["kind"]
-        assert (shown["content"]["rows"], shown["content"]["loaded_by"]) == (30, last.name)
+    first = await service.ingest(service.source("a", 0, 10))
+    late = service.source("b", 100, 20)
+    last = await service.ingest(late)
+    found = await distop("tables", "snapshots", "t")
+    assert [(one["operation"], one["rows"], one["added_rows"], one["present"]) for one in found] == [
+        (last.name, 30, 20, True),
+        (first.name, 10, 10, False),
+    ]
+    target = found[1]["snapshot_id"]
+    assert target == first.facts["snapshotId"]
+    shown = await distop("tables", "show", "t")
+    assert [column["name"] for column in shown["content"]["columns"]] == ["id", "kind", "day"]
+    assert shown["content"]["partition_by"] == ["kind"]
+    assert (shown["content"]["rows"], shown["content"]["loaded_by"]) == (30, last.name)
 
-        kept = await distop("rollback", "t", target, "--watermarks", "keep", "--wait")
-        assert (kept["state"], kept["facts"]["snapshotId"]) == ("succeeded", target)
-        assert [one["in_history"] for one in await distop("tables", "snapshots", "t")] == [False, True]
-        with pytest.raises(AlreadyIngested):
-            await service.ingest(late)
-        marks = await distop("watermarks", "rewind", "t", "--reason", "b was wrong")
-        assert [sorted(partitions) for partitions in marks.values()] == [["a"]]
-        assert await distop("watermarks", "t") == marks
-        assert await distop("watermarks", "rewind", "t") == marks
-        (await service.ingest(late)).raise_for_outcome()
-        after = await distop("watermarks", "t")
-        assert await distop("watermarks", "rewind", "t") == after != marks
-        assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 120)]
-        # A number is the same as text, to the last digit.
-        back = await distop("start", "t", "rollback", "--arg", f"snapshot={target}", "--wait")
-        assert back["facts"]["snapshotId"] == target
+    kept = await distop("rollback", "t", target, "--watermarks", "keep", "--wait")
+    assert (kept["state"], kept["facts"]["snapshotId"]) == ("succeeded", target)
+    assert [one["in_history"] for one in await distop("tables", "snapshots", "t")] == [False, True]
+    with pytest.raises(AlreadyIngested):
+        await service.ingest(late)
+    marks = await distop("watermarks", "rewind", "t", "--reason", "b was wrong")
+    assert [sorted(partitions) for partitions in marks.values()] == [["a"]]
+    assert await distop("watermarks", "t") == marks
+    assert await distop("watermarks", "rewind", "t") == marks
+    (await service.ingest(late)).raise_for_outcome()
+    after = await distop("watermarks", "t")
+    assert await distop("watermarks", "rewind", "t") == after != marks
+    assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 120)]
+    # A number is the same as text, to the last digit.
+    back = await distop("start", "t", "rollback", "--arg", f"snapshot={target}", "--wait")
+    assert back["facts"]["snapshotId"] == target
 
 
-async def test_what_ran_is_on_record(etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient) -> None:
+async def test_what_ran_is_on_record(service: Whole) -> None:
     """U2, O22: what was asked for, in its order, what came of it; and of all tables by time."""
-    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
-        paths = [str(source(service, "a", 0, 10))]
-        began = datetime.now(UTC)
-        given = {"paths": paths, "mode": "overwrite", "filter": "id < 7", "format": "csv"}
-        started = await service.client.start("t", "ingest", given)
-        assert list(started.argument.items()) == list(given.items())
-        ended = await service.client.wait(started.name, timeout_s=30)
-        assert list(ended.argument.items()) == list(given.items())
-        assert (ended.facts["rows"], ended.facts["bytes"] > 0) == (7, True)
-        entry = await anext(service.client.audit("t"))
-        assert (entry.action, entry.argument) == ("start", given)
-        assert (entry.outcome, entry.rows, entry.bytes) == ("success", 7, ended.facts["bytes"])
-        long = await service.client.start("t", "friend", {"partitions": 0, "many": ["x" * 900] * 400})
-        kept = (await service.client.wait(long.name)).argument
-        assert len(json.dumps(kept)) < 3000
-        assert kept["many"][-1] == "… and 395 more"
+    paths = [str(service.source("a", 0, 10))]
+    began = datetime.now(UTC)
+    given = {"paths": paths, "mode": "overwrite", "filter": "id < 7", "format": "csv"}
+    started = await service.client.start("t", "ingest", given)
+    assert list(started.argument.items()) == list(given.items())
+    ended = await service.client.wait(started.name, timeout_s=30)
+    assert list(ended.argument.items()) == list(given.items())
+    assert (ended.facts["rows"], ended.facts["bytes"] > 0) == (7, True)
+    entry = await anext(service.client.audit("t"))
+    assert (entry.action, entry.argument) == ("start", given)
+    assert (entry.outcome, entry.rows, entry.bytes) == ("success", 7, ended.facts["bytes"])
+    long = await service.client.start("t", "friend", {"partitions": 0, "many": ["x" * 900] * 400})
+    kept = (await service.client.wait(long.name)).argument
+    assert len(json.dumps(kept)) < 3000
+    assert kept["many"][-1] == "… and 395 more"
 
-        await service.client.create_table("z", str(tmp_path / "z"))
-        await service.client.create_table("a", str(tmp_path / "a"))
-        for table in ("z", "a"):
-            last = await service.client.start(table, "noop", {"partitions": 0})
-            await service.client.wait(last.name)
-        listed = [one.name async for one in service.client.list(since=began, page_size=2)]
-        assert listed == ["a/noop/1", "z/noop/1", long.name, started.name]
-        assert last.started_at is not None
-        recent = [one.name async for one in service.client.list(since=last.started_at)]
-        assert recent[0] == "a/noop/1"
-        assert started.name not in recent
+    await service.client.create_table("z", str(service.folder / "z"))
+    await service.client.create_table("a", str(service.folder / "a"))
+    for table in ("z", "a"):
+        last = await service.run("noop", table, partitions=0)
+    listed = [one.name async for one in service.client.list(since=began, page_size=2)]
+    assert listed == ["a/noop/1", "z/noop/1", long.name, started.name]
+    assert last.started_at is not None
+    recent = [one.name async for one in service.client.list(since=last.started_at)]
+    assert recent[0] == "a/noop/1"
+    assert started.name not in recent
 
 
-async def test_data_that_somebody_else_wrote_meanwhile(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_data_that_somebody_else_wrote_meanwhile(idle: Whole) -> None:
     """P5, P6, P9: error_if_exists fails and names it, ignore does nothing; neither leaves a file."""
-    async with coordinated(etcd_config, tmp_path, client) as service:
-        async with runner(client):
-            await service.ingest(source(service, "none", 0, 5), filter="id > 100")
+    async with runner(idle.store):
+        await idle.ingest(idle.source("none", 0, 5), filter="id > 100")
 
-        def foreign(number: int) -> None:
-            table = service.table()
-            row = {"id": [number], "kind": ["k0"], "day": [None]}
-            table.append(pa.table(row, schema=table.schema().as_arrow()))
+    def foreign(number: int) -> None:
+        table = idle.table()
+        row = {"id": [number], "kind": ["k0"], "day": [None]}
+        table.append(pa.table(row, schema=table.schema().as_arrow()))
 
-        argument = {"paths": [str(source(service, "a", 0, 5))]}
-        refused = await service.client.start("t", "ingest", {**argument, "mode": "error_if_exists"})
-        await asyncio.to_thread(foreign, 7)
-        async with runner(client):
-            ended = await service.client.wait(refused.name, timeout_s=90)
-            assert ended.error is not None
-            assert ended.error.code == "TABLE_NOT_EMPTY"
-            foreign_snapshot = (await asyncio.to_thread(service.table)).metadata.current_snapshot_id
-            assert str(foreign_snapshot) in ended.error.message
-            ignored = await service.ingest(service.folder / "nowhere", mode="ignore")
-            assert (ignored.state, ignored.jobs.total) == (OperationState.SUCCEEDED, 0)
-            assert ignored.facts["ignored"] is True
-            await service.at_rest()
-        assert await asyncio.to_thread(service.ids) == [7]
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
-        assert [list(partitions) for partitions in (await service.client.watermarks("t")).values()] == [
-            ["none"]
-        ]
+    argument = {"paths": [str(idle.source("a", 0, 5))]}
+    refused = await idle.client.start("t", "ingest", {**argument, "mode": "error_if_exists"})
+    await asyncio.to_thread(foreign, 7)
+    async with runner(idle.store):
+        ended = await idle.client.wait(refused.name, timeout_s=90)
+        assert error_of(ended).code == "TABLE_NOT_EMPTY"
+        foreign_snapshot = (await asyncio.to_thread(idle.table)).metadata.current_snapshot_id
+        assert str(foreign_snapshot) in error_of(ended).message
+        ignored = await idle.ingest(idle.folder / "nowhere", mode="ignore")
+        assert (ignored.state, ignored.jobs.total) == (OperationState.SUCCEEDED, 0)
+        assert ignored.facts["ignored"] is True
+        await idle.at_rest()
+    assert await asyncio.to_thread(idle.ids) == [7]
+    assert idle.data_files() == await asyncio.to_thread(idle.published_files)
+    assert [list(partitions) for partitions in (await idle.client.watermarks("t")).values()] == [["none"]]
 
 
-async def test_what_can_be_ingested_is_and_the_rest_can_be_again(
-    etcd_config: EtcdConfig, tmp_path: Path, client: LossyClient
-) -> None:
+async def test_what_can_be_ingested_is_and_the_rest_can_be_again(service: Whole) -> None:
     """C17, O20: one path of three is bad: reported, held back as a whole, and ingested once it is good."""
-    async with coordinated(etcd_config, tmp_path, client) as service, runner(client):
-        folders = [source(service, name, 100 * i, 20) for i, name in enumerate("abc")]
-        bad = folders[1] / "2.csv"
-        bad.write_text(HEADER + "120,k0,2013-01-01\nx,k1,2013-01-01\n")
-        argument = {
-            "paths": [str(folder) for folder in folders],
-            "schema": {"id": "long", "kind": "string", "day": "date"},
-        }
-        started = await service.client.start("t", "ingest", argument, max_failed_partitions=1)
-        ended = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
-        assert (ended.jobs.failed, ended.facts["rows"]) == (1, 40)
-        assert list(ended.facts["failedPartitions"]) == ["b/1.csv, b/2.csv"]
-        assert await asyncio.to_thread(service.ids) == [*range(20), *range(200, 220)]
-        marks = await service.client.watermarks("t")
-        ((src, partitions),) = marks.items()
-        assert sorted(partitions) == ["a", "c"]
-        bad.write_text(HEADER + "120,k0,2013-01-01\n")
-        again = {**argument, "paths": [str(folders[1])], "source": src, "watermark": {"b": "1"}}
-        started = await service.client.start("t", "ingest", again)
-        (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
-        assert await asyncio.to_thread(service.ids) == [*range(20), *range(100, 121), *range(200, 220)]
-        await service.at_rest()
-        assert service.data_files() == await asyncio.to_thread(service.published_files)
+    folders = [service.source(name, 100 * i, 20) for i, name in enumerate("abc")]
+    bad = folders[1] / "2.csv"
+    bad.write_text(HEADER + "120,k0,2013-01-01\nx,k1,2013-01-01\n")
+    argument = {
+        "paths": [str(folder) for folder in folders],
+        "schema": {"id": "long", "kind": "string", "day": "date"},
+    }
+    started = await service.client.start("t", "ingest", argument, max_failed_partitions=1)
+    ended = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
+    assert (ended.jobs.failed, ended.facts["rows"]) == (1, 40)
+    assert list(ended.facts["failedPartitions"]) == ["b/1.csv, b/2.csv"]
+    assert await asyncio.to_thread(service.ids) == [*range(20), *range(200, 220)]
+    marks = await service.client.watermarks("t")
+    ((src, partitions),) = marks.items()
+    assert sorted(partitions) == ["a", "c"]
+    bad.write_text(HEADER + "120,k0,2013-01-01\n")
+    again: dict[str, Any] = {**argument, "paths": [str(folders[1])], "source": src, "watermark": {"b": "1"}}
+    await service.succeeds("ingest", **again)
+    assert await asyncio.to_thread(service.ids) == [*range(20), *range(100, 121), *range(200, 220)]
+    await service.expect_no_other_files()

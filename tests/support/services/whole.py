@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
@@ -12,8 +13,10 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyiceberg.table
+from typer.testing import CliRunner
 
-from distop.client import AsyncClient, Finding, Operation
+from distop.cli.main import app
+from distop.client import AsyncClient, Finding, Operation, OperationError
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -39,6 +42,12 @@ def write_csv(folder: Path, name: str, start: int, rows: int, *, kinds: int = 3)
     return folder
 
 
+def error_of(ended: Operation) -> OperationError:
+    """Why an operation has failed or was cancelled."""
+    assert ended.error is not None, ended
+    return ended.error
+
+
 @dataclass
 class Whole:
     """What a test sees of it."""
@@ -57,6 +66,34 @@ class Whole:
         """Ingest a folder to its end, whatever that is."""
         operation = await self.client.start(table, "ingest", {"paths": [str(source)], **argument})
         return await self.client.wait(operation.name, timeout_s=90)
+
+    async def run(self, type_name: str, table: str = "t", **argument: Any) -> Operation:
+        """Run an operation to its end, whatever that is."""
+        started = await self.client.start(table, type_name, argument)
+        return await self.client.wait(started.name, timeout_s=180)
+
+    async def succeeds(self, type_name: str, table: str = "t", **argument: Any) -> dict[str, Any]:
+        """Run an operation that has to succeed; its facts."""
+        return dict((await self.run(type_name, table, **argument)).raise_for_outcome().facts)
+
+    def source(self, name: str, start: int, rows: int = 10, *, kinds: int = 3) -> Path:
+        """A folder with one file of rows with ids from ``start`` on."""
+        return write_csv(self.folder / "src" / name, "1.csv", start, rows, kinds=kinds)
+
+    async def ingested(self, table: str = "t") -> list[str]:
+        """The paths that have a watermark; of one source, unless nothing was ingested."""
+        marks = await self.client.watermarks(table)
+        assert len(marks) <= 1, marks
+        return sorted(path for partitions in marks.values() for path in partitions)
+
+    async def fill(self, batches: int, first: int = 0) -> None:
+        """Ten rows a batch, of three kinds."""
+        for number in range(first, first + batches):
+            (await self.ingest(self.source(str(number), number * 10))).raise_for_outcome()
+
+    async def drained(self) -> bool:
+        """Whether the backlog is empty."""
+        return not [batch async for batch in self.client.backlog("t")]
 
     def table(self, name: str = "t") -> pyiceberg.table.Table:
         """The table as any pyiceberg program sees it. Blocking."""
@@ -99,11 +136,23 @@ class Whole:
         """Whether there are no data files but those of the present snapshot."""
         return self.data_files() == await asyncio.to_thread(self.published_files)
 
+    async def expect_no_other_files(self) -> None:
+        """Once no operation is active any more, there are no data files but those of the present snapshot."""
+        await self.at_rest()
+        published = await asyncio.to_thread(self.published_files)
+        assert self.data_files() == published, self.data_files() ^ published
+
     async def forget_the_past(self) -> None:
         """Expire all snapshots but the present one, to the end."""
         expired = await self.client.start("t", "expire_snapshots", {"older_than": "0s"})
         (await self.client.wait(expired.name, timeout_s=90)).raise_for_outcome()
         await self.at_rest()
+
+    async def distop(self, *words: str) -> tuple[int, Any]:
+        """Exit code and JSON of a command line."""
+        given = [*words, "--address", self.address, "--output", "json"]
+        done = await asyncio.to_thread(CliRunner().invoke, app, given)
+        return done.exit_code, json.loads(done.stdout or done.stderr)
 
     async def findings(self, table: str = "", *, deep: bool = False) -> list[Finding]:
         """What the doctor finds, except for the version of the etcd that runs these tests."""

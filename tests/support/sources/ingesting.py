@@ -162,6 +162,18 @@ class Ingesting:
         self.finish(arg, jobs)
         return jobs
 
+    def facts(self, **argument: Any) -> dict[str, Any]:
+        """All of it; the facts of the commit."""
+        arg = self.start(**argument)
+        return self.finish(arg, self.run(arg))
+
+    def write(self, text: str | bytes, name: str = "a.csv") -> str:
+        """A file of a source; its path."""
+        path = self.folder / "source" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(path)
+
     def read(self) -> pa.Table:
         """The published rows, as any Iceberg reader sees them."""
         return self.table.iceberg().scan().to_arrow()

@@ -16,9 +16,6 @@ from hypothesis import strategies as st
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.layout.model import Layout
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.records.record import encode
-from distop.metastore.records.table import Head
 from distop.spark_jobs.delete.operation import Delete
 from support.tables.catalogs import make_catalog
 from support.tables.maintaining import Run
@@ -74,12 +71,7 @@ def test_what_is_left_is_what_pyiceberg_leaves(
         rows = [{"id": next(ids), **dict(zip(names, row, strict=True))} for row in file]
         theirs.append(pa.Table.from_pylist(rows, COLUMNS))
     ours = Table("flights", theirs.location(), Layout.of(theirs.metadata))
-    head = Head(
-        metadata_location=theirs.metadata_location,
-        snapshot_id=theirs.metadata.current_snapshot_id,
-        operation="foreign",
-    )
-    ours.apply(Txn(then=(Put(ours.keys.head, encode(head)),)))
+    ours.replace(theirs.metadata_location, theirs.metadata.current_snapshot_id)
     Run.of(ours, Delete(), where=where).finish()
     with catch_warnings():
         simplefilter("ignore")  # that there is nothing to delete

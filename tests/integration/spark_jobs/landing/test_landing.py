@@ -119,28 +119,16 @@ async def test_the_nearest_configuration_wins(dock: Dock) -> None:
     paths = {name: argument.pop("paths") for name, argument in arguments.items()}
     assert len(paths) == 2
     assert arguments["b/1"] == {"format": "csv", "csv": {"header": True, "delimiter": ","}}
-    assert arguments["a/1"] == {
-        "format": "csv",
-        "csv": {"header": True, "delimiter": ";"},
-        "mode": "append",
-    }
-
-
-async def test_history_done_opens_the_gate(dock: Dock) -> None:
-    """B12, B6."""
-    dock.control("_config/ORDERME")
-    dock.drop("1", data="x")
-    await dock.look()
-    assert (await dock.sdk.ordering("t")).gate == "closed"
-    dock.control("_HISTORYDONE")
-    assert (await dock.look()).controls == ["_HISTORYDONE"]
-    assert (await dock.sdk.ordering("t")).gate == "open"
+    assert arguments["a/1"] == {"format": "csv", "csv": {"header": True, "delimiter": ";"}, "mode": "append"}
 
 
 async def test_history_done_opens_a_gate_once(dock: Dock) -> None:
     """B12, B6: a gate that was closed again stays closed when the folder is polled; a new file opens it."""
+    assert (await dock.look()).controls == []
+    assert (await dock.sdk.ordering("t")).gate == "closed"
     dock.control("_HISTORYDONE")
     assert (await dock.look()).controls == ["_HISTORYDONE"]
+    assert (await dock.sdk.ordering("t")).gate == "open"
     await dock.sdk.set_ordering("t", gate="closed")
     assert (await dock.look(dock.fresh())).controls == []
     assert (await dock.sdk.ordering("t")).gate == "closed"
@@ -491,9 +479,7 @@ async def test_each_folder_feeds_the_table_of_its_name(dock: Dock, tmp_path: Pat
     assert await blocking(Landings(dock.client, str(tmp_path / "nowhere")).poll) == {}
 
 
-async def test_names_and_files_that_nobody_can_read_keep_no_other_table_waiting(
-    dock: Dock,
-) -> None:
+async def test_names_and_files_that_nobody_can_read_keep_no_other_table_waiting(dock: Dock) -> None:
     """U3: they are reported, in letters that can be printed."""
     await dock.sdk.create_table("other", nowhere())
     dock.drop("t/caf\udce9")  # the byte E9, which is no UTF-8

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,37 +12,21 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestWriterV2,
-)
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddPartitionSpecUpdate
 from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.typedef import Record
 from pyiceberg.types import LongType, StringType
 
 from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.modes import IcebergOverwritePartitions
-from distop.commit.iceberg.snapshots import Draft
-from distop.commit.layout.model import Layout
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
-from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.records.record import encode
-from distop.metastore.records.table import Head, TableRecord
-from distop.operations.api import PlanRequest
-from distop.operations.registry import Registry
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
+from support.refusals import refused
+from support.tables.deletes import delete_positions
 from support.tables.maintaining import Run
-from support.tables.publishing import Table, filled, left_over, local, new_table, rows
+from support.tables.publishing import ROWS, Table, filled, left_over, local, new_table, rows, table_of
 from support.tables.trees import age
 
 
@@ -61,14 +44,11 @@ def test_small_files_become_few_and_the_rows_stay(tmp_path: Path) -> None:
     counted = {name: facts[name] for name in ("rows", "filesBefore", "filesAfter", "partitions")}
     assert counted == {"rows": 60, "filesBefore": 18, "filesAfter": 3, "partitions": 3}
     assert 0 < facts["bytesAfter"] < facts["bytesBefore"]
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    assert snapshot.summary is not None
-    assert snapshot.summary.operation == Operation.REPLACE
-    assert snapshot.summary["total-records"] == "60"
-    assert (snapshot.summary["total-data-files"], snapshot.summary["deleted-data-files"]) == ("3", "18")
-    assert snapshot.summary["distop.operation"] == "flights/compact/7"
-    assert sorted(table.iceberg().scan(snapshot_id=before).to_arrow()["id"].to_pylist()) == list(range(60))
+    summary = table.summary()
+    assert table.operation() == Operation.REPLACE
+    told = ("total-records", "total-data-files", "deleted-data-files", "distop.operation")
+    assert [summary[name] for name in told] == ["60", "3", "18", "flights/compact/7"]
+    assert table.ids(snapshot_id=before) == list(range(60))
     assert left_over(table) == set()
 
 
@@ -228,8 +208,7 @@ def test_partitions_may_have_the_same_path(tmp_path: Path) -> None:
     """NULL is written as the text ``null`` is."""
     table = new_table(tmp_path, ["kind"])
     for start in (0, 10):
-        columns = {"id": [start, start + 1, start + 2], "kind": [None, "null", "a"]}
-        table.publish(table.staged([pa.record_batch(columns, schema=rows(0, 1).schema)]))
+        table.append({"id": [start, start + 1, start + 2], "kind": [None, "null", "a"]}, ROWS)
     run = compacting(table)
     assert run.staged.arg.partition_names() == ["kind=a", "kind=null", "kind=null#2"]
     facts = run.finish()
@@ -242,10 +221,9 @@ def test_partitions_may_have_the_same_path(tmp_path: Path) -> None:
 
 def test_a_filter_may_give_a_decimal_with_fewer_digits(tmp_path: Path) -> None:
     schema = pa.schema([("id", pa.int64()), ("fare", pa.decimal128(9, 2))])
-    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(schema))
+    table = table_of(tmp_path, schema)
     for number in range(4):
-        batch = pa.record_batch({"id": [number], "fare": [Decimal(f"{number}.50")]}, schema=schema)
-        table.publish(table.staged([batch]))
+        table.append({"id": [number], "fare": [Decimal(f"{number}.50")]}, schema)
     assert compacting(table, filter="fare > 1.5").finish()["filesBefore"] == 2
     assert table.ids() == list(range(4))
 
@@ -305,38 +283,19 @@ def test_rows_are_sorted_and_the_table_knows_the_order(
     assert compacting(table, sort_by=["id"], min_files=1).staged.arg.argument["sortOrder"]["order-id"] == 2
 
 
-def change_schema(table: Table, change: Callable[[UpdateSchema], None]) -> None:
-    """What another program does to a table's columns."""
-    update = table.iceberg().update_schema()
-    change(update)
-    draft = Draft(table.iceberg().io, TableFile.read(table.record().metadata_location))
-    location = draft.write(*update._commit()[0])
-    head = Head(metadata_location=location, snapshot_id=table.record().snapshot_id, operation="foreign")
-    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
-
-
-def evolved(tmp_path: Path) -> Table:
-    """A table whose older files lack a column, have another under its old name and with a narrower type."""
-    columns = pa.schema([("id", pa.int32()), ("kind", pa.string())])
-    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns))
-    for number in range(2):
-        batch = pa.record_batch(
-            {"id": pa.array([2 * number, 2 * number + 1], pa.int32()), "kind": ["a", "b"]}
-        )
-        table.publish(table.staged([batch]))
-    return table
-
-
 def test_older_files_are_read_through_the_present_schema(tmp_path: Path) -> None:
     """By field id: a column that was added is NULL, a renamed one keeps its values, a type is widened."""
-    table = evolved(tmp_path)
+    columns = pa.schema([("id", pa.int32()), ("kind", pa.string())])
+    table = table_of(tmp_path, columns)
+    for number in range(2):
+        table.append({"id": [2 * number, 2 * number + 1], "kind": ["a", "b"]}, columns)
 
     def change(schema: UpdateSchema) -> None:
         schema.add_column("more", StringType())
         schema.rename_column("kind", "sort")
         schema.update_column("id", LongType())
 
-    change_schema(table, change)
+    table.change_schema(change)
     compacting(table).finish()
     (path,) = table.data_files()
     read = pq.read_table(local(path))
@@ -360,7 +319,7 @@ def test_values_of_every_type_and_partitions_of_every_kind_survive(tmp_path: Pat
         ]
     )
     terms = ["ratio", "day", "month(at)", "bucket[3](price)", "truncate[2](text)", "raw"]
-    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, terms))
+    table = table_of(tmp_path, columns, *terms)
     values: list[dict[str, Any]] = [
         {
             "id": 1,
@@ -385,45 +344,10 @@ def test_values_of_every_type_and_partitions_of_every_kind_survive(tmp_path: Pat
     assert left_over(table) == set()
 
 
-class DeleteManifest(ManifestWriterV2):
-    """What a program writes that deletes rows without rewriting files."""
-
-    def content(self) -> ManifestContent:
-        return ManifestContent.DELETES
-
-    @property
-    def _meta(self) -> dict[str, str]:
-        return {**super()._meta, "content": "deletes"}
-
-
-def delete_a_row(table: Table, kind: str | int | None) -> None:
-    """Say of one row of a partition (``None``: of whatever partition) that it is deleted."""
-    draft = Draft(table.iceberg().io, TableFile.read(table.record().metadata_location))
-    spec = table.layout.spec if kind is not None else PartitionSpec(spec_id=7)
-    if kind is None:
-        draft = Draft(draft.io, TableFile.read(draft.write(AddPartitionSpecUpdate(spec=spec))))
-    output = draft.io.new_output(draft.new_manifest_path())
-    with DeleteManifest(spec, draft.base.schema(), output, 5, "deflate") as writer:
-        about = DataFile.from_args(
-            content=DataFileContent.POSITION_DELETES,
-            file_path=f"{table.location}/data/deletes.parquet",
-            file_format=FileFormat.PARQUET,
-            partition=Record() if kind is None else Record(kind),
-            record_count=1,
-            file_size_in_bytes=100,
-        )
-        writer.add(ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=5, data_file=about))
-    present = draft.base.current_snapshot()
-    manifests = [*(present.manifests(draft.io) if present else ()), writer.to_manifest_file()]
-    location = draft.add_snapshot(5, manifests, Summary(Operation.DELETE), now=1.0)
-    head = Head(metadata_location=location, snapshot_id=5, operation="foreign")
-    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
-
-
 def test_partitions_that_rows_were_deleted_of_are_passed_over(tmp_path: Path) -> None:
     """Such deletes name files; rewriting these would bring the rows back."""
     table = filled(tmp_path)
-    delete_a_row(table, "k1")
+    delete_positions(table, "elsewhere", [0], "k1")
     run = compacting(table)
     assert run.staged.arg.partition_names() == ["kind=k0", "kind=k2"]
     assert run.finish()["passedOver"] == {"deletes": 6}
@@ -434,43 +358,30 @@ def test_rows_deleted_meanwhile_do_not_come_back(tmp_path: Path, kind: str | Non
     """P6: by the partition that the deletion is about; one that may be about any leaves nothing."""
     table = filled(tmp_path)
     run = compacting(table)
-    delete_a_row(table, kind)
     if kind is None:
-        with pytest.raises(HeadConflict, match="snapshot 5, written by another program"):
+        table.replace(table.draft().write(AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=7))))
+        snapshot = delete_positions(table, "elsewhere", [0], spec_id=7)
+        with pytest.raises(HeadConflict, match=f"snapshot {snapshot}, written by another program"):
             run.commit()
         return
+    snapshot = delete_positions(table, "elsewhere", [0], kind)
     facts = run.finish()
     assert facts["droppedPartitions"] == ["kind=k1"]
-    assert facts["conflicts"] == [{"snapshot": "5", "by": "another program"}]
+    assert facts["conflicts"] == [{"snapshot": str(snapshot), "by": "another program"}]
 
 
 @pytest.mark.parametrize("part", [1, 1 << 40])
 def test_they_do_not_either_if_the_partition_column_was_widened_meanwhile(tmp_path: Path, part: int) -> None:
     """P6: a partition's value is the same in the wider type, which has others, too."""
     columns = pa.schema([("id", pa.int64()), ("part", pa.int32())])
-    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, ["part"]))
+    table = table_of(tmp_path, columns, "part")
     for start in (0, 10):
-        parts = pa.array([1, 2], pa.int32())
-        batch = pa.record_batch({"id": [start, start + 1], "part": parts}, schema=columns)
-        table.publish(table.staged([batch]))
+        table.append({"id": [start, start + 1], "part": [1, 2]}, columns)
     run = compacting(table)
-    update = table.iceberg().update_schema()
-    update.update_column("part", LongType())
-    draft = Draft(table.iceberg().io, TableFile.read(table.record().metadata_location))
-    head = Head(metadata_location=draft.write(*update._commit()[0]), snapshot_id=table.record().snapshot_id)
-    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
-    delete_a_row(table, part)
+    table.change_schema(lambda update: update.update_column("part", LongType()))
+    delete_positions(table, "elsewhere", [0], part)
     facts = run.finish()
     assert facts.get("droppedPartitions") == (["part=1"] if part == 1 else None)
-
-
-def test_other_formats_are_refused_and_it_is_provisioned(tmp_path: Path) -> None:
-    """U3, U1: with the reason and what to do."""
-    kind = Registry().get("compact")
-    for name in ("delta", "files"):
-        record = TableRecord(name="t", location=str(tmp_path), format=name)
-        with pytest.raises(PreconditionFailed, match="for Iceberg tables"):
-            kind.plan(PlanRequest(table=record, head=None, watermarks={}, argument={}))
 
 
 @pytest.mark.parametrize(
@@ -489,6 +400,5 @@ def test_other_formats_are_refused_and_it_is_provisioned(tmp_path: Path) -> None
 )
 def test_a_malformed_argument_names_its_field(tmp_path: Path, argument: dict[str, Any], field: str) -> None:
     """O4"""
-    with pytest.raises(InvalidArgument) as refused:
+    with refused(field):
         compacting(filled(tmp_path, 1), **argument)
-    assert refused.value.details["field"] == field

@@ -10,26 +10,20 @@ import pytest
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation, Summary
 
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.snapshots import Draft
-from distop.commit.layout.model import Layout
 from distop.commit.writing.manifests import ManifestBuilder
-from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.records.record import encode
-from distop.metastore.records.table import Head
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.tables.maintaining import Run
-from support.tables.publishing import Table
+from support.tables.publishing import Table, table_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32())])
 
 
 def with_floats(folder: Path, values: list[float], *, foreign: bool) -> Table:
     """A file for each value; ``foreign``: with the statistics of other programs, which count NaN, too."""
-    table = Table("flights", f"file://{folder}/flights", Layout.create(COLUMNS))
+    table = table_of(folder, COLUMNS)
     for number, value in enumerate(values):
-        table.publish(table.staged([pa.record_batch({"id": [number], "x": [value]}, schema=COLUMNS)]))
+        table.append({"id": [number], "x": [value]}, COLUMNS)
     if foreign:
         count_nan(table)
     return table
@@ -39,7 +33,7 @@ def count_nan(table: Table) -> None:
     iceberg = table.iceberg()
     current = iceberg.current_snapshot()
     assert current is not None
-    draft = Draft(iceberg.io, TableFile.read(table.record().metadata_location))
+    draft = table.draft()
     builder = ManifestBuilder(iceberg.schema(), iceberg.spec(), snapshot_id=4711)
     for task in iceberg.scan().plan_files():
         file = task.file
@@ -50,8 +44,7 @@ def count_nan(table: Table) -> None:
         builder.add(DataFile.from_args(**told, nan_value_counts={2: 0}))
     manifest = builder.write(iceberg.io, draft.new_manifest_path())
     location = draft.add_snapshot(4711, [manifest], Summary(operation=Operation.OVERWRITE), now=0.0)
-    head = Head(metadata_location=location, snapshot_id=4711, operation="foreign")
-    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+    table.replace(location, 4711)
 
 
 NUMBERS = [

@@ -14,10 +14,9 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from distop.commit.layout.model import Layout
 from distop.spark_jobs.delete.operation import Delete
 from support.tables.maintaining import Run
-from support.tables.publishing import Table
+from support.tables.publishing import Table, table_of
 
 COLUMNS = pa.schema([("id", pa.int64()), ("n", pa.int32()), ("x", pa.float64()), ("t", pa.string())])
 
@@ -135,18 +134,14 @@ PREDICATES = st.recursive(
     max_leaves=5,
 )
 ROWS = st.fixed_dictionaries(
-    {
-        "n": st.none() | NUMBERS,
-        "x": st.none() | FLOATS | st.just(math.nan),
-        "t": st.none() | TEXTS,
-    }
+    {"n": st.none() | NUMBERS, "x": st.none() | FLOATS | st.just(math.nan), "t": st.none() | TEXTS}
 )
 FILES = st.lists(st.lists(ROWS, min_size=1, max_size=4), min_size=1, max_size=3)
 PARTITIONS = st.sampled_from([(), ("t",), ("n",), ("truncate(1, t)",), ("bucket(3, n)",), ("n", "t")])
 
 
 def filled(folder: Path, files: list[list[Row]], partition_by: tuple[str, ...]) -> tuple[Table, list[Row]]:
-    table = Table("flights", f"file://{folder}/flights", Layout.create(COLUMNS, list(partition_by)))
+    table = table_of(folder, COLUMNS, *partition_by)
     rows: list[Row] = []
     for file in files:
         numbered = [row | {"id": len(rows) + at} for at, row in enumerate(file)]

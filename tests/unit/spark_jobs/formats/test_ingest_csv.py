@@ -18,85 +18,66 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.errors import BadRow, InvalidArgument, JobFailed, SourceUnreadable
+from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined
-
-
-@pytest.fixture
-def ingesting(tmp_path: Path) -> Ingesting:
-    return Ingesting(tmp_path)
-
-
-def write(ingesting: Ingesting, text: str | bytes, name: str = "a.csv") -> str:
-    path = ingesting.folder / "source" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return str(path)
-
 
 # -- what a file may look like -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"a,b\n1,x\n2,y\n",
-        b"a,b\n1,x\n2,y",
-        b"a,b\r\n1,x\r\n2,y\r\n",
-        b"a,b\r\n1,x\r\n2,y",
-        b"\xef\xbb\xbfa,b\n1,x\n2,y\n",
-        b"\n\na,b\n\n1,x\n\n\n2,y\n\n",
-        b'"a","b"\n1,"x"\n2,y\n',
-        b"b,a\nx,1\ny,2\n",
-    ],
-    ids=["plain", "no last newline", "crlf", "crlf no last", "bom", "blank lines", "quoted", "other order"],
-)
+SAME = {
+    "plain": b"a,b\n1,x\n2,y\n",
+    "no last newline": b"a,b\n1,x\n2,y",
+    "crlf": b"a,b\r\n1,x\r\n2,y\r\n",
+    "crlf no last": b"a,b\r\n1,x\r\n2,y",
+    "bom": b"\xef\xbb\xbfa,b\n1,x\n2,y\n",
+    "blank lines": b"\n\na,b\n\n1,x\n\n\n2,y\n\n",
+    "quoted": b'"a","b"\n1,"x"\n2,y\n',
+    "other order": b"b,a\nx,1\ny,2\n",
+}
+
+
+@pytest.mark.parametrize("look", SAME)
 @pytest.mark.parametrize("split_bytes", [1 << 26, 1024])
 def test_the_same_rows_are_read_however_the_file_is_written(
-    ingesting: Ingesting, text: bytes, split_bytes: int
+    ingesting: Ingesting, look: str, split_bytes: int
 ) -> None:
-    ingesting.ingest(paths=write(ingesting, text), split_bytes=split_bytes)
+    ingesting.ingest(paths=ingesting.write(SAME[look]), split_bytes=split_bytes)
     assert ingesting.rows("a", "b") == [(1, "x"), (2, "y")]
 
 
 def test_a_file_with_nothing_but_a_header_has_no_rows(ingesting: Ingesting) -> None:
-    jobs = ingesting.ingest(paths=[write(ingesting, "a,b\n"), write(ingesting, "a,b\n1,2\n", "b.csv")])
+    jobs = ingesting.ingest(paths=[ingesting.write("a,b\n"), ingesting.write("a,b\n1,2\n", "b.csv")])
     assert jobs["0"].result["rowsRead"] == 1
     assert ingesting.rows("a", "b") == [(1, 2)]
 
 
 def test_files_may_have_their_columns_in_different_orders(ingesting: Ingesting) -> None:
-    ingesting.ingest(paths=[write(ingesting, "a,b\n1,x\n"), write(ingesting, "b,a\ny,2\n", "b.csv")])
+    ingesting.ingest(paths=[ingesting.write("a,b\n1,x\n"), ingesting.write("b,a\ny,2\n", "b.csv")])
     assert ingesting.rows("a", "b") == [(1, "x"), (2, "y")]
 
 
-def test_columns_can_be_named_where_there_is_no_header(ingesting: Ingesting) -> None:
-    ingesting.ingest(paths=write(ingesting, "1,x\n2,y\n"), header=["a", "b"])
-    assert ingesting.rows("a", "b") == [(1, "x"), (2, "y")]
-
-
-def test_unicode_names_and_values(ingesting: Ingesting) -> None:
-    ingesting.ingest(paths=write(ingesting, "größe,名前\n1,日本\n2,🚀\n", "ü b.csv"))
-    assert ingesting.rows("größe", "名前") == [(1, "日本"), (2, "🚀")]
-
-
-def test_delimiter_and_quote_can_be_chosen(ingesting: Ingesting) -> None:
-    ingesting.ingest(paths=write(ingesting, "a;b\n1;'x;y'\n"), delimiter=";", quote="'")
-    assert ingesting.rows("a", "b") == [(1, "x;y")]
-
-
-def test_without_a_quote_character_quotes_are_text(ingesting: Ingesting) -> None:
-    ingesting.ingest(paths=write(ingesting, 'a,b\n1,"x\n2,y"\n'), quote="")
-    assert ingesting.rows("a", "b") == [(1, '"x'), (2, 'y"')]
-
-
-def test_tabs_are_the_delimiter_of_tsv(ingesting: Ingesting) -> None:
-    ingesting.ingest(paths=write(ingesting, "a\tb\n1\tx,y\n", "a.tsv"))
-    assert ingesting.rows("a", "b") == [(1, "x,y")]
+@pytest.mark.parametrize(
+    ("name", "text", "options", "read"),
+    [
+        ("a.csv", "1,x\n2,y\n", {"header": ["a", "b"]}, {"a": [1, 2], "b": ["x", "y"]}),
+        ("ü b.csv", "größe,名前\n1,日本\n2,🚀\n", {}, {"größe": [1, 2], "名前": ["日本", "🚀"]}),
+        ("a.csv", "a;b\n1;'x;y'\n", {"delimiter": ";", "quote": "'"}, {"a": [1], "b": ["x;y"]}),
+        ("a.csv", 'a,b\n1,"x\n2,y"\n', {"quote": ""}, {"a": [1, 2], "b": ['"x', 'y"']}),
+        ("a.tsv", "a\tb\n1\tx,y\n", {}, {"a": [1], "b": ["x,y"]}),
+        ("a.csv", "a,b\nNA,-\n,2\n", {"null_values": ["-"]}, {"a": ["NA", ""], "b": [None, 2]}),
+    ],
+    ids=["no header", "unicode", "delimiter and quote", "quotes are text", "tabs of tsv", "null values"],
+)
+def test_options_say_how_a_file_is_written(
+    ingesting: Ingesting, name: str, text: str, options: dict[str, Any], read: dict[str, list[Any]]
+) -> None:
+    ingesting.ingest(paths=ingesting.write(text, name), **options)
+    assert ingesting.read().to_pydict() == read
 
 
 def test_compressed_files_are_read_whole(ingesting: Ingesting) -> None:
     text = b"a,b\n" + b"".join(b"%d,x\n" % number for number in range(5000))
-    arg = ingesting.start(paths=write(ingesting, gzip.compress(text), "a.csv.gz"), split_bytes=1024)
+    arg = ingesting.start(paths=ingesting.write(gzip.compress(text), "a.csv.gz"), split_bytes=1024)
     assert arg.partition_count == 1
     ingesting.finish(arg, ingesting.run(arg))
     assert ingesting.rows("a") == sorted(range(5000), key=repr)
@@ -105,7 +86,7 @@ def test_compressed_files_are_read_whole(ingesting: Ingesting) -> None:
 @pytest.mark.parametrize("cut", [-4, -30, 40])
 def test_a_damaged_compressed_file_fails_and_is_named(ingesting: Ingesting, cut: int) -> None:
     whole = gzip.compress("".join(f"{number},x{number * 7919}\n" for number in range(2000)).encode())
-    damaged = write(ingesting, whole[:cut], "b.csv.gz")
+    damaged = ingesting.write(whole[:cut], "b.csv.gz")
     with pytest.raises(SourceUnreadable, match=r"b\.csv\.gz its compressed data is damaged"):
         ingesting.start(paths=damaged, header=["a", "b"])
 
@@ -113,7 +94,7 @@ def test_a_damaged_compressed_file_fails_and_is_named(ingesting: Ingesting, cut:
 def test_damage_that_the_sample_does_not_show_fails_the_job(ingesting: Ingesting) -> None:
     numbers = random.Random(1)
     lines = "".join(f"{numbers.random()},{numbers.random()}\n" for _ in range(100_000))
-    path = write(ingesting, gzip.compress(lines.encode())[:-4], "b.csv.gz")
+    path = ingesting.write(gzip.compress(lines.encode())[:-4], "b.csv.gz")
     arg = ingesting.start(paths=path, header=["a", "b"])
     with pytest.raises(JobFailed, match=r"b\.csv\.gz its compressed data is damaged") as caught:
         ingesting.run(arg)
@@ -134,39 +115,22 @@ def test_files_may_lie_in_another_file_system_than_the_table(ingesting: Ingestin
 
 
 def test_types_are_inferred(ingesting: Ingesting) -> None:
-    ingesting.ingest(
-        paths=write(
-            ingesting,
-            "i,f,b,s,d,t,ts,tz,n,mixed\n"
-            "1,1.5,true,x,2013-01-01,05:00:00,2013-01-01 05:00:00,2013-01-01T05:00:00Z,NA,1\n"
-            "-2,2,false,y,2013-01-02,05:00:01,2013-01-01 05:00:00.5,2013-01-01T05:00:00+02:00,,x\n",
-        )
+    lines = (
+        "i,f,b,s,d,t,ts,tz,n,mixed",
+        "1,1.5,true,x,2013-01-01,05:00:00,2013-01-01 05:00:00,2013-01-01T05:00:00Z,NA,1",
+        "-2,2,false,y,2013-01-02,05:00:01,2013-01-01 05:00:00.5,2013-01-01T05:00:00+02:00,,x",
     )
+    ingesting.ingest(paths=ingesting.write("\n".join(lines) + "\n"))
     read = ingesting.read()
-    types = {field.name: str(field.type).removeprefix("large_") for field in read.schema}
-    assert types == {
-        "i": "int64",
-        "f": "double",
-        "b": "bool",
-        "s": "string",
-        "d": "date32[day]",
-        "t": "time64[us]",
-        "ts": "timestamp[us]",
-        "tz": "timestamp[us, tz=UTC]",
-        "n": "string",
-        "mixed": "string",
-    }
+    types = [f"{field.name} {str(field.type).removeprefix('large_')}" for field in read.schema]
+    first = ["i int64", "f double", "b bool", "s string", "d date32[day]", "t time64[us]"]
+    assert types == [*first, "ts timestamp[us]", "tz timestamp[us, tz=UTC]", "n string", "mixed string"]
     assert read["ts"].to_pylist()[1] == datetime(2013, 1, 1, 5, 0, 0, 500_000)  # noqa: DTZ001 - a time without a zone
-    assert read["tz"].to_pylist() == [
-        datetime(2013, 1, 1, 5, tzinfo=UTC),
-        datetime(2013, 1, 1, 3, tzinfo=UTC),
-    ]
+    assert read["tz"].to_pylist() == [datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (5, 3)]
 
 
 def test_codes_that_look_like_numbers_stay_text(ingesting: Ingesting) -> None:
-    ingesting.ingest(
-        paths=write(ingesting, "zip,account,zero\n01234,12345678901234567890,0\n99999,1,0.5\n"),
-    )
+    ingesting.ingest(paths=ingesting.write("zip,account,zero\n01234,12345678901234567890,0\n99999,1,0.5\n"))
     assert ingesting.rows("zip", "account", "zero") == [
         ("01234", "12345678901234567890", 0.0),
         ("99999", "1", 0.5),
@@ -174,8 +138,8 @@ def test_codes_that_look_like_numbers_stay_text(ingesting: Ingesting) -> None:
 
 
 def test_a_sample_of_all_files_decides_about_types(ingesting: Ingesting) -> None:
-    paths = [write(ingesting, f"a,b\n{index},\n", f"{index:02}.csv") for index in range(20)]
-    write(ingesting, "a,b\n1.5,x\n", "19.csv")
+    paths = [ingesting.write(f"a,b\n{index},\n", f"{index:02}.csv") for index in range(20)]
+    ingesting.write("a,b\n1.5,x\n", "19.csv")
     ingesting.ingest(paths=paths)
     assert {field.name: str(field.type) for field in ingesting.read().schema} == {
         "a": "double",
@@ -184,61 +148,45 @@ def test_a_sample_of_all_files_decides_about_types(ingesting: Ingesting) -> None
 
 
 def test_long_integers_of_one_file_lose_no_digits_to_the_fractions_of_another(ingesting: Ingesting) -> None:
-    paths = [write(ingesting, f"a,b\n{a},{a}\n", f"{a}.csv") for a in ("1.5", "12345678901234567")]
-    write(ingesting, "a,b\n1.5,2\n", "1.5.csv")
+    paths = [ingesting.write(f"a,b\n{a},{a}\n", f"{a}.csv") for a in ("1.5", "12345678901234567")]
+    ingesting.write("a,b\n1.5,2\n", "1.5.csv")
     ingesting.ingest(paths=paths)
     assert ingesting.rows("a", "b") == [("1.5", 2), ("12345678901234567", 12345678901234567)]
 
 
 def test_null_values_count_unquoted_in_every_type(ingesting: Ingesting) -> None:
     text = 'i,s\n,\nNULL,NULL\n1,""\n2,"NULL"\nnull,x\n3,NA\n'
-    ingesting.ingest(paths=write(ingesting, text))
+    ingesting.ingest(paths=ingesting.write(text))
     assert ingesting.rows("i", "s") == sorted(
         [(None, None), (None, None), (1, ""), (2, "NULL"), (None, "x"), (3, "NA")], key=repr
     )
 
 
-def test_null_values_can_be_chosen(ingesting: Ingesting) -> None:
-    ingesting.ingest(paths=write(ingesting, "country,n\nNA,-\n,2\n"), null_values=["-"])
-    assert ingesting.rows("country", "n") == [("", 2), ("NA", None)]
+DECLARED = {
+    "a": ("int", "1", 1),
+    "b": ("decimal(9,2)", "2.50", Decimal("2.50")),
+    "c": ("timestamptz", "2013-01-01 05:00:00", datetime(2013, 1, 1, 5, tzinfo=UTC)),
+    "d": ("string not null", "007", "007"),
+    "e": ("float", "1.5", 1.5),
+    "f": ("time", "05:06", time(5, 6)),
+    "g": ("date", "2013-01-02", date(2013, 1, 2)),
+    "h": ("timestamp", "2013-01-01T00:00:00", datetime(2013, 1, 1)),  # noqa: DTZ001 - a time without a zone
+    "i": ("boolean", "1", True),
+}
 
 
 def test_declared_types_are_read(ingesting: Ingesting) -> None:
-    schema = {
-        "a": "int",
-        "b": "decimal(9,2)",
-        "c": "timestamptz",
-        "d": "string not null",
-        "e": "float",
-        "f": "time",
-        "g": "date",
-        "h": "timestamp",
-        "i": "boolean",
-    }
-    header = ",".join(schema)
-    path = write(
-        ingesting, f"{header}\n1,2.50,2013-01-01 05:00:00,007,1.5,05:06,2013-01-02,2013-01-01T00:00:00,1\n"
-    )
-    ingesting.ingest(paths=path, schema=schema)
-    (row,) = ingesting.read().to_pylist()
-    assert row == {
-        "a": 1,
-        "b": Decimal("2.50"),
-        "c": datetime(2013, 1, 1, 5, tzinfo=UTC),
-        "d": "007",
-        "e": 1.5,
-        "f": time(5, 6),
-        "g": date(2013, 1, 2),
-        "h": datetime(2013, 1, 1),  # noqa: DTZ001 - a time without a zone
-        "i": True,
-    }
+    schema = {name: kind for name, (kind, _, _) in DECLARED.items()}
+    line = ",".join(written for _, written, _ in DECLARED.values())
+    ingesting.ingest(paths=ingesting.write(f"{','.join(schema)}\n{line}\n"), schema=schema)
+    assert ingesting.read().to_pylist() == [{name: value for name, (_, _, value) in DECLARED.items()}]
     assert ingesting.table.iceberg().schema().find_field("d").required
 
 
 def test_times_with_and_without_a_zone_can_share_a_column(ingesting: Ingesting) -> None:
     """Without a zone: UTC."""
-    path = write(
-        ingesting, "t\n2013-01-01T05:00:00Z\n2013-01-01 06:00:00\n2013-01-01\n2013-01-01 05:00:00-02:00\n"
+    path = ingesting.write(
+        "t\n2013-01-01T05:00:00Z\n2013-01-01 06:00:00\n2013-01-01\n2013-01-01 05:00:00-02:00\n"
     )
     ingesting.ingest(paths=path, schema={"t": "timestamptz"})
     assert [moment.hour for moment in sorted(ingesting.read()["t"].to_pylist())] == [0, 5, 6, 7]
@@ -249,9 +197,9 @@ def test_times_with_and_without_a_zone_can_share_a_column(ingesting: Ingesting) 
 
 def test_the_types_of_the_table_decide_where_it_has_any(tmp_path: Path) -> None:
     ingesting = Ingesting(tmp_path, {"schema": ["zip: string", "n: double", "note: string"]})
-    ingesting.ingest(paths=write(ingesting, "n,zip\n1,02134\n"))
+    ingesting.ingest(paths=ingesting.write("n,zip\n1,02134\n"))
     assert ingesting.read().to_pylist() == [{"zip": "02134", "n": 1.0, "note": None}]
-    ingesting.ingest(paths=write(ingesting, "zip,note\n7,x\n", "b.csv"))
+    ingesting.ingest(paths=ingesting.write("zip,note\n7,x\n", "b.csv"))
     assert ingesting.rows("zip", "n", "note") == [("02134", 1.0, None), ("7", None, "x")]
 
 
@@ -285,24 +233,23 @@ def test_what_does_not_fit_is_refused_at_the_start(
     tmp_path: Path, text: str | bytes, argument: dict[str, Any], field: str, says: str
 ) -> None:
     ingesting = Ingesting(tmp_path, {"schema": ["zip: string not null", "note: string"]})
-    with pytest.raises(InvalidArgument, match=says) as caught:
-        ingesting.start(paths=write(ingesting, text), **argument)
-    assert caught.value.details["field"] == field
+    with refused(field, says):
+        ingesting.start(paths=ingesting.write(text), **argument)
 
 
 def test_text_cannot_fill_columns_of_bytes(tmp_path: Path) -> None:
     ingesting = Ingesting(tmp_path, {"schema": ["a: binary"]})
     with pytest.raises(InvalidArgument, match="column 'a': CSV cannot hold"):
-        ingesting.start(paths=write(ingesting, "a\n1\n"))
+        ingesting.start(paths=ingesting.write("a\n1\n"))
 
 
 def test_a_later_file_with_other_columns_fails(ingesting: Ingesting) -> None:
-    first = write(ingesting, "a,b\n1,x\n")
+    first = ingesting.write("a,b\n1,x\n")
     # When the operation starts, only the header of the first file counts.
-    missing = write(ingesting, "a\n1\n", "b.csv")
+    missing = ingesting.write("a\n1\n", "b.csv")
     with pytest.raises(JobFailed, match=r"b\.csv has no column 'b', only 'a'"):
         ingesting.run(ingesting.start(paths=[first, missing]))
-    extra = write(ingesting, "a,b,c\n2,y,z\n", "c.csv")
+    extra = ingesting.write("a,b,c\n2,y,z\n", "c.csv")
     with pytest.raises(JobFailed, match=r"c\.csv has a column 'c' that is not wanted"):
         ingesting.run(ingesting.start(paths=[first, extra]))
     ingesting.ingest(paths=[first, extra], on_new_columns="ignore")
@@ -311,7 +258,7 @@ def test_a_later_file_with_other_columns_fails(ingesting: Ingesting) -> None:
 
 def test_columns_can_be_chosen_and_filtered_by_others(ingesting: Ingesting) -> None:
     text = "a,b,c,\n1,x,10,\n2,y,20,\n3,z,,\n"
-    jobs = ingesting.ingest(paths=write(ingesting, text), columns=["b", "a"], filter="c >= 20 or b = 'x'")
+    jobs = ingesting.ingest(paths=ingesting.write(text), columns=["b", "a"], filter="c >= 20 or b = 'x'")
     assert ingesting.read().column_names == ["b", "a"]
     assert ingesting.rows("a", "b") == [(1, "x"), (2, "y")]
     assert (jobs["0"].result["rowsRead"], jobs["0"].result["rows"]) == (3, 2)
@@ -347,7 +294,7 @@ SCHEMA = {"a": "long", "b": "int", "c": "date"}
 def test_bad_rows_go_into_quarantine_and_good_ones_into_the_table(
     ingesting: Ingesting, split_bytes: int
 ) -> None:
-    path = write(ingesting, with_bad_rows(500))
+    path = ingesting.write(with_bad_rows(500))
     jobs = ingesting.ingest(paths=path, schema=SCHEMA, on_bad_rows="quarantine", split_bytes=split_bytes)
     good = [number for number in range(2, 501) if number != 4 and number not in BAD]
     assert sorted(ingesting.read()["a"].to_pylist()) == good
@@ -371,7 +318,7 @@ def test_a_bad_row_fails_the_job_with_its_file_and_line(
 ) -> None:
     rows = [b"%d,2,2013-01-01\n" % number for number in range(2, 400)]
     rows[300] = BAD[line]
-    path = write(ingesting, b"a,b,c\r\n" + b"".join(rows))
+    path = ingesting.write(b"a,b,c\r\n" + b"".join(rows))
     arg = ingesting.start(paths=path, schema=SCHEMA, split_bytes=split_bytes)
     with pytest.raises(BadRow, match=r"a\.csv, line 302: ") as caught:
         ingesting.run(arg)
@@ -380,11 +327,11 @@ def test_a_bad_row_fails_the_job_with_its_file_and_line(
 
 def test_the_first_bad_row_is_the_one_that_is_told(ingesting: Ingesting) -> None:
     with pytest.raises(BadRow, match="line 3: column 'a'"):
-        ingesting.ingest(paths=write(ingesting, with_bad_rows()), schema=SCHEMA)
+        ingesting.ingest(paths=ingesting.write(with_bad_rows()), schema=SCHEMA)
 
 
 def test_a_required_column_without_a_value_is_a_bad_row(ingesting: Ingesting) -> None:
-    path = write(ingesting, "a,b\n1,x\n,y\n")
+    path = ingesting.write("a,b\n1,x\n,y\n")
     with pytest.raises(BadRow, match="line 3: column 'a' is required and has no value"):
         ingesting.ingest(paths=path, schema={"a": "long not null", "b": "string"})
     ingesting.ingest(paths=path, schema={"a": "long not null", "b": "string"}, filter="b != 'y'")
@@ -393,7 +340,7 @@ def test_a_required_column_without_a_value_is_a_bad_row(ingesting: Ingesting) ->
 
 def test_numbers_that_are_too_large_are_bad_rows_and_infinite_ones_are_not(ingesting: Ingesting) -> None:
     """C2: Arrow's parser makes both infinite."""
-    path = write(ingesting, "a,b\n1.5,1\n1e300,2\ninf,3\n-inf,1e400\n")
+    path = ingesting.write("a,b\n1.5,1\n1e300,2\ninf,3\n-inf,1e400\n")
     jobs = ingesting.ingest(paths=path, schema={"a": "float", "b": "double"}, on_bad_rows="quarantine")
     assert ingesting.rows("a", "b") == [(1.5, 1.0), (float("inf"), 3.0)]
     entries = {entry["line"]: entry["reason"] for entry in quarantined(ingesting, jobs)}
@@ -404,15 +351,9 @@ def test_numbers_that_are_too_large_are_bad_rows_and_infinite_ones_are_not(inges
 
 
 def test_lines_of_compressed_files_are_counted_too(ingesting: Ingesting) -> None:
-    path = write(ingesting, gzip.compress(with_bad_rows()), "a.csv.gz")
+    path = ingesting.write(gzip.compress(with_bad_rows()), "a.csv.gz")
     jobs = ingesting.ingest(paths=path, schema=SCHEMA, on_bad_rows="quarantine")
     assert sorted(entry["line"] for entry in quarantined(ingesting, jobs)) == sorted(BAD)
-
-
-def test_without_bad_rows_there_is_no_quarantine(ingesting: Ingesting) -> None:
-    jobs = ingesting.ingest(paths=write(ingesting, "a\n1\n"), on_bad_rows="quarantine")
-    assert "quarantine" not in jobs["0"].result
-    assert not (ingesting.folder / "table" / "quarantine").exists()
 
 
 # -- newlines within values --------------------------------------------------------------------------
@@ -427,7 +368,7 @@ def test_with_multiline_values_may_hold_anything(rows: list[tuple[str, str]]) ->
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows([("a", "b"), *rows])
     with TemporaryDirectory() as folder:
         ingesting = Ingesting(Path(folder))
-        path = write(ingesting, text.getvalue())
+        path = ingesting.write(text.getvalue())
         arg = ingesting.start(
             paths=path, multiline=True, split_bytes=1024, schema={"a": "string", "b": "string"}
         )
@@ -439,7 +380,7 @@ def test_with_multiline_values_may_hold_anything(rows: list[tuple[str, str]]) ->
 def test_bad_rows_among_multiline_ones_are_found(ingesting: Ingesting) -> None:
     text = 'a,b\n1,"x\ny"\nbad,"x\ny"\n3,"x"\n4,"open\n5,z\n'
     jobs = ingesting.ingest(
-        paths=write(ingesting, text),
+        paths=ingesting.write(text),
         schema={"a": "int", "b": "string"},
         multiline=True,
         on_bad_rows="quarantine",
@@ -454,7 +395,7 @@ def test_bad_rows_among_multiline_ones_are_found(ingesting: Ingesting) -> None:
 def test_quoted_newlines_are_bad_rows_where_they_were_ruled_out(ingesting: Ingesting) -> None:
     text = 'a,b\n1,"x\ny,z"\n2,w\n'
     with pytest.raises(BadRow, match=r"line 2: .*see the option multiline"):
-        ingesting.ingest(paths=write(ingesting, text), multiline=False, schema={"a": "string", "b": "string"})
+        ingesting.ingest(paths=ingesting.write(text), multiline=False, schema={"a": "string", "b": "string"})
 
 
 # -- any content -------------------------------------------------------------------------------------
@@ -475,7 +416,7 @@ def test_every_row_is_read_once_for_any_content_and_split_size(
     wanted = [tuple(row) for row in csv.reader(StringIO(text.replace(newline, "\n"))) if row][1:]
     with TemporaryDirectory() as folder:
         ingesting = Ingesting(Path(folder))
-        path = write(ingesting, text)
+        path = ingesting.write(text)
         ingesting.ingest(
             paths=path, split_bytes=split_bytes, null_values=["none"], schema={"a": "string", "b": "string"}
         )
@@ -499,7 +440,7 @@ def test_a_row_is_good_or_bad_whatever_stands_beside_it(content: bytes, padding:
     for split_bytes in (1 << 20, 1024):
         with TemporaryDirectory() as folder:
             ingesting = Ingesting(Path(folder))
-            path = write(ingesting, text)
+            path = ingesting.write(text)
             jobs = ingesting.ingest(
                 paths=path,
                 split_bytes=split_bytes,

@@ -22,18 +22,6 @@ ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": 'q"],{'}, {"b": "é\n", "a": None}]
 EXPECTED = [(1, "x"), (2, 'q"],{'), (None, "é\n")]
 
 
-@pytest.fixture
-def ingesting(tmp_path: Path) -> Ingesting:
-    return Ingesting(tmp_path)
-
-
-def write(ingesting: Ingesting, text: str | bytes, name: str = "a.json") -> str:
-    path = ingesting.folder / "source" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return str(path)
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -47,20 +35,20 @@ def write(ingesting: Ingesting, text: str | bytes, name: str = "a.json") -> str:
 @pytest.mark.parametrize("split_bytes", [1 << 20, 1024])
 def test_every_element_is_a_row(ingesting: Ingesting, text: str, split_bytes: int) -> None:
     text = text.replace("[", "[" + " " * 3000, 1)
-    ingesting.ingest(paths=write(ingesting, text), split_bytes=split_bytes)
+    ingesting.ingest(paths=ingesting.write(text, "a.json"), split_bytes=split_bytes)
     assert ingesting.rows("a", "b") == sorted(EXPECTED, key=repr)
 
 
 def test_compressed_and_beside_lines(ingesting: Ingesting) -> None:
-    write(ingesting, gzip.compress(json.dumps(ROWS).encode()), "a.json.gz")
-    write(ingesting, '{"a": 4, "b": "y"}\n', "b.json")
+    ingesting.write(gzip.compress(json.dumps(ROWS).encode()), "a.json.gz")
+    ingesting.write('{"a": 4, "b": "y"}\n', "b.json")
     ingesting.ingest(paths=f"{ingesting.folder}/source")
     assert ingesting.rows("a", "b") == sorted([*EXPECTED, (4, "y")], key=repr)
 
 
 def test_an_empty_array_has_no_rows(ingesting: Ingesting) -> None:
-    ingesting.ingest(paths=write(ingesting, "[ ]\n"), schema={"a": "int"})
-    write(ingesting, '[{"a": 1}]', "b.json")
+    ingesting.ingest(paths=ingesting.write("[ ]\n", "a.json"), schema={"a": "int"})
+    ingesting.write('[{"a": 1}]', "b.json")
     ingesting.ingest(paths=f"{ingesting.folder}/source/b.json")
     assert ingesting.rows("a") == [1]
 
@@ -69,8 +57,8 @@ def test_bad_elements_are_named_by_their_number(ingesting: Ingesting) -> None:
     text = '[{"a": 1}, 7,\n {"a": "x"}, {"a": 2}, , {"a": 3} {"a": 4}, {"a": 5}]'
     schema = {"a": "int"}
     with pytest.raises(BadRow, match=r"a\.json, element 2: "):
-        ingesting.ingest(paths=write(ingesting, text), schema=schema)
-    jobs = ingesting.ingest(paths=write(ingesting, text), schema=schema, on_bad_rows="quarantine")
+        ingesting.ingest(paths=ingesting.write(text, "a.json"), schema=schema)
+    jobs = ingesting.ingest(paths=ingesting.write(text, "a.json"), schema=schema, on_bad_rows="quarantine")
     assert [entry["element"] for entry in quarantined(ingesting, jobs)] == [2, 3, 5, 6]
     assert ingesting.rows("a") == [1, 2, 5]
 
@@ -84,12 +72,12 @@ def test_bad_elements_are_named_by_their_number(ingesting: Ingesting) -> None:
     ],
 )
 def test_a_damaged_array_fails_and_its_file_is_named(ingesting: Ingesting, text: str, reason: str) -> None:
-    path = write(ingesting, '[{"a": 1}]')
+    path = ingesting.write('[{"a": 1}]', "a.json")
     arg = ingesting.start(paths=path, schema={"a": "int"})
-    again = ingesting.start(paths=write(ingesting, '[{"a": 1}]', "b.json"), schema={"a": "int"})
+    again = ingesting.start(paths=ingesting.write('[{"a": 1}]', "b.json"), schema={"a": "int"})
     assert arg.argument["files"] != again.argument["files"]
     with pytest.raises((JobFailed, SourceUnreadable), match=reason):
-        ingesting.ingest(paths=write(ingesting, text, "c.json"), schema={"a": "int"})
+        ingesting.ingest(paths=ingesting.write(text, "c.json"), schema={"a": "int"})
 
 
 values: st.SearchStrategy[Any] = st.recursive(

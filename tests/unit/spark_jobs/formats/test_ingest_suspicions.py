@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distop.errors import BadRow, InvalidArgument
+from distop.errors import BadRow
 from distop.spark_jobs.formats.suspicions import MAX_SUSPICIONS, foreign_encoding
+from support.refusals import refused
 from support.sources.ingesting import Ingesting
-
-
-@pytest.fixture
-def ingesting(tmp_path: Path) -> Ingesting:
-    return Ingesting(tmp_path)
-
-
-def write(ingesting: Ingesting, text: str | bytes, name: str = "a.csv") -> str:
-    path = ingesting.folder / "source" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return str(path)
 
 
 def warned(ingesting: Ingesting, text: str | bytes, **argument: Any) -> list[str]:
     """The warnings of the finished operation."""
-    arg = ingesting.start(paths=write(ingesting, text), **argument)
-    warnings: list[str] = ingesting.finish(arg, ingesting.run(arg)).get("warnings", [])
+    warnings: list[str] = ingesting.facts(paths=ingesting.write(text), **argument).get("warnings", [])
     return warnings
 
 
@@ -41,24 +28,23 @@ def test_one_column_with_another_delimiter_in_it(ingesting: Ingesting, sign: str
     assert f"set delimiter to {sign!r}" in first
 
 
-def test_a_header_without_rows(ingesting: Ingesting) -> None:
-    (only,) = warned(ingesting, "id,day\n")
-    assert only.startswith("the sample has no row, so every column became text")
-
-
-def test_a_header_that_is_a_row(ingesting: Ingesting) -> None:
-    (only,) = warned(ingesting, "1,2024-01-05,Ana\n2,2024-01-06,Bob\n")
-    assert only.startswith("the header names a column '1', which looks like a value")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("id,day\n", "the sample has no row, so every column became text"),
+        ("1,2024-01-05,Ana\n2,2024-01-06,Bob\n", "the header names a column '1', which looks like a value"),
+        ("a,b\nx,y\n", "every column became text"),
+    ],
+    ids=["no rows", "a row as a header", "text only"],
+)
+def test_what_looks_odd_is_told(ingesting: Ingesting, text: str, told: str) -> None:
+    (only,) = warned(ingesting, text)
+    assert only.startswith(told)
 
 
 def test_a_header_with_a_name_twice_is_refused_with_what_to_do(ingesting: Ingesting) -> None:
     with pytest.raises(Exception, match="if that is not a header, give the columns' names"):
-        ingesting.start(paths=write(ingesting, "5,5,x\n5,6,y\n"))
-
-
-def test_all_columns_are_text(ingesting: Ingesting) -> None:
-    (only,) = warned(ingesting, "a,b\nx,y\n")
-    assert only.startswith("every column became text")
+        ingesting.start(paths=ingesting.write("5,5,x\n5,6,y\n"))
 
 
 def test_a_word_for_a_missing_value_makes_a_column_text(ingesting: Ingesting) -> None:
@@ -71,11 +57,11 @@ def test_a_word_for_a_missing_value_makes_a_column_text(ingesting: Ingesting) ->
 
 
 def test_a_word_for_a_missing_value_in_a_column_of_numbers_is_called_so(ingesting: Ingesting) -> None:
-    path = write(ingesting, "n\nNA\n")
+    path = ingesting.write("n\nNA\n")
     with pytest.raises(BadRow, match=r"invalid value 'NA' for \w+ \(see the option null_values\)"):
         ingesting.ingest(paths=path, schema={"n": "long"})
     with pytest.raises(BadRow, match=r"invalid value 'x' for \w+ \(correct"):
-        ingesting.ingest(paths=write(ingesting, "n\nx\n", "b.csv"), schema={"n": "long"})
+        ingesting.ingest(paths=ingesting.write("n\nx\n", "b.csv"), schema={"n": "long"})
 
 
 def test_a_decimal_comma_is_called_so_and_read_when_told(ingesting: Ingesting) -> None:
@@ -83,33 +69,27 @@ def test_a_decimal_comma_is_called_so_and_read_when_told(ingesting: Ingesting) -
     (only,) = warned(ingesting, text, delimiter=";")
     assert "'fare' became text because its numbers have a decimal comma ('10,50')" in only
     second = Ingesting(ingesting.folder / "second")
-    second.ingest(paths=write(ingesting, text, "b.csv"), delimiter=";", decimal_point=",")
+    second.ingest(paths=ingesting.write(text, "b.csv"), delimiter=";", decimal_point=",")
     assert second.rows("fare") == [1.25, 10.5]
 
 
 def test_a_decimal_comma_needs_another_delimiter(ingesting: Ingesting) -> None:
-    with pytest.raises(InvalidArgument) as caught:
-        ingesting.start(paths=write(ingesting, "a,b\n1,2\n"), decimal_point=",")
-    assert caught.value.details["field"] == "decimal_point"
+    with refused("decimal_point"):
+        ingesting.start(paths=ingesting.write("a,b\n1,2\n"), decimal_point=",")
 
 
 def test_a_quote_is_not_the_delimiter(ingesting: Ingesting) -> None:
     """Neither the one that is given nor the usual one."""
     for argument in ({"quote": ","}, {"quote": ";", "delimiter": ";"}):
-        with pytest.raises(InvalidArgument, match="quote and delimiter are the same") as caught:
-            ingesting.start(paths=write(ingesting, "a,b\n1,2\n"), **argument)
-        assert caught.value.details["field"] == "quote"
+        with refused("quote", "quote and delimiter are the same"):
+            ingesting.start(paths=ingesting.write("a,b\n1,2\n"), **argument)
 
 
 def test_latin_1_is_called_so(ingesting: Ingesting) -> None:
-    path = write(ingesting, "id,name\n1,Müller\n2,Weiß\n".encode("latin-1"))
-    with pytest.raises(
-        InvalidArgument, match=r"not UTF-8, but Latin-1 or Windows-1252 \('Müller'\)"
-    ) as caught:
+    path = ingesting.write("id,name\n1,Müller\n2,Weiß\n".encode("latin-1"))
+    with refused("encoding", r"not UTF-8, but Latin-1 or Windows-1252 \('Müller'\)"):
         ingesting.start(paths=path)
-    assert caught.value.details["field"] == "encoding"
-    arg = ingesting.start(paths=path, on_bad_rows="quarantine")
-    facts = ingesting.finish(arg, ingesting.run(arg))
+    facts = ingesting.facts(paths=path, on_bad_rows="quarantine")
     assert facts["badRows"] == 2
     assert facts["warnings"][0].startswith("the files are not UTF-8, but Latin-1")
 

@@ -14,6 +14,7 @@ from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument, SourceUnreadable
 from distop.spark_jobs.ingest.argument import parse_argument
+from support.refusals import refused
 from support.sources.ingesting import Ingesting
 
 WIDE = [f"c{number}" for number in range(1_000_000)]
@@ -70,9 +71,8 @@ def test_schemas_and_arguments_have_limits_too() -> None:
     with pytest.raises(InvalidArgument, match="more than 10,000 columns"):
         parse_schema(dict.fromkeys(WIDE[:10_001], "int"))
     for field, value in (("columns", WIDE), ("header", WIDE), ("schema", dict.fromkeys(WIDE, "int"))):
-        with pytest.raises(InvalidArgument, match="1,000,000 columns") as refused:
+        with refused(field, "1,000,000 columns"):
             parse_argument({"paths": "/x.csv", field: value})
-        assert refused.value.details["field"] == field
 
 
 @pytest.mark.parametrize("depth", [100, 5_000])

@@ -17,6 +17,7 @@ from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest
 from distop.spark_jobs.formats.inference import CsvSample
 from distop.spark_jobs.ingest.operation import DataFrameIngest, Ingest
+from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined
 
 
@@ -129,9 +130,8 @@ def test_wider_values_are_refused_or_widen_the_column(
         path = csv(tmp_path, "1.csv", f"id,name\n2,b\n{2**40},c\n")
     else:
         path = csv(tmp_path, "1.jsonl", f'{{"id": 2, "name": "b"}}\n{{"id": {2**40}, "name": "c"}}\n')
-    with pytest.raises(InvalidArgument, match="'id'") as caught:
+    with refused("on_wider_types", "'id'"):
         ingesting.start(paths=path, on_bad_rows="quarantine")
-    assert caught.value.details["field"] == "on_wider_types"
     jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine", on_wider_types="widen")
     assert quarantined(ingesting, jobs) == []
     assert sorted(ingesting.rows("id")) == [1, 2, 2**40]
@@ -230,9 +230,8 @@ def test_a_tree_of_files_gets_columns_but_no_wider_types(tmp_path: Path) -> None
     plan = Ingest().plan(request("files", head, tmp_path, paths=new, on_new_columns="add")).argument
     assert [field["name"] for field in plan["layout"]["schema"]["fields"]] == ["id", "fare"]
     wide = csv(tmp_path, "2.csv", f"id\n{2**40}\n")
-    with pytest.raises(InvalidArgument, match="files tables cannot change") as caught:
+    with refused("on_wider_types", "files tables cannot change"):
         Ingest().plan(request("files", head, tmp_path, paths=wide, on_wider_types="widen"))
-    assert caught.value.details["field"] == "on_wider_types"
 
 
 def test_a_dataframe_brings_columns_and_wider_types(tmp_path: Path) -> None:

@@ -14,11 +14,6 @@ from support.sources.ingesting import Ingesting, LocalJob, staged_files
 
 
 @pytest.fixture
-def ingesting(tmp_path: Path) -> Ingesting:
-    return Ingesting(tmp_path)
-
-
-@pytest.fixture
 def source(ingesting: Ingesting) -> Path:
     path = ingesting.folder / "a.csv"
     path.write_text("a,b\n" + "".join(f"{number},x\n" for number in range(1000)))

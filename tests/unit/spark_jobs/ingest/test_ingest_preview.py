@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,25 +10,13 @@ from distop.errors import AlreadyIngested
 from support.sources.ingesting import Ingesting, staged_files
 
 
-@pytest.fixture
-def ingesting(tmp_path: Path) -> Ingesting:
-    return Ingesting(tmp_path)
-
-
-def write(ingesting: Ingesting, text: str, name: str = "a.csv") -> str:
-    path = ingesting.folder / "source" / name
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(text)
-    return str(path)
-
-
 def preview(ingesting: Ingesting, **argument: Any) -> dict[str, Any]:
     return dict(ingesting.operation.preview(ingesting.request(**argument)))
 
 
 def test_columns_types_rows_files_and_size(ingesting: Ingesting) -> None:
     text = "id,fare\n" + "".join(f"{number},{number}.50\n" for number in range(10))
-    shown = preview(ingesting, paths=write(ingesting, text), schema={"id": "int", "fare": "decimal(9,2)"})
+    shown = preview(ingesting, paths=ingesting.write(text), schema={"id": "int", "fare": "decimal(9,2)"})
     assert shown == {
         "format": "csv",
         "files": 1,
@@ -47,28 +34,28 @@ def test_columns_types_rows_files_and_size(ingesting: Ingesting) -> None:
 
 
 def test_what_looks_wrong_is_told(ingesting: Ingesting) -> None:
-    shown = preview(ingesting, paths=write(ingesting, "id;n\n1;2\n"))
+    shown = preview(ingesting, paths=ingesting.write("id;n\n1;2\n"))
     assert "set delimiter to ';'" in shown["warnings"][0]
 
 
 def test_bad_rows_are_told_and_only_so_many_are_looked_for(ingesting: Ingesting) -> None:
-    path = write(ingesting, "id\n" + "x\n" * 100)
+    path = ingesting.write("id\n" + "x\n" * 100)
     shown = preview(ingesting, paths=path, schema={"id": "int"})
     assert len(shown["badRows"]) == 5
     assert shown["badRows"][0].startswith(f"file://{path}, line 2: column 'id'")
 
 
 def test_rows_are_those_that_the_table_would_have(ingesting: Ingesting) -> None:
-    write(ingesting, "id,n\n1,2\n")
+    ingesting.write("id,n\n1,2\n")
     ingesting.ingest(paths=f"{ingesting.folder}/source/a.csv")
-    path = write(ingesting, "n,id,more\n20,10,x\n40,30,y\n", "b.csv")
+    path = ingesting.write("n,id,more\n20,10,x\n40,30,y\n", "b.csv")
     shown = preview(ingesting, paths=path, columns=["id"], filter="n > 30")
     assert shown["rows"] == [{"id": 30, "n": None}]
     assert {column["from"] for column in shown["columns"]} == {"table"}
 
 
 def test_it_is_planned_as_a_start_is(ingesting: Ingesting) -> None:
-    path = write(ingesting, "id\n1\n")
+    path = ingesting.write("id\n1\n")
     ingesting.ingest(paths=path, new_only=True)
     with pytest.raises(AlreadyIngested):
         preview(ingesting, paths=path)
@@ -76,5 +63,5 @@ def test_it_is_planned_as_a_start_is(ingesting: Ingesting) -> None:
 
 
 def test_a_long_value_is_cut(ingesting: Ingesting) -> None:
-    (row,) = preview(ingesting, paths=write(ingesting, "a,b\n" + "x" * 5_000 + ",1\n"))["rows"]
+    (row,) = preview(ingesting, paths=ingesting.write("a,b\n" + "x" * 5_000 + ",1\n"))["rows"]
     assert row == {"a": "x" * 200, "b": 1}

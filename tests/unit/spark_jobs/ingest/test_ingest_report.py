@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from support.sources.ingesting import Ingesting, quarantined
-
-
-@pytest.fixture
-def ingesting(tmp_path: Path) -> Ingesting:
-    return Ingesting(tmp_path)
 
 
 def source(folder: Path, bad: int) -> str:
@@ -45,10 +38,10 @@ def test_bad_rows_of_all_jobs_are_counted_and_their_folder_is_named(
 
 
 def test_without_bad_rows_it_says_so(ingesting: Ingesting, tmp_path: Path) -> None:
-    arg = ingesting.start(paths=source(tmp_path, 0), schema={"a": "int"}, on_bad_rows="quarantine")
-    facts = ingesting.finish(arg, ingesting.run(arg))
+    facts = ingesting.facts(paths=source(tmp_path, 0), schema={"a": "int"}, on_bad_rows="quarantine")
     assert facts["badRows"] == 0
     assert "quarantine" not in facts
+    assert not (tmp_path / "table" / "quarantine").exists()
 
 
 def test_where_bad_rows_fail_the_job_there_is_nothing_to_say(ingesting: Ingesting, tmp_path: Path) -> None:

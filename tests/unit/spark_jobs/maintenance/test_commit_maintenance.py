@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -17,33 +16,36 @@ from distop.commit.cleanup.orphans import find_orphans
 from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import WATERMARKS, WATERMARKS_BEFORE
-from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.watermarks import WatermarkStep
-from distop.commit.layout.model import file_io
 from distop.commit.layout.owner import owner_file
 from distop.errors import HeadConflict, InvalidArgument, LocationNotOwned, PreconditionFailed
-from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.record import encode
-from distop.metastore.records.table import Head, TableRecord, decode_watermarks
+from distop.metastore.records.table import TableRecord, decode_watermarks
 from distop.operations.api import PlanRequest
 from distop.operations.registry import Registry
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.tables.maintaining import TABLE_UUID, Run
 from support.tables.publishing import Table, local, new_table, rows
-from support.tables.trees import files_in
+from support.tables.trees import age, names_in
 
 
-def files(table: Table) -> set[str]:
-    root = local(table.location)
-    return {str(path.relative_to(root)) for path in files_in(root)}
+def names(table: Table) -> set[str]:
+    return set(names_in(local(table.location)))
 
 
-def age(table: Table, seconds: float = 10 * 86400) -> None:
-    """Make all files look as if they had been written a while ago."""
-    then = time.time() - seconds
-    for name in files(table):
-        os.utime(local(table.location) / name, (then, then))
+def begun(folder: Path) -> tuple[Table, str]:
+    """A table with one row, and its snapshot."""
+    table = new_table(folder)
+    table.publish(table.staged([rows(0, 1)]))
+    return table, str(table.record().snapshot_id)
+
+
+def overwritten(folder: Path, times: int) -> Table:
+    """A table with so many snapshots, each of the one row of its number."""
+    table = new_table(folder)
+    for number in range(times):
+        table.publish(table.staged([rows(number, 1)]), IcebergOverwrite())
+    return table
 
 
 # -- rollback ----------------------------------------------------------------------------------------
@@ -78,11 +80,9 @@ def test_a_rollback_takes_rows_and_watermarks_back(tmp_path: Path) -> None:
 
 def test_a_watermark_that_did_not_stand_before_is_gone(tmp_path: Path) -> None:
     """P11"""
-    table = new_table(tmp_path)
-    table.publish(table.staged([rows(0, 1)]))
-    first = table.record().snapshot_id
+    table, first = begun(tmp_path)
     moving(table, 10, None, "1")
-    Run.of(table, Rollback(), snapshot=str(first)).finish()
+    Run.of(table, Rollback(), snapshot=first).finish()
     assert decode_watermarks(table.watermarks.value) == {}
 
 
@@ -139,9 +139,7 @@ def test_times_in_the_metadata_do_not_go_back_where_clocks_do(tmp_path: Path) ->
 
 def test_what_was_written_meanwhile_is_not_rolled_back_unseen(tmp_path: Path) -> None:
     """P6"""
-    table = new_table(tmp_path)
-    table.publish(table.staged([rows(0, 1)]))
-    first = str(table.record().snapshot_id)
+    table, first = begun(tmp_path)
     table.publish(table.staged([rows(1, 1)]))
     run = Run.of(table, Rollback(), snapshot=first)
     table.publish(table.staged([rows(2, 1)]))
@@ -171,9 +169,7 @@ def test_an_unknown_snapshot_is_refused_at_the_start(tmp_path: Path) -> None:
 
 def test_a_snapshot_that_does_not_say_where_watermarks_stood_is_refused(tmp_path: Path) -> None:
     """P11, P16: guessing would lose or double rows."""
-    table = new_table(tmp_path)
-    table.publish(table.staged([rows(0, 1)]))
-    first = str(table.record().snapshot_id)
+    table, first = begun(tmp_path)
     many = {"kafka": {f"partition-{n}": WatermarkMove(after="1" * 20) for n in range(2000)}}
     operation = table.start(watermarks=many)
     operation.run("0", [rows(1, 1)])
@@ -188,9 +184,7 @@ def test_a_snapshot_that_does_not_say_where_watermarks_stood_is_refused(tmp_path
 @pytest.mark.parametrize("told", ["?", "[]", '{"files": "2 partitions"}', '{"files": {"p": 1}}'])
 def test_what_another_program_says_of_watermarks_may_make_no_sense(tmp_path: Path, told: str) -> None:
     """P11, U3: that is a reason to refuse, and none to try again."""
-    table = new_table(tmp_path)
-    table.publish(table.staged([rows(0, 1)]))
-    first = str(table.record().snapshot_id)
+    table, first = begun(tmp_path)
     foreign(table, {WATERMARKS: told, WATERMARKS_BEFORE: "{}"})
     with pytest.raises(PreconditionFailed, match="the watermarks in snapshot 4711 cannot be read"):
         Run.of(table, Rollback(), snapshot=first).commit()
@@ -199,14 +193,8 @@ def test_what_another_program_says_of_watermarks_may_make_no_sense(tmp_path: Pat
 
 def foreign(table: Table, told: dict[str, str]) -> None:
     """A snapshot of another program."""
-    file = TableFile.read(table.record().metadata_location)
-    draft = Draft(file_io(table.location), file)
-    current = file.metadata.current_snapshot()
-    assert current is not None
-    summary = Summary(operation=Operation.APPEND, **told)
-    location = draft.add_snapshot(4711, current.manifests(draft.io), summary, now=0.0)
-    head = Head(metadata_location=location, snapshot_id=4711, operation="foreign")
-    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+    draft, summary = table.draft(), Summary(operation=Operation.APPEND, **told)
+    table.replace(draft.add_snapshot(4711, table.manifests(), summary, now=0.0), 4711)
 
 
 # -- expiry ------------------------------------------------------------------------------------------
@@ -225,10 +213,8 @@ def test_expiry_removes_what_only_expired_snapshots_refer_to(tmp_path: Path) -> 
     assert table.ids() == [100, 200, 300]
     assert set(local(table.location).rglob("*.parquet")) == kept
     assert len(table.iceberg().metadata.snapshots) == 1
-    snapshot = table.iceberg().current_snapshot()
-    assert snapshot is not None
-    known = {Path(m.manifest_path).name for m in snapshot.manifests(table.iceberg().io)}
-    known.add(Path(snapshot.manifest_list).name)
+    known = {Path(manifest.manifest_path).name for manifest in table.manifests()}
+    known.add(Path(table.snapshot().manifest_list).name)
     assert {path.name for path in local(table.location).rglob("*.avro")} == known
     table.publish(table.staged([rows(400, 1)]))
     assert table.ids() == [100, 200, 300, 400]
@@ -261,67 +247,49 @@ def test_statistics_of_expired_snapshots_go_with_them(tmp_path: Path) -> None:
 
 def test_nothing_goes_before_the_commit_is_certain(tmp_path: Path) -> None:
     """P13, P8: prepared and lost, prepared again and done; removing twice, and half-way."""
-    table = new_table(tmp_path)
-    for i in range(4):
-        table.publish(table.staged([rows(i, 1)]), IcebergOverwrite())
+    table = overwritten(tmp_path, 4)
     expired = table.iceberg().metadata.snapshots[0]
     run = Run.of(table, ExpireSnapshots(), older_than="0s")
-    before = files(table)
+    before = names(table)
     lost = run.step().prepare(table.context(run.staged))
     lost.discard()
-    assert files(table) == before
+    assert names(table) == before
     facts = run.commit().facts
-    assert before <= files(table)
+    assert before <= names(table)
     # Someone appends between the commit and the removal, and someone else dies in the middle of it.
     table.publish(table.staged([rows(10, 1)]))
     local(expired.manifest_list).unlink()
     run.sweep(facts)
-    left = files(table)
+    left = names(table)
     run.sweep(facts)
-    assert files(table) == left
+    assert names(table) == left
     assert table.ids() == [3, 10]
 
 
-def test_tags_and_the_newest_snapshots_stay(tmp_path: Path) -> None:
-    """P13"""
-    table = new_table(tmp_path)
-    for i in range(6):
-        table.publish(table.staged([rows(i, 1)]), IcebergOverwrite())
-    snapshots = [snapshot.snapshot_id for snapshot in table.iceberg().metadata.snapshots]
-    location = local(table.record().metadata_location)
-    told = json.loads(location.read_text())
-    told["refs"]["v1"] = {"snapshot-id": snapshots[1], "type": "tag"}
-    location.write_text(json.dumps(told))
-    Run.of(table, ExpireSnapshots(), older_than="0s", keep_last=2).finish()
-    left = [snapshot.snapshot_id for snapshot in table.iceberg().metadata.snapshots]
-    assert left == [snapshots[1], snapshots[4], snapshots[5]]
-    for snapshot_id, row in zip(left, (1, 4, 5), strict=True):
-        assert table.iceberg().scan(snapshot_id=snapshot_id).to_arrow()["id"].to_pylist() == [row]
-
-
 @pytest.mark.parametrize(
-    ("settings", "left"),
+    ("ref", "settings", "left"),
     [
-        ({"min-snapshots-to-keep": 3}, [3, 4, 5]),
-        ({"max-snapshot-age-ms": 86_400_000}, [0, 1, 2, 3, 4, 5]),
-        ({"max-snapshot-age-ms": 1, "min-snapshots-to-keep": 1}, [4, 5]),
+        ("v1", {"type": "tag"}, [1, 4, 5]),
+        ("main", {"min-snapshots-to-keep": 3}, [3, 4, 5]),
+        ("main", {"max-snapshot-age-ms": 86_400_000}, [0, 1, 2, 3, 4, 5]),
+        ("main", {"max-snapshot-age-ms": 1, "min-snapshots-to-keep": 1}, [4, 5]),
     ],
 )
-def test_a_branch_keeps_as_many_as_its_settings_say(
-    tmp_path: Path, settings: dict[str, int], left: list[int]
+def test_the_newest_snapshots_stay_with_those_that_tags_and_branches_keep(
+    tmp_path: Path, ref: str, settings: dict[str, Any], left: list[int]
 ) -> None:
-    """P13, P14: those of Iceberg's specification, as another program writes them."""
-    table = new_table(tmp_path)
-    for i in range(6):
-        table.publish(table.staged([rows(i, 1)]), IcebergOverwrite())
+    """P13, P14: settings of Iceberg's specification, as another program writes them."""
+    table = overwritten(tmp_path, 6)
     snapshots = [snapshot.snapshot_id for snapshot in table.iceberg().metadata.snapshots]
     location = local(table.record().metadata_location)
     told = json.loads(location.read_text())
-    told["refs"]["main"] |= settings
+    told["refs"][ref] = {"snapshot-id": snapshots[1], **told["refs"].get(ref, {}), **settings}
     location.write_text(json.dumps(told))
     Run.of(table, ExpireSnapshots(), older_than="0s", keep_last=2).finish()
     kept = [snapshot.snapshot_id for snapshot in table.iceberg().metadata.snapshots]
     assert kept == [snapshots[number] for number in left]
+    for number in left:
+        assert table.ids(snapshot_id=snapshots[number]) == [number]
 
 
 def test_young_snapshots_stay_and_there_is_no_commit(tmp_path: Path) -> None:
@@ -339,9 +307,7 @@ def test_young_snapshots_stay_and_there_is_no_commit(tmp_path: Path) -> None:
 
 def test_an_operation_that_runs_meanwhile_is_not_touched(tmp_path: Path) -> None:
     """P13: what it has staged is in no snapshot, and its overwrite still knows what it replaces."""
-    table = new_table(tmp_path)
-    for i in range(3):
-        table.publish(table.staged([rows(i, 1)]), IcebergOverwrite())
+    table = overwritten(tmp_path, 3)
     expected = {"expectedSnapshotId": str(table.record().snapshot_id)}
     running = table.staged([rows(50, 1)])
     Run.of(table, ExpireSnapshots(), older_than="0s").finish()
@@ -358,15 +324,15 @@ def littered(tmp_path: Path) -> tuple[Table, set[str]]:
     for i in range(5):
         table.publish(table.staged([rows(i, 2)], [rows(100 + i, 2)]))
     table.publish(table.staged([rows(500, 3)]), IcebergOverwrite())
-    before = files(table)
+    before = names(table)
     dead = table.staged([rows(900, 3)], [rows(901, 3)])  # its keys are gone, it was never published
     IcebergAppend().prepare(table.context(dead))  # and a coordinator was killed behind its metadata
     root = local(table.location)
     (root / "data" / "part-0.parquet").write_text("of a foreign program")
     (root / "data" / "kind=a b").mkdir()
     (root / "data" / "kind=a b" / "日本 #1.parquet").write_text("of a foreign program")
-    litter = files(table) - before
-    age(table)
+    litter = names(table) - before
+    age(local(table.location))
     (root / "README").write_text("not in a folder of distop's")
     return table, litter
 
@@ -376,9 +342,9 @@ def test_orphans_go_and_nothing_else(tmp_path: Path) -> None:
     table, litter = littered(tmp_path)
     young = local(table.location) / "data" / "young.parquet"
     young.write_text("a program is about to commit this")
-    before = files(table)
+    before = names(table)
     facts = Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()
-    assert before - files(table) == litter
+    assert before - names(table) == litter
     assert facts["orphans"] == len(litter)
     assert set(facts["examples"]) <= litter
     for snapshot in table.iceberg().metadata.snapshots:
@@ -419,17 +385,17 @@ def test_young_files_are_never_taken_for_orphans(tmp_path: Path) -> None:
 def test_a_dry_run_says_what_would_go(tmp_path: Path) -> None:
     """It is what one gets without asking."""
     table, litter = littered(tmp_path)
-    before, head = files(table), table.head
+    before, head = names(table), table.head
     facts = Run.of(table, RemoveOrphans(), older_than="1d").finish()
     assert (facts["orphans"], facts["dryRun"]) == (len(litter), True)
-    assert (files(table), table.head) == (before, head)
+    assert (names(table), table.head) == (before, head)
 
 
 def test_files_of_running_operations_are_not_orphans(tmp_path: Path) -> None:
     """P13: however old they are."""
     table, litter = littered(tmp_path)
     running = table.staged([rows(700, 2)], [rows(710, 2)])
-    age(table)
+    age(local(table.location))
     assert set(Run.of(table, RemoveOrphans(), running.arg, older_than="1d").finish()["examples"]) <= litter
     Run.of(table, RemoveOrphans(), running.arg, older_than="1d", dry_run=False).finish()
     table.publish(running)
@@ -440,7 +406,7 @@ def test_what_is_published_between_the_look_and_the_commit_stays(tmp_path: Path)
     """P13: candidates are checked again by what the head says then."""
     table, litter = littered(tmp_path)
     late = table.staged([rows(700, 2)])
-    age(table)
+    age(local(table.location))
     run = Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False)  # late was overlooked
     table.publish(late)
     facts = run.finish()
@@ -453,7 +419,7 @@ def test_what_was_prepared_before_the_decision_cannot_commit_after_it(tmp_path: 
     table, _ = littered(tmp_path)
     slow = table.staged([rows(700, 2)])
     prepared = IcebergAppend().prepare(table.context(slow))
-    age(table)
+    age(local(table.location))
     run = Run.of(table, RemoveOrphans(), slow.arg, older_than="1d", dry_run=False)
     facts = run.commit().facts
     assert not table.apply(prepared.txn)
@@ -472,7 +438,7 @@ def test_a_sweeper_that_wakes_up_late_removes_nothing_new(tmp_path: Path) -> Non
     again.write_text("written anew")
     run.sweep(facts)
     assert again.exists()
-    assert litter & files(table) == {"data/part-0.parquet"}
+    assert litter & names(table) == {"data/part-0.parquet"}
     assert run.sweep(facts) == 0
 
 
@@ -480,9 +446,9 @@ def test_a_table_without_a_head_has_orphans_too(tmp_path: Path) -> None:
     """C18: of operations that died before anything was published."""
     table = new_table(tmp_path)
     table.staged([rows(0, 2)])
-    age(table)
+    age(local(table.location))
     assert Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False).finish()["orphans"] == 2
-    assert files(table) == set()
+    assert names(table) == set()
 
 
 def test_nothing_is_removed_from_a_folder_that_is_not_the_tables_own(tmp_path: Path) -> None:
@@ -492,7 +458,7 @@ def test_nothing_is_removed_from_a_folder_that_is_not_the_tables_own(tmp_path: P
     mark = local(owner_file(table.location, TABLE_UUID))
     mark.rename(mark.with_name("table-other"))
     assert run.finish()["orphans"] == len(litter)
-    assert litter <= files(table)
+    assert litter <= names(table)
     with pytest.raises(LocationNotOwned):
         RemoveOrphans().plan(run.request)
     assert RemoveOrphans().plan(replace(run.request, argument={"older_than": "1d"})).partition_count == 1
@@ -503,23 +469,23 @@ def test_expiry_leaves_files_alone_that_lie_elsewhere(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for start in range(3):
         table.publish(table.staged([rows(start, 2)]), IcebergOverwrite())
-    before = {name for name in files(table) if name.startswith("data/")}
+    before = {name for name in names(table) if name.startswith("data/")}
     run = Run.of(table, ExpireSnapshots(), older_than="0s")
     facts = run.commit().facts
     its_own = run.staged.arg.location
     run.staged.arg.location = f"{its_own}/elsewhere"
     run.sweep(facts)
-    assert before <= files(table)
+    assert before <= names(table)
     run.staged.arg.location = its_own
     run.sweep(facts)
-    assert len(before & files(table)) == 1
+    assert len(before & names(table)) == 1
 
 
 def test_the_same_place_under_another_scheme_is_the_same_file(tmp_path: Path) -> None:
     """P13: programs write paths with and without file:, or s3a for s3."""
     table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 2)]))
-    age(table)
+    age(local(table.location))
     location = table.record().metadata_location
     arg = table.start().arg
     arg.location = str(local(table.location))
@@ -527,11 +493,11 @@ def test_the_same_place_under_another_scheme_is_the_same_file(tmp_path: Path) ->
     assert find_orphans(arg, metadata_location=location, older_than=now, busy=(), now=now) == []
 
 
-def test_they_are_provisioned(tmp_path: Path) -> None:
-    """And refuse tables that are not Iceberg's."""
-    registry = Registry()
-    for name in ("rollback", "expire_snapshots", "remove_orphans"):
-        kind = registry.get(name)
-        record = TableRecord(name="t", location=str(tmp_path), format="files")
-        with pytest.raises(PreconditionFailed, match="for Iceberg tables"):
-            kind.plan(PlanRequest(table=record, head=None, watermarks={}, argument={}))
+@pytest.mark.parametrize("name", ["rollback", "expire_snapshots", "remove_orphans", "compact", "delete"])
+def test_it_is_provisioned_and_refuses_tables_that_are_not_icebergs(tmp_path: Path, name: str) -> None:
+    """U3, U1: with the reason and what to do."""
+    argument = {"where": "true"} if name == "delete" else {}
+    for table_format in ("delta", "files"):
+        record = TableRecord(name="t", location=str(tmp_path), format=table_format)
+        with pytest.raises(PreconditionFailed, match="Iceberg tables"):
+            Registry().get(name).plan(PlanRequest(table=record, head=None, watermarks={}, argument=argument))

@@ -22,9 +22,10 @@ from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest
 from distop.spark_jobs.dataframes.operation import Write
 from distop.spark_jobs.rules import confined
-from distop.spark_jobs.rules.checks import RowChecks
+from distop.spark_jobs.rules.checks import RowChecks, Violation
 from distop.spark_jobs.rules.model import RawRules, RuleArgument, RuleSet
 from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
+from support.refusals import refused
 
 SCHEMA = parse_schema(
     {
@@ -48,10 +49,14 @@ def table(*rows: dict[str, Any]) -> pa.Table:
 def broken(folder: Path, rules: RawRules, *blocks: pa.Table, samples: int = 5) -> dict[str, int]:
     """Name of a rule -> rows that break it."""
     parsed = RuleSet(rules=parse_rules(rules, SCHEMA), samples=samples)
-    with RowChecks(parsed, lambda: folder) as checks:
+    return {parsed.rules[found.rule].name: found.count for found in checked(folder, parsed, *blocks)}
+
+
+def checked(folder: Path, rules: RuleSet, *blocks: pa.Table, file: str = "") -> list[Violation]:
+    with RowChecks(rules, lambda: folder) as checks:
         for block in blocks:
-            checks.check(block)
-        return {parsed.rules[found.rule].name: found.count for found in checks.finish()}
+            checks.check(block, file)
+        return checks.finish()
 
 
 def values(column: str, *found: Any) -> pa.Table:
@@ -91,9 +96,7 @@ def test_a_value_fits_a_type_if_it_is_the_same_value_in_it(
     """Type range: nothing is rounded or cut off to make it fit, and NULL fits everything."""
     rule = RuleArgument(column=column, type=target, name="fits")
     parsed = RuleSet(rules=parse_rules(rule, SCHEMA), samples=100)
-    with RowChecks(parsed, lambda: tmp_path) as checks:
-        checks.check(values(column, None, *fit, *misfit))
-        (found,) = checks.finish()
+    (found,) = checked(tmp_path, parsed, values(column, None, *fit, *misfit))
     told = [row[column] for row in found.samples]
     assert found.count == len(misfit), f"{told} break it, and not {misfit}"
 
@@ -128,9 +131,7 @@ def test_rows_are_unique_over_all_blocks(tmp_path: Path) -> None:
 def test_the_name_of_a_column_is_not_that_of_a_count(tmp_path: Path) -> None:
     schema = parse_schema({"times0": "long", "k0": "long"})
     rules = RuleSet(rules=parse_rules(RuleArgument(unique=["k0", "times0"]), schema))
-    with RowChecks(rules, lambda: tmp_path) as checks:
-        checks.check(pa.table({"times0": [100, 100, 7], "k0": [1, 1, 2]}))
-        (found,) = checks.finish()
+    (found,) = checked(tmp_path, rules, pa.table({"times0": [100, 100, 7], "k0": [1, 1, 2]}))
     assert (found.count, found.samples) == (1, [{"k0": 1, "times0": 100, "times": 2}])
 
 
@@ -153,10 +154,8 @@ def test_samples_are_bounded(tmp_path: Path) -> None:
     """So many rows, and so much of each value; integers that JSON would spoil are text."""
     rules = RuleSet(rules=parse_rules("id < 0", SCHEMA), shown=["s", "b"], samples=2)
     big = 1 << 60
-    with RowChecks(rules, lambda: tmp_path) as checks:
-        for _ in range(3):
-            checks.check(table({"id": big, "s": "y" * 9000, "b": b"\0" * 9000}, {"id": 7}), "data/f.parquet")
-        (found,) = checks.finish()
+    block = table({"id": big, "s": "y" * 9000, "b": b"\0" * 9000}, {"id": 7})
+    (found,) = checked(tmp_path, rules, block, block, block, file="data/f.parquet")
     assert found.count == 6
     assert [row["id"] for row in found.samples] == [str(big), 7]
     assert found.samples[0]["file"] == "data/f.parquet"
@@ -167,10 +166,7 @@ def test_wide_samples_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """Bounded in bytes, too; whatever there is, a rule has a row."""
     monkeypatch.setattr("distop.spark_jobs.rules.checks.MAX_SAMPLES_BYTES", 5_000)
     rules = RuleSet(rules=parse_rules(["id < 0", "n < 0"], SCHEMA), shown=["s"], samples=100)
-    with RowChecks(rules, lambda: tmp_path) as checks:
-        for _ in range(100):
-            checks.check(table({"id": 1, "n": 1, "s": "é" * 200}))
-        found = checks.finish()
+    found = checked(tmp_path, rules, *[table({"id": 1, "n": 1, "s": "é" * 200})] * 100)
     assert [one.count for one in found] == [100, 100]
     assert 5_000 < len(msgspec.json.encode(found)) < 7_000
     assert all(one.samples for one in found)
@@ -207,13 +203,14 @@ def test_wide_samples_are_fewer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         (RuleArgument(column="s", type="decimal(99,2)"), "precision"),
         (RuleArgument(not_null=["id", ""]), "no column"),
         (RuleArgument(unique=["id", "id"]), "twice"),
+        (RuleArgument(unique=[]), "no column"),
+        (RuleArgument(column="id", type="money"), "money"),
     ],
 )
 def test_what_is_no_rule_is_refused(rule: Any, said: str) -> None:
     """U3: before anything starts, naming the rule; nothing but the columns of the row can be reached."""
-    with pytest.raises(InvalidArgument, match=said) as raised:
+    with refused("checks.rules[1]", said):
         parse_rules(["id > 0", rule], SCHEMA, "checks.rules")
-    assert raised.value.details["field"] == "checks.rules[1]"
 
 
 def test_columns_that_sql_does_not_tell_apart() -> None:
@@ -235,6 +232,11 @@ def test_columns_that_sql_does_not_tell_apart() -> None:
 def test_very_many_rules_are_refused_before_the_first_is_parsed() -> None:
     with pytest.raises(InvalidArgument, match="200,000 rules"):
         parse_rules(["id >"] * 200_000, SCHEMA)
+
+
+def test_rules_have_different_names() -> None:
+    with refused("rules", "two rules have the name"):
+        parse_rules(["id > 0", "id > 0"], SCHEMA)
 
 
 def test_nothing_is_written_past_the_rules_of_a_table() -> None:

@@ -14,10 +14,11 @@ from pyiceberg.table import update
 from pyiceberg.types import NestedField, StringType
 
 from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.layout.model import Layout, file_io, load_metadata
+from distop.commit.layout.model import file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
-from support.tables.publishing import Table, new_table, rows
+from support.refusals import refused
+from support.tables.publishing import Table, new_table, rows, table_of
 
 
 def opened(table: Table, **which: Any) -> TableSnapshot:
@@ -69,9 +70,9 @@ def test_a_filter_leaves_out_files_by_partition_and_by_statistics(tmp_path: Path
 def test_statistics_leave_nan_out_but_filters_do_not(tmp_path: Path, where: str, found: list[int]) -> None:
     """The first file seems to hold nothing but 1.0; its reader would skip it."""
     columns = pa.schema([("id", pa.int64()), ("x", pa.float64())])
-    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns))
+    table = table_of(tmp_path, columns)
     for numbers, values in (([0, 1], [1.0, math.nan]), ([2, 3], [None, math.nan]), ([4], [2.0])):
-        table.publish(table.staged([pa.record_batch({"id": numbers, "x": values}, schema=columns)]))
+        table.append({"id": numbers, "x": values}, columns)
     assert ids(opened(table), where) == found
     snapshot = opened(table)
     read = snapshot.batches(snapshot.plan_files(where), columns=["x"], where=where)
@@ -92,9 +93,9 @@ def test_both_zeros_are_in_a_list_with_one(
     tmp_path: Path, kind: pa.DataType, where: str, found: list[int]
 ) -> None:
     columns = pa.schema([("id", pa.int64()), ("x", kind)])
-    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns))
+    table = table_of(tmp_path, columns)
     for numbers, values in (([0], [0.0]), ([1], [-0.0]), ([2, 3], [1.5, -0.0])):
-        table.publish(table.staged([pa.record_batch({"id": numbers, "x": values}, schema=columns)]))
+        table.append({"id": numbers, "x": values}, columns)
     assert ids(opened(table), where) == found
 
 
@@ -104,7 +105,7 @@ def test_both_zeros_are_in_a_list_with_one(
 )
 def test_a_partition_of_null_is_compared_as_in_sql(tmp_path: Path, where: str, found: list[int]) -> None:
     columns = pa.schema([("id", pa.int64()), ("x", pa.int64())])
-    table = Table("flights", f"file://{tmp_path}/flights", Layout.create(columns, ["x"]))
+    table = table_of(tmp_path, columns, "x")
     rows = pa.record_batch({"id": range(4), "x": [1, None, 7, None]}, schema=columns)
     table.publish(table.staged([rows]))
     assert ids(opened(table), where) == found
@@ -189,9 +190,8 @@ def test_a_filter_that_makes_no_sense_is_refused(tmp_path: Path, where: str) -> 
     """U3"""
     table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 1)]))
-    with pytest.raises(InvalidArgument) as refused:
+    with refused("filter"):
         opened(table).plan_files(where)
-    assert refused.value.details["field"] == "filter"
 
 
 def test_a_missing_metadata_file_is_named(tmp_path: Path) -> None:
