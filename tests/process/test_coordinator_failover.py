@@ -22,6 +22,7 @@ from distop.metastore.etcd.watch import watch
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.operation import COMMITTING, HistoryRecord
 from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.options import FollowUp
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
@@ -276,3 +277,27 @@ async def test_work_survives_the_loss_of_every_coordinator(
         assert (await service.ended(marked)).state == pb.SUCCEEDED
         for operation in (marked, failing, hooked):
             assert await eventually(lambda operation=operation: ended(client, operation))
+
+
+@pytest.mark.parametrize("point", ["finish.before", "finish.after"])
+async def test_the_next_leader_finds_it_started_or_starts_it(
+    client: EtcdClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """O23: exactly once, whether the finish had happened or not."""
+    await make_table(client)
+    table = client.keyspace.table("t")
+    monkeypatch.setenv("DISTOP_CRASH_POINTS", f"{point}=die")
+    async with CoordinatorProcess(etcd_config, tmp_path) as first:
+        await first.member(client)
+        operation = await begin(client, partition_count=1, then=FollowUp(type="noop"))
+        await mark(client, operation, "0")
+        assert await first.exit_code() == -9
+        assert (await client.get(table.history(operation))).exists == (point == "finish.after")
+    monkeypatch.delenv("DISTOP_CRASH_POINTS")
+    following = OperationId("t", "noop", 2)
+    async with CoordinatorProcess(etcd_config, tmp_path):
+        await eventually(lambda: client.get(table.operation(following).state), holds=lambda kv: kv.exists)
+        await mark(client, following, "0")
+        await eventually(lambda: client.get(table.history(following)), holds=lambda kv: kv.exists)
+    assert (await client.get(table.next_instance("noop"))).value == b"3"
+    assert not (await client.get(table.run_ops)).exists

@@ -72,11 +72,8 @@ async def killed_half_way(service: Whole) -> set[str]:
 
 async def swept(service: Whole, operation: Operation) -> None:
     await service.at_rest()
-    assert not (await service.store.scan(keys_of(service, operation), keys_only=True)).kvs
-
-
-def keys_of(service: Whole, operation: Operation) -> bytes:
-    return service.store.keyspace.operation(OperationId.parse(operation.name)).prefix
+    prefix = service.store.keyspace.operation(OperationId.parse(operation.name)).prefix
+    assert not (await service.store.scan(prefix, keys_only=True)).kvs
 
 
 async def test_after_a_success_exactly_what_counts_is_left(service: Whole) -> None:

@@ -58,7 +58,7 @@ async def test_a_task_that_is_killed_retried_and_cleared_ingests_once(service: W
     """O7, P16: the next try goes on; cleared, it finds what was done; so does another run of the files."""
     source, task = write_csv(service.folder / "day", "1.csv", 0, 50), Task(service)
     killed = await task.begin(source, "run-1")
-    await eventually(lambda: _started(service, 1))
+    await eventually(service.operations)
     killed.kill()
     await killed.wait()
     again = await task.begin(source, "run-1")
@@ -84,7 +84,3 @@ async def test_a_task_that_failed_is_started_again_once_what_was_wrong_is_put_ri
     assert (newest.state, newest.retry_of) == (OperationState.SUCCEEDED, before.name)
     assert before.state is OperationState.FAILED
     assert await asyncio.to_thread(service.ids) == [*range(50), *range(100, 105)]
-
-
-async def _started(service: Whole, count: int) -> bool:
-    return len(await service.operations()) == count

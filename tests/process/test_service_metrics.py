@@ -136,13 +136,9 @@ async def test_a_sidecar_counts_what_its_tasks_send(
         assert 2 <= values["distop_mark_groups_total"] <= 700
         assert values["distop_tasks_total{answer=accepted}"] == 1
         assert values["distop_tasks_total{answer=refused}"] == 0
-        await eventually(lambda: _none_connected(sidecar))
+        await eventually(sidecar.values, holds=lambda values: not values["distop_tasks_connected"])
         sidecar.service.terminate()
         assert await sidecar.service.exit_code() == 0
-
-
-async def _none_connected(sidecar: Scraped) -> bool:
-    return (await sidecar.values())["distop_tasks_connected"] == 0
 
 
 @pytest.mark.parametrize("service", ["executor", "sidecar"])

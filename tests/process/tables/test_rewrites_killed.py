@@ -1,0 +1,222 @@
+"""The processes of a compaction, a deletion and merges die or lose a reply, while others write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from distop.client import AsyncClient
+from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from support.services.backlogs import drained
+from support.services.coordinators import CoordinatorProcess, config_of, running
+from support.services.executing import Child, runner
+from support.services.leases import TTL_S
+from support.services.whole import Whole, coordinated, write_csv
+from support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow("kills or halts a process while another program writes, and waits for its lease"),
+]
+
+
+@dataclass
+class Place:
+    """What a test starts, which ends with it."""
+
+    stack: AsyncExitStack
+    etcd: EtcdConfig
+    store: EtcdClient
+    folder: Path
+
+    async def filled(self, files: int) -> None:
+        """Make the table ``t`` of so many files of ten rows each; nobody leads it any more then."""
+        async with coordinated(self.etcd, self.folder, self.store) as service, runner(self.store):
+            for number in range(files):
+                source = write_csv(self.folder / f"s{number}", "1.csv", 10 * number, 10)
+                (await service.ingest(source)).raise_for_outcome()
+            await service.at_rest()
+
+    async def coordinator(self, crash: str) -> tuple[CoordinatorProcess, AsyncClient]:
+        process = CoordinatorProcess(self.etcd, self.folder, crash=crash)
+        await self.stack.enter_async_context(process)
+        await process.member(self.store)
+        return process, await self.stack.enter_async_context(AsyncClient(process.address, timeout_s=60))
+
+    async def another(self) -> Whole:
+        """A coordinator that does not die."""
+        other = await self.stack.enter_async_context(running(config_of(self.etcd)))
+        sdk = await self.stack.enter_async_context(AsyncClient(other.address, timeout_s=60))
+        return Whole(self.etcd, self.store, sdk, self.folder)
+
+    def child(self, *command: str, **environment: str) -> Child:
+        return self.stack.enter_context(Child(self.etcd, self.folder, "-m", *command, **environment))
+
+    def appender(self, rows: int, start: int) -> Child:
+        """Another program, which appends so many rows."""
+        return self.child("support.tables.foreign_appender", "default.t", f"{rows}", f"{start}")
+
+    def executor(self, crash: str = "", *, slots: int = 1) -> Child:
+        words = ("executor", "--master", "none", "--slots", f"{slots}", "--lease-ttl", f"{TTL_S}")
+        armed = {VARIABLE: crash, ONCE_VARIABLE: str(self.folder)} if crash else {}
+        return self.child("distop.cli", *words, **armed)
+
+    async def run_jobs(self) -> None:
+        await self.stack.enter_async_context(runner(self.store))
+
+
+@pytest_asyncio.fixture
+async def place(etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path) -> AsyncIterator[Place]:
+    async with AsyncExitStack() as stack:
+        yield Place(stack, etcd_config, client, tmp_path)
+
+
+ROUNDS = 5
+
+
+async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(place: Place) -> None:
+    """C4, C13, P2, P7: two programs append all the while; every row is there once, no file is left over."""
+    await place.filled(4)
+    doomed, sdk = await place.coordinator("snapshot.after=die")
+    operation = await sdk.start("t", "compact", {"min_files": 2})
+    appenders = [place.appender(ROUNDS, start) for start in (1000, 2000)]
+    dying = place.executor("job.file.middle=die@2")
+    assert await dying.exit_code(40) == -signal.SIGKILL, dying.log.read_text()
+    await place.run_jobs()
+    assert await doomed.exit_code(40) == -signal.SIGKILL
+    assert [await one.exit_code(60) for one in appenders] == [0, 0], appenders[0].log.read_text()
+
+    service = await place.another()
+    ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
+    assert (ended.facts["filesBefore"], ended.facts["filesAfter"], ended.facts["rows"]) == (12, 3, 40)
+    await service.at_rest()
+    expected = [*range(40), *range(1000, 1000 + ROUNDS), *range(2000, 2000 + ROUNDS)]
+    assert await asyncio.to_thread(service.ids) == expected
+    await service.forget_the_past()
+    assert await service.only_published()
+
+
+@pytest.mark.parametrize("crash", ["snapshot.after=die", "finish.after=lost"])
+async def test_the_rows_go_once_whatever_happens_in_the_commit(place: Place, crash: str) -> None:
+    """C4, P8: another program appends all the while; nothing else goes, and no file is left over."""
+    await place.filled(2)
+    await place.run_jobs()
+    struck, sdk = await place.coordinator(crash)
+    operation = await sdk.start("t", "delete", {"where": "id in (3, 4, 15) or kind = 'k1'"})
+    appender = place.appender(3, 1000)
+    if crash.endswith("die"):
+        assert await struck.exit_code(40) == -signal.SIGKILL
+    else:
+        await sdk.wait(operation.name, timeout_s=90)
+        struck.kill()
+    service = await place.another()
+    ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
+    assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (9, 2)
+    assert await appender.exit_code(60) == 0, appender.log.read_text()
+    await service.at_rest()
+    left = [n for n in range(20) if n % 3 != 1 and n not in (3, 15)]
+    assert await asyncio.to_thread(service.ids) == [*left, 1000, 1001, 1002]
+    await service.forget_the_past()
+    assert await service.only_published()
+
+
+FILES = 300
+"""More than one job reads."""
+
+
+@pytest.mark.parametrize("crash", ["job.file.middle=die@2", f"job.file.before=sleep:{4 * TTL_S}"])
+async def test_the_rows_go_once_whatever_happens_to_the_runner(place: Place, crash: str) -> None:
+    """O9, O10, P2: it is killed while a job runs, or sleeps past its lease and then goes on; another runner
+    ends the deletion, and what the first one has written is removed."""
+    service = await place.stack.enter_async_context(coordinated(place.etcd, place.folder, place.store))
+    async with runner(place.store):
+        source = write_csv(place.folder / "source", "1.csv", 0, 2 * FILES, kinds=FILES)
+        (await service.ingest(source)).raise_for_outcome()
+        await service.at_rest()
+    operation = await service.client.start("t", "delete", {"where": f"id < {FILES}"})
+    assert operation.jobs.total > 1
+    appender, struck = place.appender(3, 1000), place.executor(crash)
+    if crash.partition("=")[2].startswith("die"):
+        assert await struck.exit_code(60) == -signal.SIGKILL, struck.log.read_text()
+    else:
+        await eventually(lambda: (place.folder / crash).exists(), 180)
+    await place.run_jobs()
+    ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
+    assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (FILES, 0)
+    assert await appender.exit_code(60) == 0, appender.log.read_text()
+    assert await asyncio.to_thread(service.ids) == [*range(FILES, 2 * FILES), 1000, 1001, 1002]
+    await service.forget_the_past()
+    # One that slept writes on when it wakes, and removes it when it hears that it has lost.
+    await eventually(service.only_published, 90)
+    assert await service.findings("t", deep=True) == []
+
+
+SCHEMA = {"id": "long", "kind": "string", "batch": "int"}
+BATCHES = 8
+
+
+def batch_of(number: int) -> list[dict[str, Any]]:
+    """Changes of keys that other batches change, too: in another order another table would come out."""
+    chance = random.Random(number)
+    return [
+        {"id": key, "kind": f"k{chance.randrange(3)}", "batch": number, "op": chance.choice("UUD")}
+        for key in chance.sample(range(20), 12)
+    ]
+
+
+def after_all() -> dict[int, tuple[str, int]]:
+    """What the table holds when each batch was merged once, in order."""
+    held: dict[int, tuple[str, int]] = {}
+    for number in range(BATCHES):
+        for row in batch_of(number):
+            if row["op"] == "D":
+                held.pop(row["id"], None)
+            else:
+                held[row["id"]] = (row["kind"], row["batch"])
+    return held
+
+
+@pytest.mark.parametrize(
+    ("struck", "crash"), [("executor", "mark.after=die@3"), ("coordinator", "finish.after=die@2")]
+)
+async def test_batches_are_merged_once_and_in_order_whoever_dies(
+    place: Place, struck: str, crash: str
+) -> None:
+    """E5, B3, P2, P8: and no file is left over."""
+    first, sdk = await place.coordinator(crash if struck == "coordinator" else "")
+    service = Whole(place.etcd, place.store, sdk, place.folder)
+    options = {"partitionBy": ["kind"], "schema": SCHEMA}
+    await sdk.create_table("t", str(place.folder / "table"), options=options)
+    for number in range(BATCHES):
+        path = place.folder / "in" / f"{number}.jsonl"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("".join(json.dumps(row) + "\n" for row in batch_of(number)))
+        argument = {"paths": str(path), "mode": "merge", "keys": ["id"], "delete_where": "op == 'D'"}
+        await sdk.enqueue("t", f"{number:02}", "ingest", argument)
+    executor = place.executor(crash if struck == "executor" else "", slots=2)
+    if struck == "coordinator":
+        assert await first.exit_code(60) == -signal.SIGKILL
+        service = await place.another()
+    else:
+        assert await executor.exit_code(60) == -signal.SIGKILL, executor.log.read_text()
+        await place.run_jobs()
+    assert await eventually(lambda: drained(place.store), 360)
+    await service.at_rest()
+    rows = (await asyncio.to_thread(service.rows)).to_pylist()
+    assert len(rows) == len(after_all())
+    assert {row["id"]: (row["kind"], row["batch"]) for row in rows} == after_all()
+    await service.forget_the_past()
+    assert await service.only_published()
+    assert await service.findings("t", deep=True) == []
