@@ -110,19 +110,15 @@ def test_what_it_asks_for_must_be_there(catalog: EtcdCatalog) -> None:
 
 
 def drop_kind(table: Table) -> None:
-    with table.update_schema(allow_incompatible_changes=True) as change:
-        change.delete_column("kind")
+    table.update_schema(allow_incompatible_changes=True).delete_column("kind").commit()
 
 
 def partition(table: Table) -> None:
-    with table.update_spec() as change:
-        change.add_field("kind", IdentityTransform())
+    table.update_spec().add_field("kind", IdentityTransform()).commit()
 
 
 def roll_back(table: Table) -> None:
-    first = table.metadata.snapshots[0].snapshot_id
-    with table.manage_snapshots() as managing:
-        managing.set_current_snapshot(first)
+    table.manage_snapshots().set_current_snapshot(table.metadata.snapshots[0].snapshot_id).commit()
 
 
 @pytest.mark.parametrize("meanwhile", [drop_kind, partition, roll_back])
@@ -168,8 +164,7 @@ def test_a_commit_that_is_more_than_an_append_is_refused(
     """P7: who overwrites or deletes must see what is there."""
     table = made(catalog, **REBASE)
     table.append(ids(0, 1))
-    with table.manage_snapshots() as managing:
-        managing.create_branch(table.metadata.snapshots[-1].snapshot_id, "main2")
+    table.manage_snapshots().create_branch(table.metadata.snapshots[-1].snapshot_id, "main2").commit()
     late = catalog.load_table(NAME).transaction()
     change(late)
     catalog.load_table(NAME).append(ids(5, 1))

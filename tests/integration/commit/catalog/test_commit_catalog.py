@@ -34,6 +34,7 @@ from distop.errors import (
     InvalidArgument,
     InvalidName,
     LocationInUse,
+    OutcomeUnknown,
     PreconditionFailed,
     TablePaused,
 )
@@ -585,6 +586,36 @@ def test_lost_replies_to_a_creation_a_rename_and_a_drop_are_understood(
     faulty(catalog, Fault.LOST_REPLY)
     catalog.drop_table("departures")
     assert all_keys(store) == []
+
+
+@pytest.mark.parametrize("drop", [EtcdCatalog.drop_table, EtcdCatalog.purge_table])
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_drop_takes_no_table_that_was_made_after_it(
+    catalog: EtcdCatalog,
+    other: EtcdCatalog,
+    tmp_path: Path,
+    drop: Callable[[EtcdCatalog, str], None],
+    elsewhere: bool,
+) -> None:
+    """P8: by the time at which the drop is found to have happened its name is another table's."""
+    catalog.create_table("flights", SCHEMA).append(ids(0, 2))
+    place = f"file://{tmp_path}/elsewhere" if elsewhere else None
+    losing = faulty(catalog, Fault.LOST_REPLY)
+    losing.meanwhile.append(lambda: other.create_table("flights", SCHEMA, place).append(ids(0, 3)))
+    drop(catalog, "flights")
+    assert other.load_table("flights").scan().to_arrow().num_rows == 3
+
+
+def test_a_rename_is_known_by_the_table(catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path) -> None:
+    """P8: it has moved since, or nobody knows who has taken it where it is."""
+    catalog.create_table("flights", SCHEMA).append(ids(0, 3))
+    moved, losing = f"file://{tmp_path}/moved", faulty(catalog, Fault.LOST_REPLY)
+    losing.meanwhile.append(lambda: move(other.load_table("departures"), moved))
+    assert catalog.rename_table("flights", "departures").location() == moved
+    other.rename_table("departures", "flights")
+    faulty(catalog, Fault.LOST_REPLY).meanwhile.append(lambda: other.rename_table("departures", "leaving"))
+    with pytest.raises(OutcomeUnknown):
+        catalog.rename_table("flights", "departures")
 
 
 @pytest.mark.parametrize("mine_was_first", [True, False])

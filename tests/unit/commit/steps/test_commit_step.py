@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distop.commit.iceberg.append import IcebergAppend
-from distop.commit.steps.contract import Contribution, StepRegistry
+from distop.commit.steps.contract import StepRegistry
 from distop.errors import InvalidArgument, UnknownCommitStep
 from distop.metastore.records.operation import StepRecord
 
@@ -36,8 +36,3 @@ def test_steps_named_by_hand_are_checked() -> None:
     for item in ("IcebergAppend", "x=IcebergAppend"):
         with pytest.raises(InvalidArgument, match="does not name a commit step"):
             StepRegistry([item])
-
-
-def test_a_contribution_can_be_discarded_without_effect() -> None:
-    """P9"""
-    Contribution().discard()
