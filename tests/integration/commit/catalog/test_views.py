@@ -36,9 +36,7 @@ def make(catalog: EtcdCatalog, name: str = V, sql: str = "SELECT 1", place: str 
 
 
 def sql_of(catalog: EtcdCatalog, name: str = V) -> str:
-    found = catalog.load_view(name).sql_for("spark")
-    assert found is not None
-    return found.sql
+    return catalog.load_view(name).current_version().representations[0].root.sql
 
 
 def test_a_view_is_made_changed_renamed_and_dropped(
@@ -161,10 +159,7 @@ def test_of_a_table_and_a_view_of_one_name_made_at_once_one_is(
                     return False
                 return True
 
-            ways: list[Callable[[str], object]] = [
-                lambda name: make(catalog, name),
-                lambda name: other.create_table(name, SCHEMA),
-            ]
+            ways = (lambda name: make(catalog, name), lambda name: other.create_table(name, SCHEMA))
             assert sum(threads.map(once, ways)) == 1
             assert catalog.view_exists(name) + other.table_exists(name) == 1
     claims = [key for key in all_keys(store) if key.startswith("_locations.")]
@@ -274,12 +269,11 @@ def test_a_place_that_may_not_be_opened_is_refused(
     monkeypatch.setenv("DISTOP_ALLOW_LOCATIONS", str(tmp_path / "warehouse"))
     outside = f"file://{tmp_path}/outside"
     (tmp_path / "outside.json").write_text(there.metadata.model_dump_json())
-    attempts: list[Callable[[], object]] = [
+    for attempt in (
         lambda: make(catalog, "default.w", place=outside),
         lambda: catalog.commit_view(V, (), [SetLocationUpdate(location=outside)]),
         lambda: catalog.register_view("default.w", f"{outside}.json"),
-    ]
-    for attempt in attempts:
+    ):
         with pytest.raises(DistopError, match="may not be opened here") as caught:
             attempt()
         assert caught.value.code == "NOT_ALLOWED"

@@ -33,24 +33,18 @@ def in_folder(folder: Path) -> Callable[[str, str], str]:
 def batch(start: int, count: int) -> pa.RecordBatch:
     """One row every six hours from 2013 on."""
     first = datetime(2013, 1, 1)  # noqa: DTZ001 - a timestamp without zone
-    return pa.record_batch(
-        {
-            "id": list(range(start, start + count)),
-            "time": [first + timedelta(hours=6 * i) for i in range(start, start + count)],
-            "name": [f"n{i % 5}" if i % 7 else None for i in range(start, start + count)],
-        },
-        schema=SCHEMA,
+    ids = range(start, start + count)
+    times, names = (
+        [first + timedelta(hours=6 * i) for i in ids],
+        [f"n{i % 5}" if i % 7 else None for i in ids],
     )
+    return pa.record_batch({"id": list(ids), "time": times, "name": names}, schema=SCHEMA)
 
 
 def listed(folder: Path, layout: Layout, result: dict[str, Any]) -> list[DataFile]:
     """The data files in the manifest that a result tells of."""
-    manifest = TaskManifest(
-        path=f"file://{folder}/metadata/op-1/{result['manifest']}",
-        length=result["manifestLength"],
-        files=result["files"],
-        rows=result["rows"],
-    )
+    path, length = f"file://{folder}/metadata/op-1/{result['manifest']}", result["manifestLength"]
+    manifest = TaskManifest(path=path, length=length, files=result["files"], rows=result["rows"])
     io = file_io(manifest.path)
     entries = adopt(io, manifest, layout.spec.spec_id, 42).fetch_manifest_entry(io)
     assert {entry.snapshot_id for entry in entries} == {42}
