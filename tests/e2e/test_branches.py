@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from datetime import date
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -202,14 +201,7 @@ async def test_expiry_and_orphans_leave_branches_alone(service: Whole) -> None:
     (await service.ingest(service.source("d", 300), branch="audit")).raise_for_outcome()
     await service.succeeds("drop_branch", branch="audit")
     await clean()
-    await eventually_only(service, files)
-
-
-async def eventually_only(service: Whole, files: set[Path]) -> None:
-    async def left() -> bool:
-        return service.data_files() == files
-
-    await eventually(left)
+    await eventually(lambda: service.data_files() == files)
 
 
 async def test_what_makes_no_sense_on_a_branch(service: Whole) -> None:

@@ -6,7 +6,6 @@ import asyncio
 
 import pytest
 
-from distop.client import OperationState
 from distop.metastore import crashpoints
 from support.services.executing import Child
 from support.services.whole import Whole
@@ -21,8 +20,7 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
         appending = asyncio.create_task(service.fill(5, first=3))
         exited = asyncio.create_task(foreign.exit_code(60))
         while not (appending.done() and exited.done()):
-            ended = await service.run("compact", min_files=2, sort_by=["id"])
-            assert ended.state is OperationState.SUCCEEDED, ended.error
+            ended = (await service.run("compact", min_files=2, sort_by=["id"])).raise_for_outcome()
             rewritten += ended.facts["filesBefore"]
             await asyncio.sleep(0.05)  # a compaction without pause would keep a slower writer waiting
         await appending
@@ -32,8 +30,7 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
     assert await asyncio.to_thread(service.ids) == expected
     assert [len(marks) for marks in (await service.client.watermarks("t")).values()] == [8]
 
-    last = await service.run("compact", min_files=2)
-    assert last.state is OperationState.SUCCEEDED
+    (await service.run("compact", min_files=2)).raise_for_outcome()
     assert len(await asyncio.to_thread(service.published_files)) == 4, "one a partition"
     await service.succeeds("expire_snapshots", older_than="0s")
     await service.at_rest()
@@ -58,8 +55,7 @@ async def test_it_is_collected_when_all_answers_to_its_end_are_lost(
     await service.fill(2)
     await service.at_rest()
     monkeypatch.setattr(crashpoints, "_PLAN", "finish.after=lost")
-    ended = await service.run("compact", min_files=2)
-    assert ended.state is OperationState.SUCCEEDED, ended.error
+    (await service.run("compact", min_files=2)).raise_for_outcome()
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == list(range(20))
     assert service.data_files() >= await asyncio.to_thread(service.published_files)

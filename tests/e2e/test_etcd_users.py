@@ -28,9 +28,7 @@ SAFE = {"3.4": 44, "3.5": 33, "3.6": 14, "3.7": 1}
 
 async def work(service: Whole) -> None:
     """Everything that people do with a table."""
-    source = write_csv(service.folder / "src", "1.csv", 0, 10)
-    operation = await service.client.start("t", "ingest", {"paths": [str(source)]})
-    assert (await service.client.wait(operation.name, timeout_s=120)).error is None
+    (await service.ingest(write_csv(service.folder / "src", "1.csv", 0, 10))).raise_for_outcome()
     assert await asyncio.to_thread(service.ids) == list(range(10))
     following = write_csv(service.folder / "later", "2.csv", 10, 10)
     await service.client.enqueue("t", "a", "ingest", {"paths": [str(following)]})

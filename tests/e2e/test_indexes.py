@@ -22,8 +22,7 @@ from support.services.whole import HEADER, Whole, whole
 
 
 async def built(service: Whole, column: str, **argument: object) -> Operation:
-    operation = await service.client.start("t", "build_index", {"column": column, **argument})
-    return (await service.client.wait(operation.name, timeout_s=120)).raise_for_outcome()
+    return (await service.run("build_index", column=column, **argument)).raise_for_outcome()
 
 
 async def test_an_index_is_built_published_and_kept_up_to_date(service: Whole) -> None:

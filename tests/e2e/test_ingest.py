@@ -32,8 +32,7 @@ async def test_rows_watermarks_and_history_appear_together_and_nothing_is_left(s
     """C8, P1, P11, P14: one operation of several jobs, then a second one on top."""
     first = service.source("a", 0, 3000)
     second = service.source("b", 3000, 500)
-    ended = await service.ingest(first, split_bytes=4096)
-    assert ended.state is OperationState.SUCCEEDED
+    ended = (await service.ingest(first, split_bytes=4096)).raise_for_outcome()
     assert ended.jobs.total == ended.jobs.succeeded > 5
     await service.ingest(second, split_bytes=4096)
 
@@ -173,8 +172,7 @@ async def test_a_program_of_pyiceberg_appends_while_operations_commit(service: W
         # Operations without pause may keep a slower writer waiting, so there is an end of them.
         for number in range(1, 7):
             source = service.source(str(number), number * 10, 10)
-            ended = await service.ingest(source)
-            assert ended.state is OperationState.SUCCEEDED, ended.error
+            (await service.ingest(source)).raise_for_outcome()
         assert await foreign.exit_code(60) == 0, foreign.log.read_text()
     expected = [*range(70), *range(1_000_000, 1_000_004)]
     assert await asyncio.to_thread(service.ids) == expected
@@ -240,8 +238,7 @@ async def test_a_publication_that_a_full_etcd_has_made_and_refused(
 
     monkeypatch.setattr(EtcdClient, "txn", full)
     for start in (0, 10):
-        ended = await service.ingest(write_csv(service.folder / f"src{start}", "1.csv", start, 10))
-        assert ended.state is OperationState.SUCCEEDED
+        (await service.ingest(service.source(str(start), start))).raise_for_outcome()
     assert refused == refusals
     assert await asyncio.to_thread(service.ids) == list(range(20))
 

@@ -139,9 +139,7 @@ async def test_what_went_wrong_is_said_by_code(service: Whole, brokers: Brokers)
     assert not await service.client.watermarks("t")
     with brokers.down(), pytest.raises(KafkaUnavailable, match="cannot be read now"):
         await service.client.start("t", "ingest", argument)
-    operation = await service.client.start("t", "ingest", argument | {"on_bad_rows": "quarantine"})
-    ended = await service.client.wait(operation.name, timeout_s=180)
-    assert ended.raise_for_outcome().facts["badRows"] == 1
+    assert (await service.succeeds("ingest", **argument, on_bad_rows="quarantine"))["badRows"] == 1
     topic.forget(1)
     with pytest.raises(OffsetsLost):
         await service.client.start("t", "ingest", argument)

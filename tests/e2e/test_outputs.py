@@ -30,8 +30,7 @@ async def test_rows_come_into_a_tree_of_plain_files(service: Whole) -> None:
     """C1, C8, C18, P14: partition folders as Hive has them, the marker, and nothing else."""
     folder = await tree(service, partitionBy=["kind"])
     first = service.source("a", 0, 3000)
-    ended = await service.ingest(first, "f", split_bytes=4096)
-    assert ended.state is OperationState.SUCCEEDED, ended.error
+    ended = (await service.ingest(first, "f", split_bytes=4096)).raise_for_outcome()
     assert ended.jobs.total > 5
     assert (ended.facts["rows"], ended.facts["files"]) == (3000, 3 * ended.jobs.total)
     marker = success_of(folder)
@@ -64,8 +63,7 @@ async def test_save_modes_of_a_tree(service: Whole) -> None:
     folder = await tree(service, partitionBy=["kind"])
     source = service.source("a", 0, 30)
     for mode in ("error_if_exists", "append"):
-        ended = await service.ingest(source, "f", mode=mode, reingest=True)
-        assert ended.state is OperationState.SUCCEEDED, ended.error
+        ended = (await service.ingest(source, "f", mode=mode, reingest=True)).raise_for_outcome()
     assert len(await asyncio.to_thread(ids_in, folder)) == 60
 
     with pytest.raises(TableNotEmpty, match="kind=k0"):
@@ -115,8 +113,7 @@ async def test_rows_come_into_a_delta_table(service: Whole) -> None:
     folder = service.folder / "delta"
     await service.client.create_table("d", str(folder), format="delta", options={"partitionBy": ["kind"]})
     first = service.source("a", 0, 3000)
-    ended = await service.ingest(first, "d", split_bytes=4096)
-    assert ended.state is OperationState.SUCCEEDED, ended.error
+    (await service.ingest(first, "d", split_bytes=4096)).raise_for_outcome()
     await service.ingest(service.source("b", 3000, 500), "d")
     await service.at_rest()
 
@@ -151,8 +148,7 @@ async def test_save_modes_of_a_delta_table(service: Whole) -> None:
     assert in_delta(folder) == sorted([*range(30)] * 2)
     await service.ingest(service.source("b", 50, 3), "d", mode="overwrite")
     assert in_delta(folder) == [50, 51, 52]
-    nothing = await service.ingest(source, "d", filter="id > 99", reingest=True)
-    assert nothing.state is OperationState.SUCCEEDED
+    (await service.ingest(source, "d", filter="id > 99", reingest=True)).raise_for_outcome()
     assert DeltaTable(str(folder)).version() == 2
 
 

@@ -35,8 +35,7 @@ def flawed(service: Whole) -> Path:
 async def test_all_broken_rules_are_named_with_partitions_counts_and_rows(service: Whole) -> None:
     """P12: one verdict over all jobs, of every rule; the report is next to the data; nothing else is left."""
     await service.ingest(service.source("good", 1000, 30))
-    good = await service.run("validate", rules=KEPT)
-    assert good.state is OperationState.SUCCEEDED
+    good = (await service.run("validate", rules=KEPT)).raise_for_outcome()
     assert (good.jobs.total, good.facts["checkedRows"], good.facts["violatedRules"]) == (3, 30, 0)
 
     await service.ingest(flawed(service))
@@ -66,8 +65,7 @@ async def test_reporting_only_part_of_a_table_and_its_past(service: Whole) -> No
     """The operation succeeds and says what it found; partitions or a snapshot may be chosen."""
     first = await service.ingest(service.source("good", 1000, 30))
     await service.ingest(flawed(service))
-    told = await service.run("validate", rules=KEPT, report_only=True)
-    assert told.state is OperationState.SUCCEEDED
+    told = (await service.run("validate", rules=KEPT, report_only=True)).raise_for_outcome()
     assert told.facts["violatedRules"] == 4
 
     some = await service.client.start("t", "validate", {"rules": KEPT}, partitions=["kind=k1"])

@@ -67,12 +67,12 @@ class Whole:
         operation = await self.client.start(table, "ingest", {"paths": [str(source)], **argument})
         return await self.client.wait(operation.name, timeout_s=90)
 
-    async def run(self, type_name: str, table: str = "t", **argument: Any) -> Operation:
+    async def run(self, type_name: str, table: str = "t", /, **argument: Any) -> Operation:
         """Run an operation to its end, whatever that is."""
         started = await self.client.start(table, type_name, argument)
         return await self.client.wait(started.name, timeout_s=180)
 
-    async def succeeds(self, type_name: str, table: str = "t", **argument: Any) -> dict[str, Any]:
+    async def succeeds(self, type_name: str, table: str = "t", /, **argument: Any) -> dict[str, Any]:
         """Run an operation that has to succeed; its facts."""
         return dict((await self.run(type_name, table, **argument)).raise_for_outcome().facts)
 

@@ -37,11 +37,8 @@ _COMPARED: dict[str, Callable[[Any, Any], bool]] = {
     "not like": lambda value, prefix: not value.startswith(prefix),
 }
 _OPPOSITE = {"<": ">=", "<=": ">", "=": "!=", "in": "not in", "like": "not like", "is null": "is not null"}
-_OPPOSITE |= (
-    {"is nan": "is not nan"}
-    | {after: before for before, after in _OPPOSITE.items()}
-    | {"is not nan": "is nan"}
-)
+_OPPOSITE["is nan"] = "is not nan"
+_OPPOSITE |= {after: before for before, after in _OPPOSITE.items()}
 
 
 @dataclass(frozen=True)

@@ -217,18 +217,10 @@ def test_compressed_text_is_decompressed_over_all_its_members(
         assert stream.read(100) + stream.read(100) == b"a\n1\n2\n"
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "dir://x",
-        "github://x",
-        "jupyter://x",
-        "generic://x",
-        "reference://x",
-        "zip:///nowhere",
-        "tar:///nowhere",
-    ],
-)
+SCHEMES = ("dir", "github", "jupyter", "generic", "reference")
+
+
+@pytest.mark.parametrize("url", [*(f"{name}://x" for name in SCHEMES), "zip:///nowhere", "tar:///nowhere"])
 def test_what_no_file_system_can_open_is_refused_by_its_field(url: str) -> None:
     """U3: not as a defect."""
     with pytest.raises(DistopError) as told:
