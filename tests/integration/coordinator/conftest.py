@@ -1,15 +1,20 @@
-"""Clients that many tests of coordinators have."""
+"""Clients that many tests of coordinators use."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
+import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient
+from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
 from support.etcd.counting import Counting
 from support.services.coordinators import config_of, running
+from support.tables.catalogs import make_catalog
 from support.tables.nowhere import nowhere
 
 
@@ -29,3 +34,10 @@ async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
     client = Counting(etcd_config)
     yield client
     await client.close()
+
+
+@pytest.fixture
+def python(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCatalog]:
+    """The catalog of a program that speaks to etcd itself."""
+    with make_catalog(etcd, prefix, tmp_path) as made:
+        yield made  # type: ignore[misc]

@@ -35,20 +35,12 @@ CA = trustme.CA()
 
 DNS, EMAIL, URI = x509.DNSName, x509.RFC822Name, x509.UniformResourceIdentifier
 IP = x509.IPAddress
-FOLDER = x509.DirectoryName(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "root")]))
 
+SPIFFE = "spiffe://example.org/a"
 SUBJECTS: dict[str, tuple[list[Any], str, str]] = {
     "a SPIFFE id": ([URI("spiffe://example.org/ns/a")], "", "spiffe://example.org/ns/a"),
-    "a SPIFFE id before others": (
-        [DNS("a.example"), URI("spiffe://example.org/a")],
-        "root",
-        "spiffe://example.org/a",
-    ),
-    "of two of them neither": (
-        [URI("spiffe://example.org/a"), URI("spiffe://example.org/b")],
-        "",
-        "cert:spiffe://example.org/a",
-    ),
+    "a SPIFFE id before others": ([DNS("a.example"), URI(SPIFFE)], "root", SPIFFE),
+    "of two of them neither": ([URI(SPIFFE), URI(f"{SPIFFE}/b")], "", f"cert:{SPIFFE}"),
     "one without a path is none": ([URI("spiffe://example.org")], "", "cert:spiffe://example.org"),
     "any other URI": ([URI("urn:a:b")], "", "cert:urn:a:b"),
     "a mail address before a host": ([DNS("a.example"), EMAIL("jane@a.example")], "", "cert:jane@a.example"),
@@ -103,15 +95,10 @@ async def place(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[Place]
     put(tmp_path / "ca.crt", CA.cert_pem.bytes())
     clients = put(tmp_path / "clients.crt", CA.cert_pem.bytes())
     cert, key = put_pair(tmp_path, "server", CA.issue_cert("127.0.0.1"))
-    config = config_of(
-        etcd_config,
-        tls=TlsConfig(cert=cert, key=key, client_ca=clients),
-        identity=IdentityConfig(
-            certificates=True, admins=("cert:root",), token_file=token_file(tmp_path, ["jo"])
-        ),
-        web="127.0.0.1:0",
-        catalog="127.0.0.1:0",
-    )
+    tls, tokens = TlsConfig(cert=cert, key=key, client_ca=clients), token_file(tmp_path, ["jo"])
+    identity = IdentityConfig(certificates=True, admins=("cert:root",), token_file=tokens)
+    doors = {"web": "127.0.0.1:0", "catalog": "127.0.0.1:0"}
+    config = config_of(etcd_config, tls=tls, identity=identity, **doors)
     async with running(config) as coordinator:
         yield Place(tmp_path, coordinator)
 

@@ -39,9 +39,7 @@ async def test_denials_and_verified_names_stand_in_the_trail(etcd_config: EtcdCo
     assert (made.by, made.claimed_by, made.outcome) == ("root", "somebody", "done")
 
 
-async def test_refusals_on_the_page_and_of_the_catalog_stand_there_too(
-    etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
+async def test_refusals_of_page_and_catalog_stand_there_too(etcd_config: EtcdConfig, tmp_path: Path) -> None:
     """S6: proofs that do not hold at any door, and denials; but so few that they push nothing out."""
     identity = IdentityConfig(admins=("root",), token_file=token_file(tmp_path, ["root", "eve"]))
     config = config_of(etcd_config, identity=identity, web="127.0.0.1:0", catalog="127.0.0.1:0")
@@ -81,9 +79,8 @@ async def test_refusals_on_the_page_and_of_the_catalog_stand_there_too(
 async def test_what_a_catalog_does_is_recorded_with_address(etcd_config: EtcdConfig, tmp_path: Path) -> None:
     """S6: in the trail of the table, whichever door it came through."""
     identity = IdentityConfig(admins=("root",), token_file=token_file(tmp_path, ["root"]))
-    config = config_of(
-        etcd_config, identity=identity, catalog="127.0.0.1:0", warehouse=f"file://{tmp_path}/warehouse"
-    )
+    place = {"catalog": "127.0.0.1:0", "warehouse": f"file://{tmp_path}/warehouse"}
+    config = config_of(etcd_config, identity=identity, **place)
     async with running(config) as coordinator, httpx.AsyncClient() as web:
         known = {"authorization": f"Bearer {token_of('root')}"}
         body = {"name": "t", "schema": SCHEMA.model_dump(mode="json", by_alias=True)}
@@ -91,6 +88,4 @@ async def test_what_a_catalog_does_is_recorded_with_address(etcd_config: EtcdCon
         assert (await web.post(tables, headers=known, json=body)).status_code == 200
         async with AsyncClient(coordinator.address, credentials=Credentials(token=token_of("root"))) as root:
             trail = [entry async for entry in root.audit("t")] + [entry async for entry in root.audit()]
-    assert ("create-table", "root", "127.0.0.1") in {
-        (entry.action, entry.by, entry.address) for entry in trail
-    }
+    assert ("create-table", "root", "127.0.0.1") in {(one.action, one.by, one.address) for one in trail}

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -40,17 +41,9 @@ class Place:
         return put_pair(self.folder, "server", self.ca.issue_cert("127.0.0.1", "localhost"))
 
     def client(
-        self,
-        name: str = "jane@example.org",
-        ca: trustme.CA | None = None,
-        not_before: datetime | None = None,
-        not_after: datetime | None = None,
+        self, name: str = "jane@example.org", ca: trustme.CA | None = None, **span: Any
     ) -> Credentials:
-        cert, key = put_pair(
-            self.folder,
-            "client",
-            (ca or self.ca).issue_cert(name, not_before=not_before, not_after=not_after),
-        )
+        cert, key = put_pair(self.folder, "client", (ca or self.ca).issue_cert(name, **span))
         return Credentials(ca=self.root, cert=cert, key=key)
 
 
@@ -145,7 +138,7 @@ async def test_certificates_replaced_under_load_fail_no_call(mutual: Coordinator
     assert await asyncio.to_thread(shown) == before
 
 
-async def test_the_page_speaks_tls_with_the_present_certificate(
+async def test_the_page_follows_its_certificate(
     etcd_config: EtcdConfig, place: Place, tmp_path: Path
 ) -> None:
     """S4: and its cookie is never sent in plain text."""
@@ -190,6 +183,4 @@ async def test_plain_text_that_is_allowed_is_told_of_at_the_start(
     async with running(config) as coordinator:
         port = coordinator.address.rpartition(":")[2]
         assert await subject(f"127.0.0.1:{port}", Credentials()) == ""
-    assert [record.levelname for record in caplog.records if record.message == "coordinator_insecure"] == [
-        "WARNING"
-    ]
+    assert [one.levelname for one in caplog.records if one.message == "coordinator_insecure"] == ["WARNING"]

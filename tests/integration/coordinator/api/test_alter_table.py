@@ -147,9 +147,8 @@ async def test_a_column_that_is_dropped_under_an_operation_stays_dropped(whole: 
     """P6: and one that is made anew under its name has nothing of it."""
     await table_of(whole)
     one = await started(whole, "1.csv", "id,name\n2,b\n")
-    await alter(
-        whole, {"change": "drop", "column": "name"}, {"change": "add", "column": "name", "type": "string"}
-    )
+    added = {"change": "add", "column": "name", "type": "string"}
+    await alter(whole, {"change": "drop", "column": "name"}, added)
     await ended(whole, one)
     assert (await rows(whole)).to_pydict() == {"id": [1, 2], "name": [None, None]}
 

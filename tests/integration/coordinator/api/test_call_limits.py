@@ -35,10 +35,9 @@ async def test_who_asks_too_much_is_sent_away_for_a_moment_and_comes_back(etcd_c
 
         # Starts: a burst of eight, one of which has been used.
         preview = pb.StartOperationRequest(table="t", type="noop", argument_json='{"partitions": 1}')
+        call = service.operations.PreviewOperation
         with pytest.raises(Busy) as told, raising():
-            await asyncio.gather(
-                *(service.operations.PreviewOperation(preview, timeout=10) for _ in range(50))
-            )
+            await asyncio.gather(*(call(preview, timeout=10) for _ in range(50)))
         assert 0 < told.value.retry_after_s <= 0.25
         async with AsyncClient(coordinator.address, timeout_s=60.0) as client:
             await client.preview("t", "noop", {"partitions": 1})
@@ -66,9 +65,8 @@ async def test_who_asks_too_much_is_sent_away_for_a_moment_and_comes_back(etcd_c
 
 async def test_batches_and_tables_are_counted_as_starts_are(etcd_config: EtcdConfig, tmp_path: Path) -> None:
     """S1: each makes what stays; through the catalog, too."""
-    config = config_of(
-        etcd_config, limits=FEW, catalog="127.0.0.1:0", warehouse=f"file://{tmp_path}/warehouse"
-    )
+    warehouse = f"file://{tmp_path}/warehouse"
+    config = config_of(etcd_config, limits=FEW, catalog="127.0.0.1:0", warehouse=warehouse)
     async with running(config) as coordinator, Service(coordinator.address) as service:
         await service.create_table("t")
         backlog: Any = distop_pb2_grpc.BacklogServiceStub(service.channel)

@@ -19,7 +19,7 @@ from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
-from support.services.coordinators import Service, serving
+from support.services.coordinators import Service, raising, serving
 from support.waiting import eventually
 
 
@@ -259,18 +259,14 @@ async def test_a_hook_that_waits_holds_nobody_up(service: Service, tmp_path: Pat
     assert (await service.ended(waiting)).state == pb.SUCCEEDED
 
 
-async def test_plans_that_hang_do_not_keep_others_from_ending(
-    service: Service, client: EtcdClient, tmp_path: Path
-) -> None:
+async def test_hanging_plans_hold_up_no_endings(service: Service, client: EtcdClient, tmp_path: Path) -> None:
     """U4: planning reads sources of users. Ending an operation must not stand in the same queue."""
     log = tmp_path / "log"
     running = await service.start("t", "hooked", {"log": str(log)})
     go = tmp_path / "go"
     for number in range(8):
         await service.create_table(f"slow{number}")
-    plans = [
-        asyncio.create_task(service.start(f"slow{number}", "slow", {"until": str(go)})) for number in range(8)
-    ]
+    plans = [asyncio.create_task(service.start(f"slow{n}", "slow", {"until": str(go)})) for n in range(8)]
     await mark(client, running, "0")
     assert (await service.ended(running)).state == pb.SUCCEEDED
     assert not any(plan.done() for plan in plans)
@@ -370,10 +366,12 @@ async def test_a_malformed_argument_leaves_nothing(service: Service, client: Etc
         assert await everything(client) == before, argument
 
 
-async def test_what_never_was_cannot_be_found_or_cancelled(service: Service, client: EtcdClient) -> None:
+async def test_what_never_was_cannot_be_found(service: Service, client: EtcdClient) -> None:
     """U3: and asking makes no key."""
     before = await everything(client)
-    for call in (service.get, service.cancel):
-        with pytest.raises(OperationNotFound, match="t/noop/7"):
-            await call(OperationId("t", "noop", 7))
+    watch = service.operations.WatchOperation(pb.WatchOperationRequest(name="t/noop/7"))
+    missing = OperationId("t", "noop", 7)
+    for call in (service.get(missing), service.cancel(missing), watch.read()):
+        with pytest.raises(OperationNotFound, match="t/noop/7"), raising():
+            await call
     assert await everything(client) == before

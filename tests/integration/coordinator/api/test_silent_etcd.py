@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
-from distop.errors import DeadlineExceeded, EtcdUnavailable, OutcomeUnknown
+from distop.errors import EtcdUnavailable, OutcomeUnknown
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.proto import distop_pb2 as pb
@@ -17,6 +18,7 @@ from support.etcd.proxy import Proxy
 from support.services.coordinators import serving, through
 from support.services.doors import METHODS, request_of, told
 from support.tables.nowhere import nowhere
+from support.waiting import eventually
 
 FIELDS: dict[str, dict[str, Any]] = {
     "StartOperation": {"type": "noop"},
@@ -40,6 +42,9 @@ ANSWERED = {"Diagnose", "ListGrants", "ChangeGrants"}
 """Calls that know an answer: what the doctor cannot look at is a finding, and grants are remembered."""
 
 
+GET = "/distop.v1.TableService/GetTable"
+
+
 def request(method: str) -> Any:
     scope = RIGHTS[method].scope
     name = "t/noop/1" if scope is Scope.OPERATION else "t" if RIGHTS[method].field else ""
@@ -47,27 +52,43 @@ def request(method: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    "timeout_s",
-    [2.0, pytest.param(None, marks=pytest.mark.slow("waits for the deadline of calls that have none"))],
+    ("how", "timeout_s"),
+    [
+        ("refused", 2.0),
+        ("silent", 2.0),
+        pytest.param("silent", None, marks=pytest.mark.slow("waits for the deadline of calls without one")),
+    ],
 )
 async def test_no_call_hangs_while_etcd_is_silent(
-    etcd_config: EtcdConfig, etcd: EtcdProcess, timeout_s: float | None
+    etcd_config: EtcdConfig, etcd: EtcdProcess, how: str, timeout_s: float | None
 ) -> None:
-    """U4: each says what is wrong before the deadline of its caller, also if that one gave none."""
+    """U4: each says what is wrong before the deadline of its caller, also if that one gave none. A write that
+    was sent to a silent etcd is in doubt, and said to be."""
     async with (
         Proxy(etcd.endpoint) as proxy,
         serving(replace(through(etcd_config, proxy.endpoint), timeout_s=1.0)) as service,
     ):
         await service.create_table("t")
-        proxy.hold_requests()
-        proxy.hold_replies()
+        if how == "refused":
+            await proxy.refuse()
+        else:
+            proxy.hold_requests()
+            proxy.hold_replies()
         calls = [told(service.channel, one, request(one), timeout_s=timeout_s) for one in METHODS]
         errors = await asyncio.wait_for(asyncio.gather(*calls), 60)
         said = {
-            method.rpartition("/")[2]: error and error.code
+            method.rpartition("/")[2]: error
             for method, error in zip(METHODS, errors, strict=True)
+            if method.rpartition("/")[2] not in ANSWERED
         }
-        wanted = (EtcdUnavailable.code, OutcomeUnknown.code)
-        assert {method for method, code in said.items() if code not in wanted} == ANSWERED
-        assert DeadlineExceeded.code not in said.values()
+        for method, error in said.items():
+            assert error is not None, method
+            in_doubt = method == "CreateTable" and how == "silent"
+            wanted = (OutcomeUnknown.code,) if in_doubt else (EtcdUnavailable.code, OutcomeUnknown.code)
+            assert error.code in wanted, (method, error)
+            assert (error.kind.grpc_status, error.retryable) == ("UNAVAILABLE", True), (method, error)
         proxy.flow()
+        if how == "refused":
+            await proxy.accept()
+        get = partial(told, service.channel, GET, request(GET), timeout_s=2.0)
+        await eventually(get, holds=lambda error: error is None)

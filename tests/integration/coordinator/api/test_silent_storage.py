@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyiceberg.table.metadata import TableMetadata
@@ -17,19 +16,12 @@ from distop.commit.layout.model import load_metadata
 from distop.coordinator.service import ANSWERING_THREADS
 from distop.errors import Busy, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess
 from distop.proto import distop_pb2 as pb
 from support.services.coordinators import Service, config_of, raising, running
-from support.tables.catalogs import SCHEMA, make_catalog
+from support.tables.catalogs import SCHEMA
 from support.waiting import eventually
 
 READS = "distop.coordinator.views.contents.load_metadata"
-
-
-@pytest.fixture
-def catalog(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCatalog]:
-    with make_catalog(etcd, prefix, tmp_path) as made:
-        yield made  # type: ignore[misc]
 
 
 @pytest.fixture
@@ -59,9 +51,9 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 @pytest.mark.usefixtures("silent")
-async def test_what_is_known_is_told_and_what_is_missing(catalog: EtcdCatalog, sdk: AsyncClient) -> None:
+async def test_what_is_known_is_told_and_what_is_missing(python: EtcdCatalog, sdk: AsyncClient) -> None:
     """U4"""
-    catalog.create_table("u", SCHEMA)
+    python.create_table("u", SCHEMA)
     content = await sdk.describe_table("u")
     assert (content.table, content.columns, content.rows) == ("u", (), None)
     assert "storage of table 'u' has not answered" in content.missing
@@ -70,10 +62,10 @@ async def test_what_is_known_is_told_and_what_is_missing(catalog: EtcdCatalog, s
 
 
 async def test_metadata_that_cannot_be_read_is_said_to_be_missing(
-    catalog: EtcdCatalog, sdk: AsyncClient, monkeypatch: pytest.MonkeyPatch
+    python: EtcdCatalog, sdk: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U1"""
-    catalog.create_table("u", SCHEMA)
+    python.create_table("u", SCHEMA)
     assert (await sdk.describe_table("u")).missing == ""
 
     def gone(*args: object, **options: object) -> None:
@@ -86,11 +78,11 @@ async def test_metadata_that_cannot_be_read_is_said_to_be_missing(
 
 
 async def test_storage_of_one_table_that_hangs_leaves_room_for_the_others(
-    catalog: EtcdCatalog, sdk: AsyncClient, hanging: threading.Event
+    python: EtcdCatalog, sdk: AsyncClient, hanging: threading.Event
 ) -> None:
     """U4: however many ask about it."""
-    catalog.create_table("hangs", SCHEMA)
-    catalog.create_table("u", SCHEMA)
+    python.create_table("hangs", SCHEMA)
+    python.create_table("u", SCHEMA)
     asked = [asyncio.create_task(sdk.describe_table("hangs")) for _ in range(3 * ANSWERING_THREADS)]
     async with asyncio.timeout(30):
         assert (await sdk.describe_table("u")).missing == ""
@@ -101,12 +93,12 @@ async def test_storage_of_one_table_that_hangs_leaves_room_for_the_others(
 
 
 async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
-    catalog: EtcdCatalog, etcd_config: EtcdConfig, hanging: threading.Event
+    python: EtcdCatalog, etcd_config: EtcdConfig, hanging: threading.Event
 ) -> None:
     """U4: the storage of this table is not at fault, and the reply has what etcd knows."""
     tables = [f"hangs{number}" for number in range(ANSWERING_THREADS // 4)]
     for name in (*tables, "t"):
-        catalog.create_table(name, SCHEMA)
+        python.create_table(name, SCHEMA)
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         async with asyncio.timeout(30):
             while "for its turn" not in (found := await sdk.describe_table("t")).missing:
@@ -116,8 +108,4 @@ async def test_who_gets_no_turn_since_all_threads_hang_is_told_so(
             with pytest.raises(Busy, match="have not ended"), raising():
                 await service.tables.ListSnapshots(pb.ListSnapshotsRequest(table="t"), timeout=10)
         hanging.set()
-        assert await eventually(lambda: described(sdk, "t"))
-
-
-async def described(sdk: AsyncClient, table: str) -> bool:
-    return (await sdk.describe_table(table)).missing == ""
+        await eventually(lambda: sdk.describe_table("t"), holds=lambda told: not told.missing)

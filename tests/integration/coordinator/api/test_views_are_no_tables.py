@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,22 +14,20 @@ from distop.coordinator.work.work import Work
 from distop.errors import TableExists, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import Delete, Put, Txn
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import ViewRecord
 from distop.operations.registry import Registry
 from support.services.coordinators import config_of, running
-from support.tables.catalogs import SCHEMA, make_catalog
+from support.tables.catalogs import SCHEMA
 from support.tables.views import view_version
 
 
 async def test_no_operation_and_no_listing_takes_a_view_for_a_table(
-    etcd: EtcdProcess, etcd_config: EtcdConfig, prefix: str, tmp_path: Path
+    etcd_config: EtcdConfig, python: EtcdCatalog, tmp_path: Path
 ) -> None:
     """O29: and no table gets its name, also of a name that was looked at before."""
-    catalog = await asyncio.to_thread(make_catalog, etcd, prefix, tmp_path)
-    await asyncio.to_thread(catalog.create_view, "default.v", SCHEMA, view_version())
+    python.create_view("default.v", SCHEMA, view_version())
     async with (
         running(config_of(etcd_config)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=60) as client,
@@ -41,14 +38,13 @@ async def test_no_operation_and_no_listing_takes_a_view_for_a_table(
             with pytest.raises(TableNotFound):
                 await call
         assert [one async for one in client.list_tables()] == []
-        await asyncio.to_thread(catalog.drop_view, "default.v")
+        python.drop_view("default.v")
         await client.create_table("v", str(tmp_path / "elsewhere"))
         assert [one.name async for one in client.list_tables()] == ["v"]
-    await asyncio.to_thread(catalog.close)
 
 
 async def test_the_doctor_knows_the_claims_of_views(
-    etcd: EtcdProcess, client: EtcdClient, prefix: str, tmp_path: Path
+    client: EtcdClient, python: EtcdCatalog, tmp_path: Path
 ) -> None:
     """S2: a claim is one of no table only if no view of that name lives there, either."""
 
@@ -57,8 +53,7 @@ async def test_the_doctor_knows_the_claims_of_views(
             found = Doctor(client, Work(Registry(), threads)).examine(Examination(fix=True))
             return [one.finding.code async for progress in found for one in progress.reported]
 
-    catalog: EtcdCatalog = await asyncio.to_thread(make_catalog, etcd, prefix, tmp_path)
-    await asyncio.to_thread(catalog.create_view, "default.v", SCHEMA, view_version())
+    python.create_view("default.v", SCHEMA, view_version())
     assert "CLAIM_WITHOUT_TABLE" not in await told()
     key = client.keyspace.table("v").view
     record = decode((await client.get(key)).value, ViewRecord)
@@ -67,4 +62,3 @@ async def test_the_doctor_knows_the_claims_of_views(
     assert "CLAIM_WITHOUT_TABLE" in await told()
     assert (await client.scan(client.keyspace.locations)).kvs == []
     await client.txn(Txn(then=(Delete(key),)))
-    await asyncio.to_thread(catalog.close)

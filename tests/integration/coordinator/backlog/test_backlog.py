@@ -80,9 +80,7 @@ async def test_another_content_under_the_same_name_is_refused(client: LossyClien
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE])
-async def test_a_publish_whose_reply_is_lost_is_one(
-    client: LossyClient, service: Service, fault: Fault
-) -> None:
+async def test_a_publish_without_a_reply_is_one(client: LossyClient, service: Service, fault: Fault) -> None:
     """B1."""
     client.fail(fault)
     assert (await put(client, "a")).became in (Queued.QUEUED, Queued.ALREADY_APPLIED)

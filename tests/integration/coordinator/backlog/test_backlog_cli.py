@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from distop.cli.main import app
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import config_of, running
-from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 
@@ -41,17 +41,12 @@ class Terminal:
 
     async def why(self, table: str, text: str) -> None:
         """Wait until the line says so."""
-
-        async def says() -> bool:
-            return text in (await self.run("why", table))["sentence"]
-
-        await eventually(says, every_s=0.05)
+        why = partial(self.run, "why", table)
+        await eventually(why, every_s=0.05, holds=lambda told: text in told["sentence"])
 
     async def reads(self, table: str, letters: str) -> None:
-        async def reads() -> bool:
-            return f'"{letters}"' in json.dumps(await self.run("watermarks", table))
-
-        await eventually(reads, every_s=0.05)
+        marks = partial(self.run, "watermarks", table)
+        await eventually(marks, every_s=0.05, holds=lambda told: f'"{letters}"' in json.dumps(told))
 
     async def waiting(self, table: str) -> list[str]:
         return [batch["name"] for batch in await self.run("backlog", "ls", table)]
@@ -169,19 +164,6 @@ async def test_failed_batches_block_and_are_decided_on(terminal: Terminal, etcd_
         assert batch["attempts"] == 4
 
 
-async def test_a_drain_goes_on_under_another_coordinator(etcd_config: EtcdConfig) -> None:
-    """B5, B10: the first one is gone before anything was applied."""
-    async with running(config_of(etcd_config)) as first:
-        typed = Terminal(first.address)
-        await typed.run("tables", "create", "t", "--location", nowhere())
-        await typed.run("backlog", "set", "t", "--gate", "closed")
-        for batch in "ba":
-            await typed.add("t", batch)
-        await typed.run("backlog", "open", "t")
-    async with running(config_of(etcd_config)) as second:
-        await Terminal(second.address).reads("t", "ab")
-
-
 async def test_a_list_that_is_cut_short_says_so(terminal: Terminal) -> None:
     """U3: the list stays one document, and the truncation is reported on stderr."""
     await terminal.run("backlog", "set", "t", "--gate", "closed")
@@ -206,9 +188,7 @@ async def test_a_list_that_is_cut_short_says_so(terminal: Terminal) -> None:
     assert (failed["state"], failed["error"]["code"]) == ("failed", "INVALID_ARGUMENT")
 
 
-async def test_landing_once_tells_of_problems_by_its_exit_code_and_in_the_log(
-    terminal: Terminal, tmp_path: Path
-) -> None:
+async def test_landing_once_tells_problems_by_exit_code_and_log(terminal: Terminal, tmp_path: Path) -> None:
     """B12, U3."""
     (tmp_path / "_BACKFILL").touch()
     runner = CliRunner(env={"DISTOP_ADDRESS": terminal.address})

@@ -40,9 +40,7 @@ class Table:
         self._last = ""
 
     async def publish(self, *names: str, told: bool = True, unordered: bool = False) -> None:
-        keys = [
-            self._keys.unordered(WAITING, name) if unordered else self._keys.backlog(name) for name in names
-        ]
+        keys = [self._keys.unordered(WAITING, one) if unordered else self._keys.backlog(one) for one in names]
         entry, index = encode(record_of()), Put(self._keys.backlog_index, b"{}")
         for start in range(0, len(keys), 100):
             await self._write(index, *(Put(key, entry) for key in keys[start : start + 100]), told=told)
@@ -127,9 +125,7 @@ async def test_unordered_batches_are_read_in_turns(client: EtcdClient, count: in
         assert read == names
 
 
-async def test_a_batch_that_cannot_be_read_is_logged_once(
-    client: EtcdClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_an_unreadable_one_is_logged_once(client: EtcdClient, caplog: pytest.LogCaptureFixture) -> None:
     """U1: not with each look."""
     table = Table(client)
     await table.publish("a", "c")

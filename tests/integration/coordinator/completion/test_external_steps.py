@@ -58,6 +58,16 @@ async def start(
     return operation
 
 
+async def parked(
+    service: Service, client: LossyClient, folder: Path, *, broken: str = "1", step: str = "probe.write"
+) -> OperationId:
+    """An operation of which one step is broken for good."""
+    (folder / f"{broken}.broken").write_text("for good")
+    operation = await start(service, client, folder, step=step)
+    await service.parked(operation)
+    return operation
+
+
 def written(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.name != "journal" and not path.suffix}
 
@@ -115,9 +125,7 @@ async def test_skipping_leaves_out_the_one_step(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """C10: the history says so."""
-    (tmp_path / "1.broken").write_text("for good")
-    operation = await start(service, client, tmp_path)
-    await service.parked(operation)
+    operation = await parked(service, client, tmp_path)
     await service.resolve(operation, "skip")
     ended = await service.ended(operation)
     assert ended.state == pb.SUCCEEDED
@@ -125,12 +133,8 @@ async def test_skipping_leaves_out_the_one_step(
     assert written(tmp_path) == {"0", "2", "last"}
 
 
-async def test_a_step_that_carries_rows_cannot_be_skipped(
-    service: Service, client: LossyClient, tmp_path: Path
-) -> None:
-    (tmp_path / "1.broken").write_text("for good")
-    operation = await start(service, client, tmp_path, step="probe.must")
-    await service.parked(operation)
+async def test_steps_with_rows_are_not_skipped(service: Service, client: LossyClient, tmp_path: Path) -> None:
+    operation = await parked(service, client, tmp_path, step="probe.must")
     with pytest.raises(NotSkippable):
         await service.resolve(operation, "skip")
 
@@ -139,9 +143,7 @@ async def test_aborting_takes_back_what_was_done(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """C10: and says how much of it."""
-    (tmp_path / "last.broken").write_text("for good")
-    operation = await start(service, client, tmp_path)
-    await service.parked(operation)
+    operation = await parked(service, client, tmp_path, broken="last")
     assert written(tmp_path) == {"0", "1", "2"}
     await service.resolve(operation, "abort", requested_by="me")
     ended = await service.ended(operation)
@@ -156,10 +158,8 @@ async def test_steps_whose_process_dies_while_they_are_taken_back_are_taken_back
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """C10: that one attempt has failed leaves no rows of an aborted operation in its table."""
-    (tmp_path / "last.broken").write_text("for good")
     (tmp_path / "1.fatal").touch()
-    operation = await start(service, client, tmp_path)
-    await service.parked(operation)
+    operation = await parked(service, client, tmp_path, broken="last")
     await service.resolve(operation, "abort")
     facts = from_json((await service.ended(operation)).facts_json, "facts")
     assert facts["stepsNotUndone"] == 0
@@ -220,9 +220,7 @@ async def test_a_log_that_cannot_be_read_does_not_hold_up_the_end(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """C10, C11: the operation is aborted all the same, and says that its steps were not taken back."""
-    (tmp_path / "1.broken").write_text("for good")
-    operation = await start(service, client, tmp_path)
-    await service.parked(operation)
+    operation = await parked(service, client, tmp_path)
     await client.put(client.keyspace.operation(operation).commit, b"of a later version")
     await service.resolve(operation, "abort")
     ended = await service.ended(operation)
@@ -236,9 +234,7 @@ async def test_once_steps_may_have_been_executed_it_is_too_late_to_cancel(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """O19: the answer is the truth, and says what can be done instead."""
-    (tmp_path / "1.broken").write_text("for good")
-    operation = await start(service, client, tmp_path)
-    await service.parked(operation)
+    operation = await parked(service, client, tmp_path)
     with pytest.raises(DistopError) as refused:
         await service.cancel(operation)
     assert refused.value.code == "TOO_LATE_TO_CANCEL"

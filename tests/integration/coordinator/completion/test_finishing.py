@@ -42,7 +42,7 @@ async def test_files_of_a_commit_that_was_never_sent_are_removed(client: LossyCl
 
 
 @pytest.mark.parametrize("damaged", ["series", "name", "line", "request"])
-async def test_a_line_of_a_series_that_cannot_be_read_holds_up_no_operation(
+async def test_an_unreadable_line_of_a_series_holds_up_no_operation(
     client: LossyClient, damaged: str
 ) -> None:
     """P8, C6: the series is counted anew, unless it is only the request that cannot be read."""
@@ -51,7 +51,8 @@ async def test_a_line_of_a_series_that_cannot_be_read_holds_up_no_operation(
     ended = HistoryRecord(outcome="success", request_id="r")
     history, line = await continued(client, keys, arg, ended)
     assert (await client.txn(line + Txn(then=(Put(keys.history(first), encode(history)),)))).succeeded
-    await client.put(keys.request("r"), b"damaged" if damaged == "request" else encode(_request(first)))
+    request = RequestRecord(operation=str(first), digest="d")
+    await client.put(keys.request("r"), b"damaged" if damaged == "request" else encode(request))
     if damaged in ("series", "name"):
         unreadable = b"damaged" if damaged == "series" else encode(SeriesRecord(operation="no name"))
         await client.put(keys.series("stream"), unreadable)
@@ -64,7 +65,3 @@ async def test_a_line_of_a_series_that_cannot_be_read_holds_up_no_operation(
     assert (await client.txn(line)).succeeded
     assert history.series is not None
     assert history.series.count == (2 if damaged == "request" else 1)
-
-
-def _request(operation: OperationId) -> RequestRecord:
-    return RequestRecord(operation=str(operation), digest="d")

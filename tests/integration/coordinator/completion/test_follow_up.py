@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +168,7 @@ async def test_a_finish_whose_reply_is_lost_starts_one_that_saw_what_it_publishe
             await mark(client, operation, "0")
             following = OperationId("t", "seer", number)
             state = table.operation(following).state
-            await eventually(lambda state=state: _stands(client, state))
+            await eventually(partial(client.get, state), holds=lambda kv: kv.exists)
             await eventually(lambda: client.spent)
             record = decode((await client.get(history)).value, HistoryRecord)
             assert record.facts == {"followUp": str(following)}
@@ -176,9 +177,5 @@ async def test_a_finish_whose_reply_is_lost_starts_one_that_saw_what_it_publishe
             assert await started(client, "seer") == number
             await mark(client, following, "0")
             ended = table.history(following)
-            await eventually(lambda ended=ended: _stands(client, ended))
+            await eventually(partial(client.get, ended), holds=lambda kv: kv.exists)
     assert not (await client.get(table.run_ops)).exists
-
-
-async def _stands(client: LossyClient, key: bytes) -> bool:
-    return (await client.get(key)).exists

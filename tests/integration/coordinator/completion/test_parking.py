@@ -11,24 +11,16 @@ import pytest
 import pytest_asyncio
 from typer.testing import CliRunner, Result
 
+from distop import errors
 from distop.cli.main import app
 from distop.client import AsyncClient, OperationParked
 from distop.coordinator.views.why import Mood, why
-from distop.errors import (
-    IncompatibleOperation,
-    InvalidArgument,
-    NotParked,
-    NotSkippable,
-    OperationNotFound,
-    OutcomeUnknown,
-    PreconditionFailed,
-    RequestIdReused,
-)
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn, TxnResult
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.requests import BRIEFLY_S, forget
 from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import COMMITTING, CompletionRecord, ResolveRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
@@ -58,6 +50,12 @@ async def start_hooked(
     return operation
 
 
+async def parked(service: Service, client: LossyClient, log: Path, raises: int = 1000) -> OperationId:
+    operation = await start_hooked(service, client, log, raises)
+    await service.parked(operation)
+    return operation
+
+
 async def test_completion_that_fails_now_and_then_needs_nobody(
     etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
 ) -> None:
@@ -75,21 +73,21 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
 ) -> None:
     """O18, C9, C10: nothing is tried any more, and one line says what to do."""
     operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
-    parked = await service.parked(operation)
-    assert parked.state == pb.COMMITTING
-    assert parked.completion.attempts == ATTEMPTS
-    assert (parked.completion.error.code, parked.completion.error.message) == (
+    seen = await service.parked(operation)
+    assert seen.state == pb.COMMITTING
+    assert seen.completion.attempts == ATTEMPTS
+    assert (seen.completion.error.code, seen.completion.error.message) == (
         "CRASHED",
         "RuntimeError: not yet",
     )
-    reason = why(running=[parked], leader="m", members=[], last=None, now=0.0)
+    reason = why(running=[seen], leader="m", members=[], last=None, now=0.0)
     assert reason.mood is Mood.STUCK
     assert "parked after 2 failed attempts: CRASHED: RuntimeError: not yet" in reason.sentence
     assert "distop resolve t/hooked/1 retry|abort" in reason.sentence, "it cannot be skipped"
     kv = await client.get(client.keyspace.operation(operation).completion)
     assert decode(kv.value, CompletionRecord).parked
     # Another operation of the table is refused as long as this one stands (C9); other tables go on.
-    with pytest.raises(IncompatibleOperation, match="t/hooked/1"):
+    with pytest.raises(errors.IncompatibleOperation, match="t/hooked/1"):
         await service.start("t", "hooked", {"log": str(tmp_path / "log")})
     await service.create_table("other")
     other = await service.start("other", argument={"partitions": 0})
@@ -101,8 +99,8 @@ async def test_an_error_that_names_a_file_whose_name_is_no_text_is_an_error_like
 ) -> None:
     caplog.set_level("CRITICAL", "distop")  # pytest's processes cannot send each other such a name
     operation = await start_hooked(service, client, tmp_path / "log", raises=1000, said=1)
-    parked = await service.parked(operation)
-    assert parked.completion.error.message == r"RuntimeError: not yet\udcff"
+    seen = await service.parked(operation)
+    assert seen.completion.error.message == r"RuntimeError: not yet\udcff"
 
 
 async def test_the_count_and_the_verdict_outlive_the_leader(
@@ -112,8 +110,7 @@ async def test_the_count_and_the_verdict_outlive_the_leader(
     log = tmp_path / "log"
     async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
         await service.create_table("t")
-        operation = await start_hooked(service, client, log, raises=1000)
-        await service.parked(operation)
+        operation = await parked(service, client, log)
     tried = len(log.read_text().splitlines())
     async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
         assert (await service.get(operation)).completion.parked
@@ -124,14 +121,12 @@ async def test_the_count_and_the_verdict_outlive_the_leader(
     assert len(log.read_text().splitlines()) == tried + 1, "it heard of the abort"
 
 
-async def test_a_limit_that_a_hook_runs_into_is_its_own_failure(
-    service: Service, client: LossyClient, tmp_path: Path
-) -> None:
+async def test_a_hooks_limit_is_its_failure(service: Service, client: LossyClient, tmp_path: Path) -> None:
     """O18: of errors only those of etcd, the lease and rivals are passed over."""
     operation = await service.start("t", "hooked", {"log": str(tmp_path / "log"), "exhausts": True})
     assert await mark(client, operation, "0")
-    parked = await service.parked(operation)
-    assert parked.completion.error.code == "RESOURCE_EXHAUSTED"
+    seen = await service.parked(operation)
+    assert seen.completion.error.code == "RESOURCE_EXHAUSTED"
 
 
 async def test_who_waits_for_an_operation_hears_that_it_is_parked(
@@ -151,9 +146,7 @@ async def test_who_waits_for_an_operation_hears_that_it_is_parked(
         waiting = asyncio.create_task(sdk.wait(started.name, timeout_s=60.0))
         watching = asyncio.create_task(distop("watch", started.name))
         assert await mark(client, OperationId.parse(started.name), "0")
-        with pytest.raises(
-            OperationParked, match="parked after 2 failed attempts: CRASHED: RuntimeError: not yet"
-        ):
+        with pytest.raises(OperationParked, match="after 2 failed attempts: CRASHED: RuntimeError: not yet"):
             await waiting
         assert (await watching).exit_code == 23
         again = await distop("watch", started.name)
@@ -176,7 +169,7 @@ async def test_retry_counts_anew(service: Service, client: LossyClient, tmp_path
         await service.parked(operation)
         answer = await service.resolve(operation, "retry")
         assert answer.name == str(operation)
-        assert await eventually(lambda: not_parked(service, operation))
+        await eventually(lambda: service.get(operation), holds=lambda seen: not seen.completion.parked)
     assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
@@ -184,82 +177,77 @@ async def test_a_decision_with_fields_of_a_newer_version_is_acted_upon(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """C10: while versions are mixed, a newer coordinator may take the call, and an older one lead."""
-    operation = await start_hooked(service, client, tmp_path / "log", raises=ATTEMPTS)
-    await service.parked(operation)
+    operation = await parked(service, client, tmp_path / "log", raises=ATTEMPTS)
     decision = json.loads(encode(ResolveRecord(action="retry", by="me", at=1.0)))
     keys = client.keyspace.operation(operation)
     await client.put(keys.resolve, json.dumps({**decision, "ofANewerVersion": 1}).encode())
     assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
-async def not_parked(service: Service, operation: OperationId) -> bool:
-    return not (await service.get(operation)).completion.parked
-
-
-async def test_what_is_no_commit_step_cannot_be_skipped(
-    service: Service, client: LossyClient, tmp_path: Path
-) -> None:
+async def test_only_commit_steps_are_skipped(service: Service, client: LossyClient, tmp_path: Path) -> None:
     """C10: half of an operation is never published."""
-    operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
-    await service.parked(operation)
-    with pytest.raises(NotSkippable):
+    operation = await parked(service, client, tmp_path / "log")
+    with pytest.raises(errors.NotSkippable):
         await service.resolve(operation, "skip")
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(errors.InvalidArgument):
         await service.resolve(operation, "forget")
     assert (await service.get(operation)).completion.parked
 
 
 async def test_what_is_parked_can_be_cancelled(service: Service, client: LossyClient, tmp_path: Path) -> None:
     """O19: nothing of it was published, so it still can be."""
-    operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
-    await service.parked(operation)
+    operation = await parked(service, client, tmp_path / "log")
     await service.cancel(operation)
     assert (await service.ended(operation)).state == pb.CANCELLED
 
 
 async def test_only_parked_operations_can_be_resolved(service: Service, client: LossyClient) -> None:
     operation = await service.start("t", argument={"partitions": 1})
-    with pytest.raises(NotParked):
+    with pytest.raises(errors.NotParked):
         await service.resolve(operation, "abort")
     assert await mark(client, operation, "0")
     await service.ended(operation)
-    with pytest.raises(PreconditionFailed, match=f"operation {operation} is over: it has succeeded"):
+    with pytest.raises(errors.PreconditionFailed, match=f"operation {operation} is over: it has succeeded"):
         await service.resolve(operation, "abort")
-    with pytest.raises(OperationNotFound):
+    with pytest.raises(errors.OperationNotFound):
         await service.resolve(OperationId.parse("t/noop/99"), "abort")
+
+
+async def parked_in_etcd(client: LossyClient) -> OperationKeys:
+    """The keys of an operation that nobody leads."""
+    await make_table(client)
+    keys = client.keyspace.operation(await begin(client))
+    await client.put(keys.state, COMMITTING)
+    await client.put(keys.completion, encode(CompletionRecord(attempts=5, error="x", parked=True)))
+    return keys
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
 async def test_a_decision_whose_reply_is_lost_is_made_once(client: LossyClient, fault: Fault) -> None:
     """C10: an opposite decision is refused until the first one is executed."""
-    await make_table(client)
-    operation = await begin(client)
-    keys = client.keyspace.operation(operation)
-    await client.put(keys.state, COMMITTING)
-    await client.put(keys.completion, encode(CompletionRecord(attempts=5, error="x", parked=True)))
+    keys = await parked_in_etcd(client)
     client.fail(fault)
     retry = ResolveRecord(action="retry", by="me", at=1.0)
     await request_resolve(client, keys, retry, request="r1")
     assert client.spent
     await request_resolve(client, keys, ResolveRecord(action="retry", by="you", at=2.0), request="r2")
     assert (await client.get(keys.resolve)).value == encode(retry)
-    with pytest.raises(NotParked, match="me has just decided on retry"):
+    with pytest.raises(errors.NotParked, match="me has just decided on retry"):
         await request_resolve(client, keys, ResolveRecord(action="abort"), request="r3")
     # The operation parks once more: what both wanted has been done.
     await client.delete(keys.resolve)
     for request in ("r1", "r2"):
         await request_resolve(client, keys, retry, request=request)
     assert not (await client.get(keys.resolve)).exists
-    await forget(client, client.keyspace.table(operation.table), 3.0 + BRIEFLY_S)
-    assert not (await client.get(client.keyspace.table(operation.table).request("r2"))).exists
+    await forget(client, client.keyspace.table("t"), 3.0 + BRIEFLY_S)
+    assert not (await client.get(client.keyspace.table("t").request("r2"))).exists
 
 
 async def test_a_repeated_decision_is_answered_as_the_first_was_and_decides_nothing(
     service: Service, client: LossyClient, tmp_path: Path
 ) -> None:
     """C10: not even if the operation was parked again meanwhile, or is over."""
-    operation = await start_hooked(service, client, log := tmp_path / "log", raises=1000)
-    await service.parked(operation)
+    operation = await parked(service, client, log := tmp_path / "log")
     await service.resolve(operation, "retry", request_id="r1")
 
     async def parked_again() -> bool:
@@ -269,7 +257,7 @@ async def test_a_repeated_decision_is_answered_as_the_first_was_and_decides_noth
     assert await eventually(parked_again)
     assert (await service.resolve(operation, "retry", request_id="r1")).completion.parked
     assert not (await client.get(client.keyspace.operation(operation).resolve)).exists
-    with pytest.raises(RequestIdReused):
+    with pytest.raises(errors.RequestIdReused):
         await service.resolve(operation, "abort", request_id="r1")
     await service.resolve(operation, "abort", request_id="r2")
     assert (await service.ended(operation)).state == pb.FAILED
@@ -282,19 +270,15 @@ async def test_a_decision_that_was_acted_upon_before_its_reply_was_missed_is_no_
 ) -> None:
     """C10: found by make chaos. The operation is over by the time the decision is sent again; the note of its
     request says that it counted."""
-    await make_table(client)
-    operation = await begin(client)
-    keys = client.keyspace.operation(operation)
-    await client.put(keys.state, COMMITTING)
-    await client.put(keys.completion, encode(CompletionRecord(attempts=5, error="x", parked=True)))
-    table = client.keyspace.table(operation.table)
-    audit = audit_put(table, "resolve", by="me", target=str(operation), at=1.0)
+    keys = await parked_in_etcd(client)
+    table = client.keyspace.table("t")
+    audit = audit_put(table, "resolve", by="me", target=str(keys.operation), at=1.0)
     send = client.txn
 
     async def meanwhile_over(txn: Txn, *, timeout_s: float | None = None) -> TxnResult:
         try:
             return await send(txn, timeout_s=timeout_s)
-        except OutcomeUnknown:
+        except errors.OutcomeUnknown:
             await client.delete(keys.prefix, prefix_end(keys.prefix))
             raise
 

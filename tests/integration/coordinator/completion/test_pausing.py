@@ -12,10 +12,11 @@ import pytest
 
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound, TablePaused
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import KeyValue, Txn
+from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.operations.pausing import pause_operation, pause_table, resume_operation, resume_table
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.operations.starting import StartRequest, TableState, read_table_state, start
+from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
@@ -200,9 +201,7 @@ async def test_the_deadline_of_a_paused_operation_goes_on(client: LossyClient, s
     assert (ended.state, ended.error.code) == (pb.FAILED, "DEADLINE_EXCEEDED")
 
 
-async def test_a_paused_table_starts_nothing_and_holds_what_runs(
-    client: LossyClient, service: Service
-) -> None:
+async def test_a_paused_table_starts_none_and_holds_what_runs(client: LossyClient, service: Service) -> None:
     """O21: the error names who, why and what to do; a repeated start still gets its first answer."""
     async with runner(client):
         done = await service.start("t", request_id="r1")
@@ -305,6 +304,13 @@ async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client:
     assert await _absent(client, keys.run_ops)
 
 
+async def pause_in_etcd(client: LossyClient, keys: OperationKeys, audit: Put, of_table: bool) -> bool:
+    record = PauseRecord(by="jane", at=1.5)
+    if of_table:
+        return await pause_table(client, client.keyspace.table("t"), record, audit)
+    return await pause_operation(client, keys, record, audit)
+
+
 @pytest.mark.parametrize("of_table", [False, True])
 async def test_a_lost_reply_of_a_pause_is_answered_by_what_stands(
     client: LossyClient, service: Service, of_table: bool
@@ -312,13 +318,9 @@ async def test_a_lost_reply_of_a_pause_is_answered_by_what_stands(
     """O21, U2: paused once, and once in the trail."""
     operation = await service.start("t", "noop", {"partitions": 1})
     table = client.keyspace.table("t")
-    record = PauseRecord(by="jane", at=1.5)
     audit = audit_put(table, "pause", by="jane", target="x", at=1.5)
     client.fail(Fault.LOST_REPLY)
-    if of_table:
-        assert await pause_table(client, table, record, audit)
-    else:
-        assert await pause_operation(client, table.operation(operation), record, audit)
+    assert await pause_in_etcd(client, table.operation(operation), audit, of_table)
     assert client.spent
     assert [entry.action for entry in (await trail(service, "t")).entries].count("pause") == 1
 
@@ -330,17 +332,11 @@ async def test_a_pause_that_arrives_again_once_somebody_has_resumed_holds_nothin
     """O21: a copy of it was delayed, and nobody would know why nothing moves."""
     operation = await service.start("t", "noop", {"partitions": 1})
     table = client.keyspace.table("t")
-    keys, record = table.operation(operation), PauseRecord(by="jane", at=1.5)
+    keys = table.operation(operation)
     first, again = (audit_put(table, how, by="jane", target="x", at=1.5) for how in ("pause", "resume"))
-
-    async def pause() -> bool:
-        if of_table:
-            return await pause_table(client, table, record, first)
-        return await pause_operation(client, keys, record, first)
-
-    assert await pause()
+    assert await pause_in_etcd(client, keys, first, of_table)
     assert await (resume_table(client, table, again) if of_table else resume_operation(client, keys, again))
-    assert await pause()  # it has, before
+    assert await pause_in_etcd(client, keys, first, of_table)  # it has, before
     assert await _absent(client, table.pause if of_table else keys.pause)
 
 

@@ -48,9 +48,7 @@ async def test_it_is_told_which_attempts_count(service: Service, client: LossyCl
     assert [told[1:] for told in lines(tmp_path / "log")] == [["-", "CANCELLED"]]
 
 
-async def test_it_waits_until_no_runner_has_the_operation(
-    service: Service, client: LossyClient, tmp_path: Path
-) -> None:
+async def test_it_waits_until_no_runner_has_it(service: Service, client: LossyClient, tmp_path: Path) -> None:
     """Attempts may be writing until then."""
     operation = await service.start("t", "sweeping", {"log": str(tmp_path / "log")})
     keys = client.keyspace.operation(operation)

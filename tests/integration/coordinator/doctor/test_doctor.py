@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,12 @@ class Practice:
         for key in keys:
             await self.client.delete(key)
 
+    async def uuid(self, name: str) -> str:
+        """That of an operation that has ended."""
+        operation = OperationId.parse(name)
+        history = await self.client.get(self.space.table(operation.table).history(operation))
+        return decode(history.value, HistoryRecord).uuid
+
     async def recorded(self) -> list[tuple[str, str]]:
         """Who has put which findings right, as the audit trail has it."""
         entries, _ = await read_audit(self.client, self.space.audit_prefix, limit=100)
@@ -213,76 +220,65 @@ def _scheduled(schedule: bytes | ScheduleRecord) -> Break:
     return put
 
 
-async def _paused(practice: Practice, *keys: bytes) -> None:
+async def _put(practice: Practice, *keys: bytes) -> None:
     for key in keys:
         await practice.put(key)
 
 
-BROKEN: dict[str, tuple[str, Break]] = {
-    # how: what is found
-    "not indexed": ("OPERATION_NOT_INDEXED", lambda at, op: at.delete(at.space.active_operation(op))),
-    "an index of nothing": (
-        "INDEX_WITHOUT_OPERATION",
-        lambda at, op: at.put(at.space.active_operation(other(op)), ENTRY),
+BROKEN: dict[str, Break] = {
+    # what is found: how
+    "OPERATION_NOT_INDEXED": lambda at, op: at.delete(at.space.active_operation(op)),
+    "INDEX_WITHOUT_OPERATION": lambda at, op: at.put(at.space.active_operation(other(op)), ENTRY),
+    "OPERATION_WITHOUT_STATE RUNOPS_WITHOUT_OPERATION": lambda at, op: at.delete(at.keys(op).state),
+    "OPERATION_NOT_IN_RUNOPS": lambda at, op: at.delete(at.table.run_ops),
+    "OPERATION_WITHOUT_ARGUMENT": lambda at, op: at.delete(at.keys(op).arg),
+    "INSTANCE_NUMBER_BEHIND": lambda at, op: at.put(at.table.next_instance("noop"), b"1"),
+    "UNKNOWN_STATE": lambda at, op: at.put(at.keys(op).state, b"dreaming"),
+    "ENDED_OPERATION_WITH_STATE": lambda at, op: at.put(
+        at.table.history(op), HistoryRecord(outcome="success", finished_at=1.0)
     ),
-    "no state": (
-        "OPERATION_WITHOUT_STATE RUNOPS_WITHOUT_OPERATION",
-        lambda at, op: at.delete(at.keys(op).state),
+    "KEYS_WITHOUT_TABLE ENTRY_WITHOUT_TABLE": lambda at, op: at.delete(at.table.table),
+    "TABLE_NOT_LISTED": lambda at, op: at.delete(at.table.entry),
+    "NO_LEADER": lambda at, op: at.delete(at.table.coordinator),
+    "LEADER_WITHOUT_MEMBER": lambda at, op: at.delete(at.space.coordinator("c")),
+    "JOBS_HELD_UP": _held_up,
+    "RUNNER_WITHOUT_MEMBER": lambda at, op: at.delete(at.space.executor("e")),
+    "CLAIM_WITHOUT_MEMBER": _claimed_by_the_dead,
+    "NO_EXECUTOR": lambda at, op: at.delete(at.space.executor("e"), at.keys(op).runner),
+    "PARKED": lambda at, op: at.put(at.keys(op).completion, PARKED),
+    "BACKLOG_NOT_INDEXED": lambda at, op: _queue(at, index=False),
+    "SCHEDULES_NOT_INDEXED": _schedules_unindexed,
+    "FLIGHT_WITHOUT_OPERATION": _flight_of_nothing,
+    "BATCH_WITHOUT_FLIGHT": lambda at, op: _queue(at, operation="t/noop/99"),
+    "BACKLOG_BLOCKED": _blocked_by("a"),
+    "BLOCKED_BY_NOTHING": _blocked_by("b"),
+    "PAUSE_INDEX_WITHOUT_PAUSE": lambda at, op: _put(
+        at, *map(at.space.paused_operation, (op, other(op))), at.space.paused_table("t")
     ),
-    "not in RunOps": ("OPERATION_NOT_IN_RUNOPS", lambda at, op: at.delete(at.table.run_ops)),
-    "no argument": ("OPERATION_WITHOUT_ARGUMENT", lambda at, op: at.delete(at.keys(op).arg)),
-    "a low number": ("INSTANCE_NUMBER_BEHIND", lambda at, op: at.put(at.table.next_instance("noop"), b"1")),
-    "no lease of a claim": (
-        "KEY_WITHOUT_LEASE",
-        lambda at, op: at.put(at.keys(op).claim("1"), ClaimRecord(attempt="a")),
-    ),
-    "a runner without a lease": (
-        "KEY_WITHOUT_LEASE",
-        lambda at, op: at.put(at.keys(op).runner, RunnerRecord(member="e")),
-    ),
-    "an unknown state": ("UNKNOWN_STATE", lambda at, op: at.put(at.keys(op).state, b"dreaming")),
-    "ended with a state": (
-        "ENDED_OPERATION_WITH_STATE",
-        lambda at, op: at.put(at.table.history(op), HistoryRecord(outcome="success", finished_at=1.0)),
-    ),
-    "a history of nothing": ("UNREADABLE_RECORD", lambda at, op: at.put(at.table.history_prefix + b"x")),
-    "an active nothing": ("UNREADABLE_RECORD", lambda at, op: at.put(at.space.active + b"t.\xff")),
-    "an unreadable head": ("UNREADABLE_RECORD", lambda at, op: at.put(at.table.head)),
-    "a newer argument": ("UNREADABLE_RECORD", lambda at, op: at.put(at.keys(op).arg, b'{"version":99}')),
-    "an unreadable schedule": ("UNREADABLE_RECORD", _scheduled(b'{"version": 99}')),
-    "times of another release": ("UNREADABLE_RECORD", _scheduled(ScheduleRecord(type="noop", cron="newer"))),
-    "an unreadable batch": ("UNREADABLE_RECORD", lambda at, op: at.put(at.table.backlog("a"))),
-    "a wrong order": ("UNREADABLE_RECORD", lambda at, op: at.put(at.table.ordering, b'{"gate":"ajar"}')),
-    "no table": ("KEYS_WITHOUT_TABLE ENTRY_WITHOUT_TABLE", lambda at, op: at.delete(at.table.table)),
-    "not listed": ("TABLE_NOT_LISTED", lambda at, op: at.delete(at.table.entry)),
-    "no leader": ("NO_LEADER", lambda at, op: at.delete(at.table.coordinator)),
-    "an unknown leader": ("LEADER_WITHOUT_MEMBER", lambda at, op: at.delete(at.space.coordinator("c"))),
-    "held up": ("JOBS_HELD_UP", _held_up),
-    "an unknown runner": ("RUNNER_WITHOUT_MEMBER", lambda at, op: at.delete(at.space.executor("e"))),
-    "claimed by the dead": ("CLAIM_WITHOUT_MEMBER", _claimed_by_the_dead),
-    "served by nobody": ("NO_EXECUTOR", lambda at, op: at.delete(at.space.executor("e"), at.keys(op).runner)),
-    "parked": ("PARKED", lambda at, op: at.put(at.keys(op).completion, PARKED)),
-    "a backlog without index": ("BACKLOG_NOT_INDEXED", lambda at, op: _queue(at, index=False)),
-    "schedules without index": ("SCHEDULES_NOT_INDEXED", _schedules_unindexed),
-    "a flight of nothing": ("FLIGHT_WITHOUT_OPERATION", _flight_of_nothing),
-    "a batch of no flight": ("BATCH_WITHOUT_FLIGHT", lambda at, op: _queue(at, operation="t/noop/99")),
-    "blocked": ("BACKLOG_BLOCKED", _blocked_by("a")),
-    "blocked by nothing": ("BLOCKED_BY_NOTHING", _blocked_by("b")),
-    "paused: nobody": (
-        "PAUSE_INDEX_WITHOUT_PAUSE",
-        lambda at, op: _paused(
-            at, *map(at.space.paused_operation, (op, other(op))), at.space.paused_table("t")
-        ),
-    ),
-    "a pause without index": (
-        "PAUSE_NOT_INDEXED",
-        lambda at, op: _paused(at, at.table.pause, at.keys(op).pause),
-    ),
-    "a history without outcome": (
-        "HISTORY_WITHOUT_OUTCOME",
-        lambda at, op: at.put(at.table.history(OperationId("t", "noop", 1, "x")), HistoryRecord(outcome="")),
+    "PAUSE_NOT_INDEXED": lambda at, op: _put(at, at.table.pause, at.keys(op).pause),
+    "HISTORY_WITHOUT_OUTCOME": lambda at, op: at.put(
+        at.table.history(OperationId("t", "noop", 1, "x")), HistoryRecord(outcome="")
     ),
 }
+UNREADABLE: dict[str, Break] = {
+    "history": lambda at, op: at.put(at.table.history_prefix + b"x"),
+    "active": lambda at, op: at.put(at.space.active + b"t.\xff"),
+    "head": lambda at, op: at.put(at.table.head),
+    "argument": lambda at, op: at.put(at.keys(op).arg, b'{"version":99}'),
+    "schedule": _scheduled(b'{"version": 99}'),
+    "times": _scheduled(ScheduleRecord(type="noop", cron="newer")),
+    "batch": lambda at, op: at.put(at.table.backlog("a")),
+    "ordering": lambda at, op: at.put(at.table.ordering, b'{"gate":"ajar"}'),
+}
+NO_LEASE: dict[str, Break] = {
+    "claim": lambda at, op: at.put(at.keys(op).claim("1"), ClaimRecord(attempt="a")),
+    "runner": lambda at, op: at.put(at.keys(op).runner, RunnerRecord(member="e")),
+}
+CASES = [
+    *(pytest.param(codes, breaks, id=codes) for codes, breaks in BROKEN.items()),
+    *(pytest.param("UNREADABLE_RECORD", breaks, id=f"unreadable {of}") for of, breaks in UNREADABLE.items()),
+    *(pytest.param("KEY_WITHOUT_LEASE", breaks, id=f"no lease of a {of}") for of, breaks in NO_LEASE.items()),
+]
 SAFE = """OPERATION_NOT_INDEXED INDEX_WITHOUT_OPERATION RUNOPS_WITHOUT_OPERATION OPERATION_NOT_IN_RUNOPS
     INSTANCE_NUMBER_BEHIND KEY_WITHOUT_LEASE ENTRY_WITHOUT_TABLE TABLE_NOT_LISTED BACKLOG_NOT_INDEXED
     SCHEDULES_NOT_INDEXED FLIGHT_WITHOUT_OPERATION BATCH_WITHOUT_FLIGHT PAUSE_INDEX_WITHOUT_PAUSE
@@ -290,13 +286,12 @@ SAFE = """OPERATION_NOT_INDEXED INDEX_WITHOUT_OPERATION RUNOPS_WITHOUT_OPERATION
 """What ``--fix`` puts right."""
 
 
-@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize(("codes", "breaks"), CASES)
 async def test_what_was_broken_is_found_and_what_is_safe_is_put_right(
-    practice: Practice, led: OperationId, how: str, monkeypatch: pytest.MonkeyPatch
+    practice: Practice, led: OperationId, codes: str, breaks: Break, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U1, U2: each named by its code; ``--fix`` changes nothing it is not sure of."""
     monkeypatch.setattr(doctor_checks, "MOVES_S", SOON.hand_over_s)  # nothing moves here
-    codes, breaks = BROKEN[how]
     found = set(codes.split())
     safe = found & set(SAFE.split())
     await breaks(practice, led)
@@ -328,9 +323,7 @@ async def test_of_what_is_parked_only_decisions_that_count_are_offered(
     assert told.remedy.endswith(f"distop resolve {led} {offered}")
 
 
-async def test_a_leader_key_without_a_lease_is_removed_and_others_can_lead(
-    practice: Practice, led: OperationId
-) -> None:
+async def test_a_leader_without_a_lease_makes_room_for_others(practice: Practice, led: OperationId) -> None:
     await practice.put(practice.table.coordinator, LeaderRecord(member="c"))
     assert await practice.codes() == {"KEY_WITHOUT_LEASE"}
     await practice.examine(fix=True)
@@ -338,9 +331,7 @@ async def test_a_leader_key_without_a_lease_is_removed_and_others_can_lead(
     assert await practice.codes() == {"NO_LEADER"}
 
 
-async def test_schedules_whose_time_has_come_and_that_nobody_looks_at_are_told(
-    practice: Practice, client: EtcdClient
-) -> None:
+async def test_schedules_that_are_due_and_unwatched_are_told(practice: Practice, client: EtcdClient) -> None:
     await make_table(client, "s")
     keys = client.keyspace.table("s")
     await practice.put(keys.schedule("s"), ScheduleRecord(**DUE, tick=time.time()))
@@ -407,9 +398,7 @@ async def test_a_fix_whose_reply_was_lost_is_told_as_done(practice: Practice, le
     assert await practice.recorded() == [("ann", "OPERATION_NOT_IN_RUNOPS")]
 
 
-async def test_folders_that_cannot_be_listed_are_told_of_a_table_without_a_head(
-    practice: Practice, client: EtcdClient
-) -> None:
+async def test_folders_that_cannot_be_listed_are_told(practice: Practice, client: EtcdClient) -> None:
     """U1: plain files and Delta tables have no head whose check would tell it."""
     record = TableRecord(name="f", location="unheard-of://bucket/f", format="files", uuid="f")
     claim = Claim.of(client.keyspace, record)
@@ -432,9 +421,7 @@ async def test_what_passes_by_itself_is_not_told(practice: Practice, led: Operat
 async def test_the_whole_installation_with_members_is_looked_at(practice: Practice, led: OperationId) -> None:
     """Tables that exist only in the index, clocks that differ, a member's key that would never expire."""
     client, keyspace = practice.client, practice.space
-    await client.put(
-        keyspace.active_operation(OperationId("lost", "noop", 1)), b'{"version":1,"type":"noop"}'
-    )
+    await client.put(keyspace.active_operation(OperationId("lost", "noop", 1)), ENTRY)
     await client.put(keyspace.table("dropped").backlog_index, b"{}")
     await client.put(keyspace.paused_table("dropped"), b"{}")
     await client.put(keyspace.table("dropped").agenda, encode(AgendaRecord(due=0.0)))
@@ -454,9 +441,6 @@ async def test_the_whole_installation_with_members_is_looked_at(practice: Practi
     assert "elsewhere is 59 min or more ahead" in skew.sentence
     await practice.examine("", fix=True)
     assert {one.finding.code for one in await practice.examine("")} <= {ETCD_VERSION}
-
-
-# -- files -------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -526,13 +510,9 @@ async def test_a_table_at_rest_is_well_down_to_its_files(files: Practice) -> Non
     assert await files.examine(deep=True) == []
 
 
-async def _head(client: EtcdClient) -> Head:
-    kv = await client.get(client.keyspace.table("t").head)
-    return decode(kv.value, Head, kv.key)
-
-
 async def test_a_head_whose_metadata_is_gone_is_told(files: Practice) -> None:
-    os.unlink(urlsplit((await _head(files.client)).metadata_location).path)
+    head = decode((await files.client.get(files.table.head)).value, Head)
+    os.unlink(urlsplit(head.metadata_location).path)
     assert await files.codes() == {"HEAD_METADATA_MISSING"}
 
 
@@ -583,12 +563,8 @@ async def test_a_head_that_was_set_back_is_told(files: Practice, ingested: Whole
     await files.put(files.table.head, head)
     [told] = await files.examine()
     assert (told.finding.code, told.finding.operation) == ("PUBLISHED_SNAPSHOT_MISSING", "t/ingest/2")
-    await files.put(files.table.head, replace_id(head))
+    await files.put(files.table.head, msgspec.structs.replace(head, snapshot_id=1))
     assert "HEAD_SNAPSHOT_UNKNOWN" in await files.codes()
-
-
-def replace_id(head: Head) -> Head:
-    return Head(metadata_location=head.metadata_location, snapshot_id=1, operation=head.operation)
 
 
 async def test_files_of_an_operation_that_published_nothing_are_removed_when_they_are_old(
@@ -601,9 +577,7 @@ async def test_files_of_an_operation_that_published_nothing_are_removed_when_the
     failed = await served.ingest(bad)
     assert failed.state.value != "succeeded"
     await served.at_rest()
-    history = await files.client.get(files.table.history(OperationId.parse(failed.name)))
-    uuid = decode(history.value, HistoryRecord).uuid
-    folder = served.location / "data" / f"ingest-{uuid}"
+    folder = served.location / "data" / f"ingest-{await files.uuid(failed.name)}"
     folder.mkdir()
     old, young = folder / "0-old-1-0.parquet", folder / "0-young-1-0.parquet"
     for file in (old, young):
@@ -682,17 +656,14 @@ async def test_parts_of_an_index_are_nobodys_litter(files: Practice, served: Who
     assert await files.examine(deep=True) == []
 
 
-async def test_what_a_plain_table_has_moved_on_from_is_removed(
-    files: Practice, served: Whole, tmp_path: Path
-) -> None:
+async def test_what_a_plain_table_left_is_removed(files: Practice, served: Whole, tmp_path: Path) -> None:
     """C18: nothing in the private folder is needed once its operation has ended."""
     await served.client.create_table("f", str(tmp_path / "f"), format="files")
     done = await served.ingest(served.folder / "source0", "f")
     done.raise_for_outcome()
     await served.at_rest()
     assert await files.examine("f", deep=True) == []
-    history = await files.client.get(files.space.table("f").history(OperationId.parse(done.name)))
-    folder = tmp_path / "f" / "_distop" / f"ingest-{decode(history.value, HistoryRecord).uuid}"
+    folder = tmp_path / "f" / "_distop" / f"ingest-{await files.uuid(done.name)}"
     folder.mkdir(parents=True, exist_ok=True)
     left = folder / "0-old-1-0.parquet"
     left.write_bytes(b"x")
@@ -701,9 +672,6 @@ async def test_what_a_plain_table_has_moved_on_from_is_removed(
     [told] = await files.examine("f", fix=True)
     assert (told.finding.code, told.fixed) == ("STAGED_FILES_WITHOUT_OWNER", True)
     assert sorted((tmp_path / "f").rglob("*.parquet")) == [file for file in published if file != left]
-
-
-# -- the service -------------------------------------------------------------------------------------
 
 
 async def test_a_busy_system_that_is_well_gives_no_finding(
@@ -754,34 +722,29 @@ async def test_a_busy_system_that_is_well_gives_no_finding(
         assert not found.findings
 
 
+async def command(address: str, *words: str) -> tuple[int, str]:
+    """Exit code and output of ``distop doctor``."""
+    typed = CliRunner(env={"DISTOP_ADDRESS": address, "COLUMNS": "200"})
+    result = await asyncio.to_thread(typed.invoke, app, ["doctor", *words], prog_name="distop")
+    return result.exit_code, result.stdout
+
+
 async def test_the_command_tells_puts_right_and_says_so_by_its_exit_code(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:
     """U1: through gRPC and the command line."""
     await make_table(client)
-    entry = client.keyspace.active_operation(OperationId("t", "noop", 5))
-
     async with running(config_of(etcd_config)) as coordinator:
-
-        def command(*words: str) -> tuple[int, str]:
-            result = CliRunner(env={"DISTOP_ADDRESS": coordinator.address, "COLUMNS": "200"}).invoke(
-                app, ["doctor", "--table", "t", *words], prog_name="distop"
-            )
-            return result.exit_code, result.stdout
-
-        async def run(*words: str) -> tuple[int, str]:
-            return await asyncio.to_thread(command, *words)
-
+        run = partial(command, coordinator.address, "--table", "t")
         assert await run() == (0, "")
-        await client.put(entry, b'{"version":1,"type":"noop"}')
+        await client.put(client.keyspace.active_operation(OperationId("t", "noop", 5)), ENTRY)
         assert (await run())[0] == 0  # a warning
         code, text = await run("--strict", "-o", "json")
         assert code == 22
         shown = json.loads(text)
         assert (shown["wrong"], shown["warned"]) == (False, True)
-        assert [(one["code"], one["fixable"]) for one in shown["findings"]] == [
-            ("INDEX_WITHOUT_OPERATION", True)
-        ]
+        found = [(one["code"], one["fixable"]) for one in shown["findings"]]
+        assert found == [("INDEX_WITHOUT_OPERATION", True)]
         code, text = await run("--fix")
         assert code == 0
         assert "fixed: INDEX_WITHOUT_OPERATION" in text
@@ -795,14 +758,9 @@ async def test_an_etcd_that_may_lose_data_is_a_warning_and_nothing_is_wrong_yet(
     binary = EtcdBinary(Path(folder, "etcdbin", "etcd"), "3.5.1", "test")
     with EtcdProcess(tmp_path, binary=binary) as etcd:
         async with running(config_of(EtcdConfig(endpoints=(etcd.endpoint,)))) as coordinator:
-            result = await asyncio.to_thread(
-                CliRunner(env={"DISTOP_ADDRESS": coordinator.address, "COLUMNS": "200"}).invoke,
-                app,
-                ["doctor"],
-                prog_name="distop",
-            )
-    assert "warning: ETCD_LOSSY_VERSION: " in result.stdout
-    assert result.exit_code == 0
+            code, text = await command(coordinator.address)
+    assert "warning: ETCD_LOSSY_VERSION: " in text
+    assert code == 0
 
 
 async def test_an_operation_that_is_marked_by_nobody_known_ends_without_a_finding(

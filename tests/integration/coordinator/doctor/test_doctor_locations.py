@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 
@@ -91,14 +91,13 @@ async def test_claims_that_lack_are_added_once(doctor: Doctor, client: LossyClie
 
 async def test_claims_of_no_table_are_removed(doctor: Doctor, client: LossyClient) -> None:
     """S2: of one that never was, is another one now, or has moved; not while a drop is unfinished."""
-    claims: list[Callable[[], TableRecord]] = [
-        lambda: record_of("gone", "file:///data/gone"),
-        lambda: record_of("moved", "file:///data/before"),
-        lambda: TableRecord(name="again", location="file:///data/again", uuid="of the one before"),
-        lambda: record_of("dropped", "file:///data/dropped"),
+    claims = [
+        record_of("gone", "file:///data/gone"),
+        record_of("moved", "file:///data/before"),
+        TableRecord(name="again", location="file:///data/again", uuid="of the one before"),
+        record_of("dropped", "file:///data/dropped"),
     ]
-    for claimed in claims:
-        await client.txn(Txn(then=(Claim.of(client.keyspace, claimed()).put,)))
+    await client.txn(Txn(then=tuple(Claim.of(client.keyspace, claimed).put for claimed in claims)))
     await put(client, record_of("moved", "file:///data/now"))
     await put(client, record_of("again", "file:///data/then"))
     tombstone = DropRecord(name="dropped", location="file:///data/dropped", uuid="uuid of dropped")

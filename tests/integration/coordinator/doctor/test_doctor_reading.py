@@ -35,15 +35,13 @@ async def test_keys_that_no_table_can_have_end_no_search(client: EtcdClient, key
     assert sorted(await names_with_keys(client, await client.revision())) == ["a", "z"]
 
 
-async def test_many_tables_are_read_in_few_requests(client: EtcdClient) -> None:
+async def test_many_tables_are_read_in_few_requests(client: EtcdClient, counting: Counting) -> None:
     """G3"""
     names = [f"t{number:03d}" for number in range(40)]
     for name in names:
         await make_table(client, name)
     operation = await begin(client, table="t001", partition_count=3)
-    counting = Counting(client.config)
     seen = await read_tables(counting, names)
-    await counting.close()
     assert counting.requests <= 20
     assert [one.name for one in seen if one.table.exists] == names
     assert {one.name: list(one.operations) for one in seen if one.operations} == {"t001": [operation]}

@@ -115,11 +115,8 @@ forms = st.lists(st.tuples(st.one_of(st.just("token"), texts), texts), max_size=
 
 @st.composite
 def page_requests(draw: st.DrawFn) -> bytes:
-    path = draw(
-        st.one_of(
-            st.sampled_from([*ASKS, "/sign-in", "/sign-out", "/static/page.css"]), parts.map("/{}".format)
-        )
-    )
+    paths = [*ASKS, "/sign-in", "/sign-out", "/static/page.css"]
+    path = draw(st.one_of(st.sampled_from(paths), parts.map("/{}".format)))
     query = draw(st.lists(st.tuples(st.sampled_from(sorted(Query.KNOWN)), texts), max_size=4))
     told = urlencode([(name, text.encode(errors="replace")) for name, text in query])
     return written(draw(METHODS), f"{path}?{told}", draw(headers()), draw(st.one_of(st.just(b""), forms)))
@@ -186,6 +183,9 @@ BODIES = st.one_of(
 ).map(json.dumps)
 
 
+QUERIES = ["pageToken", "pageSize", "parent", "snapshots", "purgeRequested"]
+
+
 @st.composite
 def catalog_requests(draw: st.DrawFn, prefix: str) -> bytes:
     route = draw(st.sampled_from(ROUTES))
@@ -193,22 +193,13 @@ def catalog_requests(draw: st.DrawFn, prefix: str) -> bytes:
     for part in ("{namespace}", "{table}", "{view}"):
         path = path.replace(part, draw(parts), 1)
     method = route.method if draw(st.integers(0, 9)) else draw(METHODS)
-    query = draw(
-        st.lists(
-            st.tuples(
-                st.sampled_from(["pageToken", "pageSize", "parent", "snapshots", "purgeRequested"]), texts
-            ),
-            max_size=3,
-        )
-    )
+    query = draw(st.lists(st.tuples(st.sampled_from(QUERIES), texts), max_size=3))
     named = draw(headers())
     if draw(st.integers(0, 9)):
         named = [one for one in named if one[0] != "Content-Type"] + [("Content-Type", b"application/json")]
-    body = (
-        draw(st.one_of(BODIES, BODIES, json_texts)).encode(errors="replace")
-        if route.body is not None
-        else b""
-    )
+    body = b""
+    if route.body is not None:
+        body = draw(st.one_of(BODIES, BODIES, json_texts)).encode(errors="replace")
     told = urlencode([(name, text.encode(errors="replace")) for name, text in query])
     return written(method, f"{path}?{told}", named, body)
 

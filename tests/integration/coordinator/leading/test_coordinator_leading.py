@@ -72,12 +72,7 @@ async def over(client: EtcdClient, operation: OperationId) -> bool:
     return (await client.get(keys.history(operation))).exists and not below and not active.exists
 
 
-# -- who leads ---------------------------------------------------------------------------------------
-
-
-async def test_every_table_with_work_has_one_leader_the_one_everybody_prefers(
-    etcd_config: EtcdConfig, client: EtcdClient
-) -> None:
+async def test_each_table_with_work_has_its_one_leader(etcd_config: EtcdConfig, client: EtcdClient) -> None:
     """O24."""
     async with AsyncExitStack() as stack:
         standing = [await stack.enter_async_context(running(config_of(etcd_config))) for _ in range(3)]
@@ -139,9 +134,7 @@ async def test_work_moves_when_a_coordinator_leaves(
         assert await eventually(lambda: over(client, operation))
 
 
-async def test_a_joining_member_is_handed_its_tables_while_they_have_work(
-    etcd_config: EtcdConfig, client: EtcdClient
-) -> None:
+async def test_a_joining_member_is_handed_tables_at_work(etcd_config: EtcdConfig, client: EtcdClient) -> None:
     """O24: what runs goes on under the new leader, and each table moves once."""
     tables = [f"t{number}" for number in range(8)]
     for table in tables:
@@ -155,9 +148,7 @@ async def test_a_joining_member_is_handed_its_tables_while_they_have_work(
             mine = [table for table in tables if preferred([old.member, new.member], table) == new.member]
 
             async def moved() -> bool:
-                return {table for table in tables if await leader_of(client, table) == new.member} == set(
-                    mine
-                )
+                return {one for one in tables if await leader_of(client, one) == new.member} == set(mine)
 
             assert await eventually(moved)
             for table in tables:
@@ -279,18 +270,14 @@ async def test_operations_that_end_together_do_not_make_each_other_lose(client: 
     """P4: all of a table's finishes change one key; the cost of ending them grows with their number only."""
     await make_table(client)
     async with leadership(client):
-        starts = (
-            begin(client, kind="per_object", object=f"o{number}", partition_count=1) for number in range(30)
-        )
+        starts = (begin(client, kind="per_object", object=f"o{n}", partition_count=1) for n in range(30))
         operations = await asyncio.gather(*starts)
         client.sent.clear()
         await asyncio.gather(*(mark(client, operation, "0") for operation in operations))
         for operation in operations:
             assert await eventually(lambda operation=operation: over(client, operation))
-        histories = {client.keyspace.table("t").history(operation) for operation in operations}
-        finishes = [
-            txn for txn in client.sent for op in txn.then if isinstance(op, Put) and op.key in histories
-        ]
+        ends = {client.keyspace.table("t").history(operation) for operation in operations}
+        finishes = [txn for txn in client.sent for op in txn.then if isinstance(op, Put) and op.key in ends]
         # The first may be sent before the leader has heard of the last start.
         assert len(operations) <= len(finishes) <= len(operations) + 1
 
@@ -321,9 +308,6 @@ async def test_a_finish_that_always_loses_stands_back(
         client.races = False
         assert await eventually(lambda: over(client, operation))
     await client.close()
-
-
-# -- what a new leader knows -------------------------------------------------------------------------
 
 
 async def test_a_new_leader_derives_everything_from_etcd(etcd_config: EtcdConfig, client: EtcdClient) -> None:
@@ -379,9 +363,6 @@ async def test_an_operation_started_between_listing_and_watching_is_not_missed(
         for _ in range(40):
             operation = await service.start("t", argument={"partitions": 0})
             assert (await service.ended(operation)).state == pb.SUCCEEDED
-
-
-# -- what it survives --------------------------------------------------------------------------------
 
 
 async def test_a_lost_lease_is_the_end_of_an_incarnation_and_not_of_the_coordinator(
@@ -511,9 +492,7 @@ async def test_a_seal_that_was_delayed_in_the_network_changes_nothing(
             assert await over(client, operation)
 
 
-async def test_an_operation_that_cannot_be_read_blocks_only_itself(
-    etcd_config: EtcdConfig, client: EtcdClient
-) -> None:
+async def test_an_unreadable_one_blocks_only_itself(etcd_config: EtcdConfig, client: EtcdClient) -> None:
     """C11, U1: written by a newer version, or by no version at all."""
     await make_table(client)
     anyone: dict[str, Any] = {"compatible": lambda other: True}
@@ -594,9 +573,6 @@ async def test_a_full_etcd_does_not_end_a_coordinator(tmp_path: Path, prefix: st
         coordinator.stop()
         await running_
         await client.close()
-
-
-# -- what it forgets ---------------------------------------------------------------------------------
 
 
 async def test_only_so_much_history_is_kept(

@@ -100,20 +100,12 @@ async def test_a_lost_reply_of_a_drain_drains_once(client: LossyClient, etcd_con
     space = client.keyspace
     async with running(config_of(etcd_config)) as first, running(config_of(etcd_config)):
         client.fail(Fault.LOST_REPLY, Fault.LOST_REQUEST, when=puts(space.coordinator(first.member)))
-        record = await set_draining(
-            client,
-            first.member,
-            lambda member: audit_put(space, "drain", by="jane", target=member, at=1.0),
-            draining=True,
-        )
-        assert record.draining
+        assert (await _drain_in_etcd(client, first.member)).draining
         assert client.spent
         assert len((await client.scan(space.audit_prefix)).kvs) == 1
 
 
-async def test_of_two_coordinators_that_are_drained_at_once_one_goes_on(
-    client: LossyClient, etcd_config: EtcdConfig
-) -> None:
+async def test_of_two_drained_at_once_one_goes_on(client: LossyClient, etcd_config: EtcdConfig) -> None:
     """O21: each would have been the one that takes the other's tables."""
     space = client.keyspace
 

@@ -62,9 +62,7 @@ async def test_a_new_leader_of_many_tables_makes_few_requests(client: EtcdClient
         assert await leader_of(client, names[-1]) == member.id
 
 
-async def test_a_pause_concerns_the_leader_of_its_table_alone(
-    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pause_concerns_its_leader_alone(client: EtcdClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """G1, O21: a leader that looks reads its backlog, so pauses of many tables would cost the square."""
     names = ("t", "t.2", "u")
     for name in names:

@@ -50,9 +50,7 @@ async def test_what_is_there_is_not_written_over(client: EtcdClient, tmp_path: P
 
 
 @pytest.mark.parametrize(("age_s", "stays"), [(BACKUP_LIMIT_S, True), (3 * BACKUP_LIMIT_S, False)])
-async def test_the_mark_of_a_killed_backup_is_removed_once_none_can_run(
-    client: EtcdClient, age_s: float, stays: bool
-) -> None:
+async def test_a_mark_of_a_killed_backup_goes_in_time(client: EtcdClient, age_s: float, stays: bool) -> None:
     """Else it would one day be taken for that of a restored etcd."""
     await enter(client)
     await client.put(client.keyspace.backup, encode(BackupRecord(at=time.time() - age_s)))

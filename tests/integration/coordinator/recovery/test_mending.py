@@ -37,12 +37,14 @@ from support.waiting import eventually
 
 
 @asynccontextmanager
-async def serving(etcd: EtcdConfig, folder: Path, store: EtcdClient) -> AsyncIterator[Whole]:
-    """A coordinator; nobody runs jobs."""
+async def serving(etcd: EtcdConfig, folder: Path, store: EtcdClient, table: str = "") -> AsyncIterator[Whole]:
+    """A coordinator, and the table ``t`` of this format; nobody runs jobs."""
     async with (
         running(config_of(etcd, operations=PROBES)) as coordinator,
         AsyncClient(coordinator.address, timeout_s=60) as client,
     ):
+        if table:
+            await client.create_table("t", str(folder / "table"), format=table)
         yield Whole(etcd, store, client, folder, coordinator.address)
 
 
@@ -86,8 +88,7 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
         answer = await service.client.enqueue("t", f"b{number}", "ingest", asked, ordered=ordered)
         return answer.became.replace("_", " ")
 
-    async with serving(etcd_config, tmp_path, client) as service:
-        await service.client.create_table("t", str(tmp_path / "table"))
+    async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
         async with runner(client):
             await publish(service, 0)
             await until_applied(service, ordered=ordered)
@@ -119,8 +120,7 @@ async def test_an_operation_of_the_backup_that_has_published_since_ends_as_it_di
 ) -> None:
     """Its caller repeats the request id and gets the result; watermarks keep their values."""
     source = write_csv(tmp_path / "s", "a.csv", 0, 10)
-    async with serving(etcd_config, tmp_path, client) as service:
-        await service.client.create_table("t", str(tmp_path / "table"))
+    async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
         started = await service.client.start("t", "ingest", {"paths": [str(source)]}, request_id="r")
         saved = await backed_up(client)
         async with runner(client):
@@ -147,8 +147,7 @@ async def test_an_operation_of_the_backup_that_has_published_nothing_is_given_up
     """What its jobs have left may have been swept since; its caller starts it again."""
     source = write_csv(tmp_path / "s", "a.csv", 0, 10)
     asked = {"paths": [str(source)]}
-    async with serving(etcd_config, tmp_path, client) as service:
-        await service.client.create_table("t", str(tmp_path / "table"))
+    async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
         started = await service.client.start("t", "ingest", asked, request_id="r")
         saved = await backed_up(client)
     await put_back(client, saved)
@@ -167,8 +166,7 @@ async def test_tables_whose_files_tell_no_watermarks_are_paused(
 ) -> None:
     """Nothing is doubled unseen; and a Delta table takes no new operation for one that it holds."""
     sources = [write_csv(tmp_path / f"s{number}", "a.csv", number * 10, 10) for number in range(3)]
-    async with serving(etcd_config, tmp_path, client) as service, runner(client):
-        await service.client.create_table("t", str(tmp_path / "table"), format=kind)
+    async with serving(etcd_config, tmp_path, client, table=kind) as service, runner(client):
         (await service.ingest(sources[0])).raise_for_outcome()
         await service.at_rest()
         saved = await backed_up(client)
@@ -189,8 +187,7 @@ async def test_a_table_that_does_not_exist_is_no_sign_of_health(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
 ) -> None:
     """U3: and what services hold is left to them."""
-    async with serving(etcd_config, tmp_path, client) as service:
-        await service.client.create_table("t", str(tmp_path / "table"))
+    async with serving(etcd_config, tmp_path, client, table="iceberg"):
         before = (await client.scan(client.keyspace.prefix, keys_only=True)).kvs
         with pytest.raises(TableNotFound):
             await mended(client, table="other")
@@ -261,17 +258,14 @@ async def test_a_table_whose_record_cannot_be_read_is_paused(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
 ) -> None:
     """U8: another version may be able to read it, and would go on from where the backup was."""
-    async with serving(etcd_config, tmp_path, client) as service:
-        await service.client.create_table("t", str(tmp_path / "table"))
+    async with serving(etcd_config, tmp_path, client, table="iceberg"):
+        pass
     keys = client.keyspace.table("t")
     before = await client.get(keys.table)
     await client.put(keys.table, b"of a newer version")
     (found,) = await mended(client)
-    assert (found.finding.code, found.finding.table, found.outcome) == (
-        "RESTORE_UNCLEAR",
-        "t",
-        "paused the table",
-    )
+    assert (found.finding.code, found.finding.table) == ("RESTORE_UNCLEAR", "t")
+    assert found.outcome == "paused the table"
     await client.put(keys.table, before.value)
     async with serving(etcd_config, tmp_path, client) as service:
         with pytest.raises(TablePaused, match="after a restore"):

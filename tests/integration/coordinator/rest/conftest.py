@@ -8,12 +8,10 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog.rest import RestCatalog as RestClient
 
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from support.services.rest import RestDoor, rest_door
-from support.tables.catalogs import make_catalog
 
 
 @pytest.fixture
@@ -41,13 +39,6 @@ def standing(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Ite
 def rest(door: RestDoor) -> Iterator[RestClient]:
     with door.client() as client:
         yield client  # type: ignore[misc]
-
-
-@pytest.fixture
-def python(etcd: EtcdProcess, prefix: str, tmp_path: Path) -> Iterator[EtcdCatalog]:
-    """The catalog of a program that speaks to etcd itself."""
-    with make_catalog(etcd, prefix, tmp_path) as made:
-        yield made  # type: ignore[misc]
 
 
 @pytest.fixture

@@ -13,16 +13,11 @@ TABLES = "namespaces/default/tables"
 JSON: dict[str, Any] = {"content-type": "application/json"}
 FIELD = '{"id": 1, "name": "a", "type": "long", "required": false}'
 SET_SCHEMA = {"action": "set-current-schema", "schema-id": 7}
-MANY_FIELDS = {
-    "action": "add-spec",
-    "spec": {
-        "spec-id": 1,
-        "fields": [
-            {"source-id": 1, "field-id": 1000 + at, "transform": f"bucket[{at + 1}]", "name": f"f{at}"}
-            for at in range(1_001)
-        ],
-    },
-}
+MANY = [
+    {"source-id": 1, "field-id": 1000 + at, "transform": f"bucket[{at + 1}]", "name": f"f{at}"}
+    for at in range(1_001)
+]
+MANY_FIELDS = {"action": "add-spec", "spec": {"spec-id": 1, "fields": MANY}}
 SET_PROPERTIES = {"action": "set-properties", "updates": {"a": "b"}}
 
 

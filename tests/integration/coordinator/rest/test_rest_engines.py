@@ -61,9 +61,7 @@ def test_an_id_that_a_commit_gives_itself_is_followed(door: RestDoor, python: Et
     assert found["default-sort-order-id"] == 2
 
 
-def test_the_catalog_chooses_where_a_table_lies_that_is_to_be_somewhere_relative(
-    door: RestDoor, tmp_path: Path
-) -> None:
+def test_the_catalog_chooses_where_a_table_with_a_relative_place_lies(door: RestDoor, tmp_path: Path) -> None:
     """Sail names its tables so."""
     made = door.ask("POST", TABLES, {"name": "t", "schema": COLUMNS, "location": "spark-warehouse/t"})
     assert made.json["metadata"]["location"].startswith(f"file://{tmp_path}/warehouse/default/t-")
@@ -71,9 +69,7 @@ def test_the_catalog_chooses_where_a_table_lies_that_is_to_be_somewhere_relative
     assert named.json["metadata"]["location"] == f"{tmp_path}/u"
 
 
-def test_a_table_whose_metadata_is_gone_is_not_taken_for_one_that_does_not_exist(
-    door: RestDoor, python: EtcdCatalog
-) -> None:
+def test_a_table_without_its_metadata_is_not_taken_for_none(door: RestDoor, python: EtcdCatalog) -> None:
     """Java's clients tell ``NotFoundException`` from ``NoSuchTableException``."""
     table = python.create_table("default.t", SCHEMA)
     Path(table.metadata_location.removeprefix("file://")).unlink()

@@ -84,35 +84,25 @@ def test_if_one_table_refuses_none_changes(
     assert metadata_files(tmp_path) == before
 
 
-def test_one_that_lost_the_race_for_one_table_changes_none(
-    door: RestDoor, python: EtcdCatalog, tables: list[str], tmp_path: Path
-) -> None:
-    """E2, P8: also when the first request got lost, and only the second one is answered."""
-    lossy = faulty(door.behind, Fault.LOST_REQUEST)
-    lossy.meanwhile.append(lambda: python.load_table("default.b").append(ids(0, 3)))
-    no_rows = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None}
-    answer = door.ask("POST", PATH, {"table-changes": [change("a", x="1"), change("b", no_rows, x="1")]})
-    assert answer.problem == (409, "CommitFailedException")
-    assert wanted(python, "a", "b") == [None, None]
-    assert len(metadata_files(tmp_path)) == 3
+NO_ROWS = {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None}
 
 
-def test_one_that_lost_the_race_and_needs_nothing_goes_on_top(
-    door: RestDoor, python: EtcdCatalog, tables: list[str], tmp_path: Path
+@pytest.mark.parametrize("requirements", [[NO_ROWS], []], ids=["it has lost", "it goes on top"])
+def test_one_that_lost_the_race_for_one_table_changes_none_or_needs_nothing(
+    door: RestDoor, python: EtcdCatalog, tables: list[str], tmp_path: Path, requirements: list[dict[str, Any]]
 ) -> None:
-    """E2, P6: nothing of the other commit is lost, and no file of the first try is left."""
+    """E2, P6, P8: also when the first request got lost; no rows are, nor is a file of the first try left."""
     lossy = faulty(door.behind, Fault.LOST_REQUEST)
     lossy.meanwhile.append(lambda: python.load_table("default.b").append(ids(0, 3)))
-    answer = door.ask("POST", PATH, {"table-changes": [change("a", x="1"), change("b", x="1")]})
-    assert answer.status == 204
-    assert wanted(python, "a", "b") == ["1", "1"]
+    changes = [change("a", x="1"), change("b", *requirements, x="1")]
+    answer = door.ask("POST", PATH, {"table-changes": changes})
+    assert answer.status == (409 if requirements else 204)
+    assert wanted(python, "a", "b") == ([None, None] if requirements else ["1", "1"])
     assert python.load_table("default.b").scan().to_arrow().num_rows == 3
-    assert len(metadata_files(tmp_path)) == 5
+    assert len(metadata_files(tmp_path)) == (3 if requirements else 5)
 
 
-def test_one_whose_reply_is_lost_is_known_to_have_happened(
-    door: RestDoor, python: EtcdCatalog, tables: list[str]
-) -> None:
+def test_a_lost_reply_hides_no_commit(door: RestDoor, python: EtcdCatalog, tables: list[str]) -> None:
     """E2, P8"""
     faulty(door.behind, Fault.LOST_REPLY)
     answer = door.ask("POST", PATH, {"table-changes": [change("a", x="1"), change("b", x="1")]})

@@ -163,9 +163,7 @@ def test_a_lost_reply_is_no_failure_and_a_repeat_is_done_once(
     assert len(metadata_files(tmp_path)) == 5
 
 
-def test_an_outcome_that_nobody_knows_is_told_as_such(
-    door: RestDoor, view: Any, python: EtcdCatalog, tmp_path: Path
-) -> None:
+def test_an_unknown_outcome_is_told(door: RestDoor, view: Any, python: EtcdCatalog, tmp_path: Path) -> None:
     """E2: and no file is removed."""
     losing = faulty(door.behind, Fault.LOST_REPLY)
     losing.meanwhile.append(lambda: python.drop_view("default.v"))

@@ -37,9 +37,7 @@ from support.types.probes import PROBES
 from support.waiting import eventually
 
 HOUR = 3600.0
-HOURLY = ScheduleRecord(
-    type="noop", argument={"partitions": 0}, cron="0 * * * *", tick=0.5 * HOUR, request="r"
-)
+HOURLY = ScheduleRecord(type="noop", argument={"partitions": 0}, cron="0 * * * *", tick=HOUR / 2, request="r")
 LOST = [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE, Fault.FULL, Fault.DOWN]
 
 
@@ -192,9 +190,7 @@ async def test_two_who_look_at_one_time_start_one(leader: Leader) -> None:
     assert (record.started, record.skipped) == (1, 0)
 
 
-async def test_what_is_changed_while_it_is_planned_is_not_started(
-    leader: Leader, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_changes_meanwhile_is_not_started(leader: Leader, monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody pauses the schedule between the look and the start."""
     await leader.add()
     plan = Planner.plan

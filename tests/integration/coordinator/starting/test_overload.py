@@ -28,9 +28,7 @@ async def test_all_of_many_starts_at_once_succeed(
         AsyncClient(coordinator.address, timeout_s=120.0) as client,
     ):
         await client.create_table("t", nowhere())
-        starts = (
-            client.start("t", "per_object", {"partitions": 1}, object=f"o{number}") for number in range(COUNT)
-        )
+        starts = (client.start("t", "per_object", {"partitions": 1}, object=f"o{n}") for n in range(COUNT))
         with refusals as refused:
             started = await asyncio.gather(*starts)
     assert refused.call_count

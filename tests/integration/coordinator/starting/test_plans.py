@@ -107,13 +107,11 @@ async def test_a_follow_up_is_planned_on_what_a_foreign_program_has_moved(
     sdk: AsyncClient, slow: Slow, client: EtcdClient
 ) -> None:
     """O23: the first operation publishes nothing that would have noticed."""
-    first = await sdk.start(
-        "t", "noop", {"partitions": 0}, then=FollowUp(type="tally", argument=slow.argument)
-    )
+    one = await sdk.start("t", "noop", {"partitions": 0}, then=FollowUp(type="tally", argument=slow.argument))
     await slow.is_planned()
     await client.put(client.keyspace.table("t").watermarks, json.dumps({"tally": {"count": "7"}}).encode())
     slow.let_go()
-    assert (await sdk.wait(first.name)).facts == {"followUp": "t/tally/1"}
+    assert (await sdk.wait(one.name)).facts == {"followUp": "t/tally/1"}
     assert (await sdk.wait("t/tally/1")).state is OperationState.SUCCEEDED
     assert slow.seen == [0, 7]
     assert await count(sdk) == "8"

@@ -84,9 +84,7 @@ async def test_what_has_failed_is_started_again_under_its_id(
     assert await expiries(client) == 1
 
 
-async def test_what_has_failed_may_be_started_again_with_what_was_wrong_put_right(
-    sdk: AsyncClient, client: LossyClient
-) -> None:
+async def test_what_has_failed_may_be_started_again_corrected(sdk: AsyncClient, client: LossyClient) -> None:
     """O7: while it runs, and once it has succeeded, another body is an error."""
     first = await failed(sdk, client)
     again = await sdk.start("t", "noop", {"partitions": 2}, request_id="r")
@@ -103,25 +101,19 @@ async def test_what_has_failed_may_be_started_again_with_what_was_wrong_put_righ
 async def test_repeats_of_one_call_have_one_answer(sdk: AsyncClient, address: str) -> None:
     """O7: a copy that comes late starts nothing again; nor does one of a call without a name."""
     async with Service(address) as service:
-        named: dict[str, Any] = {
-            "table": "t",
-            "type": "noop",
-            "argument_json": '{"partitions": 1}',
-            "request_id": "x",
-        }
 
-        async def send(call: str) -> pb.Operation:
-            request = pb.StartOperationRequest(**named, call_id=call)
+        async def send(request_id: str, call: str) -> pb.Operation:
+            named: dict[str, Any] = {"table": "t", "type": "noop", "request_id": request_id, "call_id": call}
+            request = pb.StartOperationRequest(argument_json='{"partitions": 1}', **named)
             answer: pb.Operation = await service.operations.StartOperation(request, timeout=10)
             return answer
 
-        for call, found in (("c", False), ("", True)):
-            first = await send(call)
+        for request_id, call, found in (("x", "c", False), ("y", "", True)):
+            first = await send(request_id, call)
             await sdk.cancel(first.name)
             await sdk.wait(first.name)
-            late = await send(call)
+            late = await send(request_id, call)
             assert (late.name, late.state, late.found) == (first.name, pb.CANCELLED, found)
-            named["request_id"] = "y"
 
 
 async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient) -> None:
@@ -148,9 +140,8 @@ async def test_an_answer_outlives_the_history(sdk: AsyncClient, client: LossyCli
 async def test_many_who_start_it_again_start_one(sdk: AsyncClient, client: LossyClient) -> None:
     """O7: the first one starts it; the others find it."""
     first = await failed(sdk, client)
-    answers = await asyncio.gather(
-        *(sdk.start("t", "noop", {"partitions": 1}, request_id="r") for _ in range(10))
-    )
+    starts = (sdk.start("t", "noop", {"partitions": 1}, request_id="r") for _ in range(10))
+    answers = await asyncio.gather(*starts)
     assert {answer.name for answer in answers} == {"t/noop/2"}
     assert sorted(answer.found for answer in answers) == [False] + 9 * [True]
     assert {answer.retry_of for answer in answers} == {first.name}
@@ -184,9 +175,7 @@ async def test_how_long_an_id_is_remembered(etcd_config: EtcdConfig, client: Los
     assert BRIEFLY_S < FENCE_S < REMEMBER_S
 
 
-async def test_ids_are_forgotten_when_their_time_is_over(
-    client: LossyClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ids_are_forgotten_after_a_time(client: LossyClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """O7: the oldest first, so many at a time, without a look at those that are kept."""
     await make_table(client)
     keys = client.keyspace.table("t")

@@ -36,10 +36,6 @@ async def following(client: AsyncClient, table: str = "", after: str = "") -> As
         await asyncio.gather(listening, return_exceptions=True)
 
 
-def actions(heard: list[AuditEntry]) -> list[tuple[str, str]]:
-    return [(entry.action, entry.table) for entry in heard]
-
-
 async def test_the_trail_is_followed_from_any_entry_on_and_survives_its_coordinator(
     etcd_config: EtcdConfig, client: LossyClient
 ) -> None:
@@ -52,7 +48,8 @@ async def test_the_trail_is_followed_from_any_entry_on_and_survives_its_coordina
                 await service.create_table("t", created_by="ana")
                 await sdk.pause_table("t", "because")
                 await eventually(lambda: len(heard) == 3)
-                assert sorted(actions(heard)[:2]) == [("create-table", ""), ("create-table", "t")]
+                assert {one.action for one in heard[:2]} == {"create-table"}
+                assert {one.table for one in heard[:2]} == {"", "t"}
                 paused = heard[2]
                 assert (paused.action, paused.by, paused.address) == ("pause", "ana", "127.0.0.1")
                 assert paused.outcome == "done"

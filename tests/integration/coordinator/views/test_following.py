@@ -54,9 +54,7 @@ async def caught_up(followed: Followed, succeeded: int) -> None:
     await eventually(says)
 
 
-async def test_a_slow_reader_is_sent_the_newest_state(
-    service: Service, client: EtcdClient, following: Following
-) -> None:
+async def test_slow_readers_skip_states(service: Service, client: EtcdClient, following: Following) -> None:
     """G2: it skips the updates in between; its revision is that of the state."""
     operation = await service.start("t", argument={"partitions": 31})
     with following.watching(operation, whole=True) as followed:
@@ -110,7 +108,7 @@ async def test_an_operation_that_goes_while_its_pause_is_read_is_no_defect(
         assert await followed.still() is None
 
 
-async def test_the_knowledge_of_a_leader_here_is_used_as_long_as_it_leads(
+async def test_what_a_leader_knows_is_used_while_it_leads(
     etcd_config: EtcdConfig, client: EtcdClient
 ) -> None:
     """G2: once the leader has moved, etcd is watched; watchers do not notice."""
@@ -210,18 +208,14 @@ async def test_few_jobs_are_counted_by_whoever_is_asked(service: Service, client
     assert not (await client.get(client.keyspace.operation(operation).job_counts)).exists
 
 
-async def test_a_leader_that_takes_over_counts_all_before_it_says_anything(
-    etcd_config: EtcdConfig, client: EtcdClient
-) -> None:
+async def test_a_new_leader_counts_all_before_it_speaks(etcd_config: EtcdConfig, client: EtcdClient) -> None:
     """G3: the results are read in short ranges, at one revision."""
     async with serving(etcd_config) as service:
         await service.create_table("t")
         operation = await service.start("t", argument={"partitions": MANY})
         await mark_all(client, operation, numbers(MANY - 300))
     async with serving(etcd_config) as service:
-        await eventually(
-            lambda: service.get(operation), holds=lambda found: found.jobs.succeeded == MANY - 300
-        )
+        await eventually(lambda: service.get(operation), holds=lambda seen: seen.jobs.succeeded == MANY - 300)
         await mark_all(client, operation, numbers(MANY - 300, MANY))
         assert (await service.ended(operation)).jobs.succeeded == MANY
 

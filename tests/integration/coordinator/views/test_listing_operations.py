@@ -49,9 +49,7 @@ async def test_operations_of_few_tables_among_many(client: EtcdClient, page_size
         assert live_requests < 16
 
 
-async def test_a_page_by_time_is_not_sorted_for_every_table(
-    client: EtcdClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_page_by_time_takes_little_work(client: EtcdClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """G3: the newest of all tables, for little work."""
     space, newest, sorted_by = client.keyspace, listing._newest, Counter[str]()
 

@@ -319,9 +319,7 @@ async def rejected(world: World, table: str) -> None:
         await world.queue(table, "a")
 
 
-@state(
-    "waiting", r"batch a is retried after [1-9]\d* failed attempts? of 100: CRASHED: ZeroDivisionError: .*"
-)
+@state("waiting", r"batch a is retried after [1-9]\d* failed attempts? of 100: CRASHED: ZeroDivisionError.*")
 async def retrying(world: World, table: str) -> None:
     await world.sdk.set_ordering(table, max_attempts=100)
     await world.queue(table, kind="clumsy")

@@ -21,8 +21,6 @@ from support.services.coordinators import config_of, running
 from support.services.tokens import token_file, token_of
 from support.tables.nowhere import nowhere
 
-QUERY = {"name": "seen/noop/1", "table": "seen"}
-
 
 @pytest_asyncio.fixture
 async def page(etcd_config: EtcdConfig, tmp_path: Path) -> AsyncIterator[str]:

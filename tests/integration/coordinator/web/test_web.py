@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import json
 import re
 import time
 from collections.abc import AsyncIterator
@@ -29,26 +28,20 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.records.member import MemberRecord
-from distop.metastore.records.operation import RunnerRecord
+from distop.metastore.records.operation import HistoryRecord, RunnerRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode, encode_plain
+from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
 from support.services.coordinators import Service, config_of, leader_of, running
+from support.services.rest import Answer, RestDoor
 from support.waiting import eventually
 
+LARGE = 2**62 + 1
 EVIL = "<script>alert('x')</script> \"&amp;\" /?a=b#c é"
 
 
-@dataclass(frozen=True)
-class Answer:
-    status: int
-    headers: dict[str, str]
-    text: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.text)
-
+class Page(Answer):
     @property
     def words(self) -> str:
         """What a reader sees: without markup."""
@@ -61,24 +54,18 @@ class Web:
 
     address: str
 
-    async def get(self, path: str, **headers: str) -> Answer:
+    async def get(self, path: str, **headers: str) -> Page:
         return await asyncio.to_thread(self._get, path, headers)
 
-    def _get(self, path: str, headers: dict[str, str]) -> Answer:
-        connection = http.client.HTTPConnection(self.address, timeout=15)
-        try:
-            named = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(named.pop("method", "GET"), path, headers=named)
-            answer = connection.getresponse()
-            given = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, given, answer.read().decode())
-        finally:
-            connection.close()
+    def _get(self, path: str, headers: dict[str, str]) -> Page:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = RestDoor(self.address, "").raw(named.pop("method", "GET"), path, None, named)
+        return Page(answer.status, answer.headers, answer.text)
 
-    async def shows(self, path: str, *texts: str, timeout_s: float = 10.0) -> Answer:
+    async def shows(self, path: str, *texts: str, timeout_s: float = 10.0) -> Page:
         """The page once all these texts can be read on it."""
 
-        async def seen() -> Answer | None:
+        async def seen() -> Page | None:
             answer = await self.get(path)
             return answer if answer.status == 200 and all(text in answer.words for text in texts) else None
 
@@ -121,9 +108,6 @@ def web(shown: tuple[Service, Web]) -> Web:
 
 def url(path: str, name: str) -> str:
     return f"{path}?name={quote(name, safe='')}"
-
-
-# -- what is shown -----------------------------------------------------------------------------------
 
 
 async def test_an_empty_installation_says_what_to_do(web):
@@ -254,7 +238,41 @@ async def test_a_record_that_cannot_be_read_hides_nothing_else(service, web, cli
     assert "idle: no operation has run yet" in words
 
 
-# -- large operations, many lookers ------------------------------------------------------------------
+@pytest.mark.parametrize(("outcome", "amiss"), [("success", False), ("failed", True), ("cancelled", True)])
+async def test_what_failed_has_no_green_bar_and_integers_stay_integers(service, web, client, outcome, amiss):
+    """U1: a validation whose jobs are all done has failed all the same, if its rules are broken."""
+    ended = OperationId("t", "validate", 1)
+    facts = {"checkedRows": 3, "snapshotId": LARGE}
+    record = HistoryRecord(outcome=outcome, partition_count=4, succeeded=4, facts=facts)
+    await client.put(client.keyspace.table("t").history(ended), encode(record))
+    text = (await web.shows(url("/operation", str(ended)), "4 of 4 jobs done")).text
+    assert ('<div class="bar amiss">' in text) is amiss
+    assert ('<div class="bar">' in text) is not amiss
+    for value in ("3", str(LARGE)):
+        assert f">{value}<" in text
+
+
+@pytest.mark.parametrize("odd", ["text", [1.5], {"name": "s"}, [{"rule": "r", "rows": "many"}]])
+async def test_facts_of_any_shape_are_shown(service, web, client, odd):
+    """U1: a type may give its facts the names of distop's own; a table can be described as well."""
+    ended, names = OperationId("t", "mine", 1), ("bytes", "files", "rows", "series", "violations")
+    record = HistoryRecord(outcome="success", facts=dict.fromkeys(names, odd))
+    await client.put(client.keyspace.table("t").history(ended), encode(record))
+    text = (await web.get(url("/operation", str(ended)))).text
+    for name in names:
+        assert f"<dt>{name}</dt>" in text
+    await web.shows(url("/table", "t"), "mine/1")
+    described = await service.tables.DescribeTable(pb.GetTableRequest(name="t"), timeout=10)
+    assert described.loaded_by == ""
+
+
+async def test_what_is_paused_is_not_stuck(service, web):
+    """U1: nobody serves its type, and yet it is held by somebody."""
+    operation = await service.start("t", argument={"partitions": 1})
+    await web.shows("/", "stuck on this page")
+    request = pb.PauseOperationRequest(name=str(operation), requested_by="ana")
+    await service.operations.PauseOperation(request, timeout=10)
+    assert "stuck on this page" not in (await web.shows("/", "paused by ana")).text
 
 
 async def test_a_large_operation_is_drawn_in_a_bounded_number_of_cells(service, web, client):
@@ -290,12 +308,7 @@ async def test_an_operation_is_followed_once_and_let_go(service, client):
         assert all(one is not None for one in seen)
         assert len(following) == 1
         await mark(client, operation, "3")
-
-        async def marked() -> bool:
-            now = await following.look(operation)
-            return now is not None and now[1].text(10) == "...s."
-
-        await eventually(marked)
+        await eventually(lambda: following.look(operation), holds=lambda now: now[1].text(10) == "...s.")
         await eventually(lambda: len(following) == 0)
         assert await following.look(OperationId("t", "noop", 99)) is None
         assert len(following) == 0
@@ -318,9 +331,6 @@ async def test_what_is_followed_survives_compaction_and_ends_with_the_operation(
 
 async def _over(following: Following, operation: OperationId) -> bool:
     return await following.look(operation) is None
-
-
-# -- JSON --------------------------------------------------------------------------------------------
 
 
 async def test_json_is_that_of_the_command_line(service, web):
@@ -365,9 +375,6 @@ async def test_nothing_can_be_changed(web):
     for method in ("POST", "PUT", "DELETE", "PATCH"):
         assert (await web.get("/", method=method)).status == 405
     assert (await web.get("/", method="HEAD")).status == 200
-
-
-# -- the server --------------------------------------------------------------------------------------
 
 
 async def test_a_browser_is_kept_in_its_place(web):
@@ -458,9 +465,6 @@ async def test_a_stop_is_not_held_up_by_open_connections(etcd_config):
         await web.get("/")
 
 
-# -- metrics -----------------------------------------------------------------------------------------
-
-
 async def test_metrics_follow_what_happens(service, web, client):
     done = await service.start("t", argument={"partitions": 4})
     await mark_all(client, done, map(str, range(4)))
@@ -481,12 +485,7 @@ async def test_metrics_follow_what_happens(service, web, client):
         'distop_etcd_call_seconds_count{call="Txn"}',
         "process_resident_memory_bytes",
     ]
-
-    async def all_there() -> bool:
-        text = (await web.get("/metrics")).text
-        return all(line in text for line in wanted)
-
-    await eventually(all_there)
+    await eventually(lambda: web.get("/metrics"), holds=lambda page: all(one in page.text for one in wanted))
     answer = await web.get("/metrics", accept="application/openmetrics-text; version=1.0.0")
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
     assert answer.text.rstrip().endswith("# EOF")
@@ -508,11 +507,5 @@ async def test_watches_that_break_are_counted(tmp_path: Path, prefix: str):
             assert "distop_etcd_watches_broken_total 0.0" in (await web.get("/metrics")).text
             etcd.stop()
             etcd.start()
-
-            async def counted() -> bool:
-                found = re.search(
-                    r"distop_etcd_watches_broken_total (\d\S*)", (await web.get("/metrics")).text
-                )
-                return found is not None and float(found[1]) > 0
-
-            await eventually(counted)
+            some = re.compile(r"^distop_etcd_watches_broken_total (?!0\.0$)\d", re.MULTILINE)
+            await eventually(lambda: web.get("/metrics"), holds=lambda page: some.search(page.text))

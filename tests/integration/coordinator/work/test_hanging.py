@@ -73,6 +73,11 @@ def lives(pid: int) -> bool:
         return False
 
 
+def hang(where: str, folder: Path, kind: str = "stuck") -> pb.StartOperationRequest:
+    argument = to_json({"where": where, "folder": str(folder)}, "argument")
+    return pb.StartOperationRequest(table="t", type=kind, argument_json=argument)
+
+
 async def many_tables(service: Service, count: int) -> list[str]:
     """New tables; their names."""
     names = [f"stuck{number}" for number in range(count)]
@@ -85,12 +90,6 @@ async def stuck(service: Service, folder: Path, where: str) -> OperationId:
     operation = await service.start("t", "stuck", {"where": where, "folder": str(folder)})
     await eventually(lambda: hanging(folder))
     return operation
-
-
-async def told(service: Service, operation: OperationId) -> str:
-    """What its completion waits for."""
-    seen = await eventually(lambda: service.get(operation), holds=lambda found: found.completion.running)
-    return seen.completion.running
 
 
 async def test_plans_that_hang_keep_no_other_table_from_starting(service: Service, tmp_path: Path) -> None:
@@ -123,9 +122,8 @@ async def test_a_start_that_hangs_ends_with_its_call(
     service: Service, tmp_path: Path, kind: str, where: str, how: str
 ) -> None:
     """G5: and its neighbours go on."""
-    argument = to_json({"where": where, "folder": str(tmp_path)}, "argument")
-    request = pb.StartOperationRequest(table="t", type=kind, argument_json=argument)
-    call = service.operations.StartOperation(request, timeout=300 if how == "cancelled" else 3)
+    timeout = 300 if how == "cancelled" else 3
+    call = service.operations.StartOperation(hang(where, tmp_path, kind), timeout=timeout)
     (pid,) = await eventually(lambda: hanging(tmp_path))
     assert pid != os.getpid()
     await service.create_table("other")
@@ -145,11 +143,11 @@ async def test_a_plan_that_hangs_is_named_and_ended(
 ) -> None:
     """G5, U1: by why and the doctor; that of a batch ends when its table is paused."""
     monkeypatch.setattr(work, "LONG_S", 0.2)
-    argument = to_json({"where": "plan", "folder": str(tmp_path)}, "argument")
+    start = hang("plan", tmp_path)
     if who == "a caller":
-        start = pb.StartOperationRequest(table="t", type="stuck", argument_json=argument)
         call = service.operations.StartOperation(start, timeout=300)
     else:
+        argument = start.argument_json
         batch = pb.EnqueueBatchRequest(table="t", batch="1", type="stuck", argument_json=argument)
         await distop_pb2_grpc.BacklogServiceStub(service.channel).EnqueueBatch(batch, timeout=10)
     (pid,) = await eventually(lambda: hanging(tmp_path))
@@ -161,9 +159,7 @@ async def test_a_plan_that_hangs_is_named_and_ended(
     await eventually(why, FEW_S, holds=lambda sentence: "planning stuck" in sentence)
     await eventually(why, FEW_S, holds=lambda sentence: "and may hang" in sentence)
     at_once = pb.DiagnoseRequest(table="t", patience=Duration())
-    found = [
-        one async for response in service.cluster.Diagnose(at_once, timeout=30) for one in response.findings
-    ]
+    found = [one async for reply in service.cluster.Diagnose(at_once, timeout=30) for one in reply.findings]
     assert [one.code for one in found if one.code == "CALL_TAKES_LONG"] == ["CALL_TAKES_LONG"]
     if who == "a caller":
         call.cancel()
@@ -201,9 +197,7 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
 
 async def test_a_preview_that_hangs_ends_with_its_call(service: Service, tmp_path: Path) -> None:
     """G5."""
-    argument = to_json({"where": "plan", "folder": str(tmp_path)}, "argument")
-    request = pb.StartOperationRequest(table="t", type="stuck", argument_json=argument)
-    call = service.operations.PreviewOperation(request, timeout=300)
+    call = service.operations.PreviewOperation(hang("plan", tmp_path), timeout=300)
     (pid,) = await eventually(lambda: hanging(tmp_path))
     call.cancel()
     await eventually(lambda: not lives(pid))
@@ -225,12 +219,8 @@ async def test_batches_whose_type_hangs_when_they_are_combined_are_applied_one_b
     await service.create_table("other")
     await service.ended(await service.start("other", "noop", {"partitions": 0}))
     await eventually(lambda: not lives(pid))
-
-    async def applied() -> bool:
-        table = await service.tables.GetTable(pb.GetTableRequest(name="t"), timeout=10)
-        return bool(table.ordering.last == "2")
-
-    await eventually(applied, FEW_S)
+    get, table = service.tables.GetTable, pb.GetTableRequest(name="t")
+    await eventually(lambda: get(table, timeout=10), FEW_S, holds=lambda seen: seen.ordering.last == "2")
     assert hanging(tmp_path) == {pid}
 
 
@@ -269,9 +259,7 @@ async def test_what_does_not_get_its_turn_has_not_failed(
 
 
 @pytest.mark.parametrize("where", ["hook", "step"])
-async def test_what_takes_too_long_is_ended_counted_and_parked(
-    etcd_config: EtcdConfig, tmp_path: Path, where: str
-) -> None:
+async def test_what_takes_too_long_is_parked(etcd_config: EtcdConfig, tmp_path: Path, where: str) -> None:
     """G5: with a code of its own."""
     async with serving_stuck(etcd_config, call_timeout_s=0.5) as service:
         operation = await service.start("t", "stuck", {"where": where, "folder": str(tmp_path)})
@@ -304,7 +292,8 @@ async def test_resolve_abort_ends_what_hangs(service: Service, tmp_path: Path, w
     """G5: once it is reported; other decisions are refused, since the operation is not parked."""
     operation = await stuck(service, tmp_path, where)
     named = {"hook": "complete_operation", "step": "executing the commit steps"}
-    assert await told(service, operation) == named.get(where, where)
+    seen = await eventually(lambda: service.get(operation), holds=lambda one: one.completion.running)
+    assert seen.completion.running == named.get(where, where)
     with pytest.raises(DistopError) as refused:
         await service.resolve(operation, "retry")
     assert refused.value.code == "NOT_PARKED"
