@@ -35,13 +35,13 @@ def ids_in(catalog: Catalog, table: str) -> list[int]:
 
 
 def make_catalog(etcd: EtcdProcess, prefix: str, folder: Path) -> EtcdCatalog:
-    properties = {
-        "py-catalog-impl": "distop.commit.catalog.catalog.EtcdCatalog",
+    kind = {"py-catalog-impl": "distop.commit.catalog.catalog.EtcdCatalog"}
+    where = {
         "etcd.endpoints": etcd.endpoint,
         "etcd.prefix": prefix,
         "warehouse": f"file://{folder}/warehouse",
     }
-    catalog = load_catalog("distop", **properties)
+    catalog = load_catalog("distop", **kind, **where)
     assert isinstance(catalog, EtcdCatalog)
     return catalog
 

@@ -154,14 +154,8 @@ def test_a_namespace_that_only_holds_tables_can_be_created(catalog: EtcdCatalog,
 
 
 NO_PROPERTIES: list[Any] = [
-    {"a": 1},
-    {"a": None},
-    {"a": ["b"]},
-    {"a": b"b"},
-    {None: "b"},
-    {1: "b"},
-    {("a",): "b"},
-    {"a": "\ud800"},
+    *({"a": value} for value in (1, None, ["b"], b"b", "\ud800")),
+    *({name: "b"} for name in (None, 1, ("a",))),
 ]
 
 

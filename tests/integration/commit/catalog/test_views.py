@@ -62,12 +62,8 @@ def test_a_view_is_made_changed_renamed_and_dropped(
             gone(V)
     assert all_keys(store) == []
     trail = [decode(kv.value, AuditRecord) for kv in store.scan(store.keyspace.audit_prefix).kvs]
-    assert [(one.action, one.target) for one in trail if "view" in one.action] == [
-        ("create-view", "sales.eu.v"),
-        ("alter-view", "sales.eu.v"),
-        ("rename-view", "v"),
-        ("drop-view", "v"),
-    ]
+    done = [f"{one.action} {one.target}" for one in trail if "view" in one.action]
+    assert done == ["create-view sales.eu.v", "alter-view sales.eu.v", "rename-view v", "drop-view v"]
 
 
 def test_a_view_is_registered_from_its_file(catalog: EtcdCatalog, tmp_path: Path) -> None:

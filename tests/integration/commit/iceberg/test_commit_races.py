@@ -110,12 +110,9 @@ class Shared:
     def context(self, operation: Staged) -> FinishContext:
         head, watermarks = self.keys.head, self.keys.watermarks
         read = self.store.txn(Txn(then=(Get(head), Get(watermarks))))
+        marks = read.one(1, watermarks)
         return FinishContext(
-            table=self.record,
-            keys=self.keys,
-            head=read.one(0, head),
-            watermarks=read.one(1, watermarks),
-            view=operation.view,
+            table=self.record, keys=self.keys, head=read.one(0, head), watermarks=marks, view=operation.view
         )
 
     def finish(self, operation: Staged, step: TransactionalStep | None = None) -> None:

@@ -238,17 +238,21 @@ def test_a_listed_endpoint_may_be_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert opened_with({"endpoint_url": "http://ours:1"})
 
 
+SECRETS = ["${env:PATH}", "${env:DISTOP_ETCD_PASSWORD}", "${file:../a}", "${file:/etc/shadow}"]
+TOKENS = ["/etc/passwd", "google_default", {"type": "service_account", "token_uri": "http://169.254.169.254"}]
+CLIENTS = [
+    "x",
+    {"verify": "/etc/shadow"},
+    {"region_name": "x@evil.com/"},
+    {"api_version": "../../../../tmp/mine"},
+]
 LEADING_ELSEWHERE: list[dict[str, Any]] = [
+    *({"key": secret} for secret in SECRETS),
+    *({"token": token} for token in TOKENS),
+    *({"client_kwargs": client} for client in CLIENTS),
     {"profile": "admin"},
     {"session": "x"},
-    {"client_kwargs": {"verify": "/etc/shadow"}},
-    {"client_kwargs": {"region_name": "x@evil.com/"}},
-    {"client_kwargs": "x"},
-    {"client_kwargs": {"api_version": "../../../../tmp/mine"}},
     {"s3_additional_kwargs": {"ACL": "public-read"}},
-    {"token": "/etc/passwd"},
-    {"token": "google_default"},
-    {"token": {"type": "service_account", "token_uri": "http://169.254.169.254"}},
     {"endpoint_url": ["http://169.254.169.254"]},
     {"config_kwargs": {"proxies": {"https": "http://evil.com"}}},
     {"config_kwargs": {"client_cert": "/etc/shadow"}},
@@ -256,10 +260,6 @@ LEADING_ELSEWHERE: list[dict[str, Any]] = [
     {"fo": "/etc/shadow"},
     {"account_name": "evil.com/"},
     {"connection_string": "BlobEndpoint=https://evil.com"},
-    {"key": "${env:PATH}"},
-    {"key": "${env:DISTOP_ETCD_PASSWORD}"},
-    {"key": "${file:../a}"},
-    {"key": "${file:/etc/shadow}"},
 ]
 
 

@@ -71,14 +71,9 @@ def test_rows_keep_their_order_within_a_partition() -> None:
     """P5"""
     schema = pa.schema([("n", pa.int64()), ("kind", pa.large_string()), ("day", pa.date32())])
     layout = Layout.create(schema, ["kind", "month(day)"])
-    batch = pa.record_batch(
-        {
-            "n": [0, 1, 2, 3, 4],
-            "kind": ["a", None, "a", "b", "a"],
-            "day": [date(1970, 1, 1), None, date(1970, 1, 31), date(1970, 2, 1), date(1969, 12, 31)],
-        },
-        schema=schema,
-    )
+    days = [date(1970, 1, 1), None, date(1970, 1, 31), date(1970, 2, 1), date(1969, 12, 31)]
+    kinds = ["a", None, "a", "b", "a"]
+    batch = pa.record_batch({"n": range(5), "kind": kinds, "day": days}, schema=schema)
     assert split(layout, batch) == {("a", 0): [0, 2], (None, None): [1], ("b", 1): [3], ("a", -1): [4]}
 
 

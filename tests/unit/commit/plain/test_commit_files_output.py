@@ -108,11 +108,8 @@ def test_nothing_written_is_nothing_to_do(tmp_path: Path) -> None:
     tree = PlainTable(f"file://{tmp_path}/tree", {})
     assert tree.planned(rows(0, 0))[1] == []
     tree.publish(rows(0, 5))
-    assert [step.step for step in tree.planned(rows(0, 0), mode="overwrite")[1]] == [
-        "files.unmark",
-        *["files.delete"] * 3,
-        "files.success",
-    ]
+    steps = [step.step for step in tree.planned(rows(0, 0), mode="overwrite")[1]]
+    assert steps == ["files.unmark", *["files.delete"] * 3, "files.success"]
 
 
 @pytest.mark.parametrize("mode", ["error_if_exists", "ignore"])

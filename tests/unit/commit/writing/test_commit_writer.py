@@ -34,10 +34,8 @@ def batch(start: int, count: int) -> pa.RecordBatch:
     """One row every six hours from 2013 on."""
     first = datetime(2013, 1, 1)  # noqa: DTZ001 - a timestamp without zone
     ids = range(start, start + count)
-    times, names = (
-        [first + timedelta(hours=6 * i) for i in ids],
-        [f"n{i % 5}" if i % 7 else None for i in ids],
-    )
+    times = [first + timedelta(hours=6 * i) for i in ids]
+    names = [f"n{i % 5}" if i % 7 else None for i in ids]
     return pa.record_batch({"id": list(ids), "time": times, "name": names}, schema=SCHEMA)
 
 
