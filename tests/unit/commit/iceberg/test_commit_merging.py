@@ -14,7 +14,6 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.layout.model import Layout, load_metadata
-from distop.errors import CorruptRecord
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.tables.publishing import Table, drop_partitioning, new_table, rows
 
@@ -137,16 +136,6 @@ def test_the_log_of_earlier_metadata_is_bounded(tmp_path: Path) -> None:
         locations.append(table.record().metadata_location)
     assert [entry.metadata_file for entry in table.iceberg().metadata.metadata_log] == locations[2:5]
     assert TableFile.read(locations[-1]).successor([]).dropped == []
-
-
-def test_a_file_that_is_no_metadata_is_reported(tmp_path: Path) -> None:
-    """U3"""
-    for name, content in {"a": b"no json", "b": b'{"snapshots": 3}', "c": b"{}", "d": b"\xff"}.items():
-        (tmp_path / f"{name}.metadata.json").write_bytes(content)
-        with pytest.raises(CorruptRecord, match=f"{name}.metadata.json is not table metadata"):
-            TableFile.read(f"{tmp_path}/{name}.metadata.json")
-    with pytest.raises(CorruptRecord, match="is missing"):
-        TableFile.read(f"{tmp_path}/gone.metadata.json")
 
 
 def test_a_foreign_program_writes_on_after_a_merge(tmp_path: Path) -> None:

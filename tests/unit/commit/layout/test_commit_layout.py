@@ -159,15 +159,6 @@ def test_new_metadata_keeps_the_recorded_ids(tmp_path: Path) -> None:
     assert read.location == f"file://{tmp_path}/t"
 
 
-def test_metadata_that_cannot_be_read_is_said_to_be(tmp_path: Path) -> None:
-    """U3: a head that names a missing or damaged file is reported, not guessed around."""
-    with pytest.raises(CorruptRecord, match=r"gone\.metadata\.json is missing"):
-        load_metadata(f"{tmp_path}/gone.metadata.json")
-    (tmp_path / "bad.metadata.json").write_text('{"format-version": 2}')
-    with pytest.raises(CorruptRecord, match="not table metadata"):
-        load_metadata(f"{tmp_path}/bad.metadata.json")
-
-
 def test_other_iceberg_formats_are_refused_when_planning() -> None:
     """U3: format 1 has no inheritance, and format 3 cannot be written."""
     metadata = Layout.create(COLUMNS).new_metadata("file:///t")

@@ -49,6 +49,18 @@ def test_what_is_packed_badly_is_no_metadata(read: Callable[[str], object], tmp_
             read(str(path))
 
 
+@pytest.mark.parametrize("read", READS)
+def test_a_missing_or_damaged_file_is_reported(read: Callable[[str], object], tmp_path: Path) -> None:
+    """U3: and not guessed around."""
+    path = tmp_path / "t.metadata.json"
+    with pytest.raises(CorruptRecord, match=r"t\.metadata\.json is missing"):
+        read(str(path))
+    for content in (b"no json", b'{"snapshots": 3}', b'{"format-version": 2}', b"{}", b"\xff"):
+        path.write_bytes(content)
+        with pytest.raises(CorruptRecord, match=r"t\.metadata\.json is not table metadata"):
+            read(str(path))
+
+
 @pytest.mark.parametrize("name", ["snapshots", "metadata-log", "schemas", "sort-orders", "refs", "x"])
 def test_of_a_million_mistakes_one_is_told(name: str, tmp_path: Path) -> None:
     """S1: to look for all of them would take minutes, and gigabytes."""
