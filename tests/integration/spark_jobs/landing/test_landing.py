@@ -7,7 +7,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,6 +63,14 @@ class Dock:
 
     async def waiting(self) -> list[str]:
         return [batch.name async for batch in self.sdk.backlog("t")]
+
+    async def has_failed(self) -> bool:
+        return bool((await self.sdk.ordering("t")).failed)
+
+    async def has_applied(self, operations: dict[str, str]) -> bool:
+        """Whether these unordered batches were applied, by these operations."""
+        listed = self.sdk.backlog("t", applied=True, ordered=False)
+        return {batch.name: batch.operation async for batch in listed} == operations
 
     async def arguments(self) -> dict[str, dict[str, Any]]:
         return {batch.name: batch.argument async for batch in self.sdk.backlog("t")}
@@ -323,17 +331,9 @@ async def test_unordered_batches_start_at_once_and_once(dock: Dock) -> None:
     assert (await dock.look(landing)).published == ["1"]
     assert (await dock.look(again)).published == ["1"]
 
-    async def applied() -> list[str]:
-        listed = dock.sdk.backlog("t", applied=True, ordered=False)
-        return [batch.operation async for batch in listed]
-
-    assert await eventually(lambda: _equal(applied, ["t/friend/1"]))
+    assert await eventually(lambda: dock.has_applied({"1": "t/friend/1"}))
     assert (await dock.look(dock.fresh())).published == ["1"]
     assert [operation.name async for operation in dock.sdk.list("t")] == ["t/friend/1"]
-
-
-async def _equal(read: Callable[[], Awaitable[list[str]]], expected: list[str]) -> bool:
-    return await read() == expected
 
 
 async def test_an_unordered_batch_that_failed_is_told_until_somebody_decides(dock: Dock) -> None:
@@ -343,10 +343,7 @@ async def test_an_unordered_batch_that_failed_is_told_until_somebody_decides(doc
     feed = Landing(dock.client, "t", str(dock.folder), type="letters")
     assert (await dock.look(feed)).published == ["1"]
 
-    async def failed() -> bool:
-        return bool((await dock.sdk.ordering("t")).failed)
-
-    assert await eventually(failed)
+    assert await eventually(dock.has_failed)
     for one in (feed, Landing(dock.client, "t", str(dock.folder), type="letters")):
         report = await dock.look(one)
         assert report.published == []
@@ -355,10 +352,7 @@ async def test_an_unordered_batch_that_failed_is_told_until_somebody_decides(doc
     dock.control("_config/a.json", '{"letters": "y"}')
     await dock.look(feed)
 
-    async def applied() -> list[str]:
-        return [batch.name async for batch in dock.sdk.backlog("t", applied=True, ordered=False)]
-
-    assert await eventually(lambda: _equal(applied, ["1"]))
+    assert await eventually(lambda: dock.has_applied({"1": "t/letters/1"}))
     assert (await dock.look(feed)).problems == {}
 
 
