@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from distop import errors
+from distop.client import AsyncClient
 from distop.coordinator.api import published
 from distop.metastore.backlog.batches import BatchRecord
 from distop.metastore.etcd.client import EtcdClient
@@ -21,7 +22,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import encode, encode_plain
+from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import TableRecord, Watermarks
 from distop.metastore.tables.audit import denial_put
 from distop.metastore.tables.listing import table_puts
@@ -29,6 +30,7 @@ from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from support.etcd.jobs import mark
 from support.services.coordinators import Service, leader_of, raising, serving
+from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
 
@@ -609,3 +611,31 @@ async def test_a_caller_has_a_name_that_lists_can_show(service: Service) -> None
     with pytest.raises(errors.InvalidArgument, match="2,000") as caught, raising():
         await service.tables.DropTable(pb.DropTableRequest(name="t", reason="é" * 1_001), timeout=10)
     assert caught.value.details["field"] == "reason"
+
+
+NUMBERS = {"int": 2**53 + 1, "negative": -(2**63), "unsigned": 2**64 - 1, "float": 3.0, "list": [1, 2.5]}
+
+
+async def test_large_integers_survive_to_every_reader(sdk: AsyncClient, client: EtcdClient) -> None:
+    """O4: of arguments, of options, of a queued batch and of facts."""
+
+    def same(value: Any) -> bool:
+        # 3.0 == 3, but they are not the same.
+        return repr(sorted(value.items())) == repr(sorted(NUMBERS.items()))
+
+    await sdk.create_table("u", nowhere(), options={"storage": {"config_kwargs": {"s3": NUMBERS}}})
+    assert same((await sdk.get_table("u")).options["storage"]["config_kwargs"]["s3"])
+    started = await sdk.start("t", "friend", NUMBERS)
+    kv = await client.get(client.keyspace.operation(OperationId.parse(started.name)).arg)
+    assert same(decode(kv.value, OperationArg, kv.key).argument)
+    # What was asked for is shown as it was written, its keys in their order.
+    assert repr((await sdk.get(started.name)).argument) == repr(NUMBERS)
+    again = await sdk.start("t", "friend", NUMBERS, request_id=started.request_id)
+    assert again.name == started.name
+    await sdk.set_ordering("t", gate="closed")
+    await sdk.enqueue("t", "b", "noop", NUMBERS)
+    assert [same(batch.argument) async for batch in sdk.backlog("t")] == [True]
+    ended = OperationId("t", "friend", 7)
+    record = HistoryRecord(outcome="success", facts=NUMBERS)
+    await client.put(client.keyspace.table("t").history(ended), encode(record))
+    assert same((await sdk.get(str(ended))).facts)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 from distop.client import AsyncClient
+from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.recovery.mending import Mending, mend
 from distop.errors import PreconditionFailed, TableNotFound, TablePaused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.installation import enter
 from distop.metastore.records.components import prefix_end
@@ -30,7 +30,7 @@ from support.etcd.lossy import Fault, LossyClient, puts
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.services.whole import Whole, write_csv
-from support.tables.catalogs import SCHEMA, make_catalog
+from support.tables.catalogs import SCHEMA
 from support.tables.views import replaced, view_version
 from support.types.probes import PROBES
 from support.waiting import eventually
@@ -237,21 +237,19 @@ async def test_who_cannot_let_services_begin_says_so(client: LossyClient) -> Non
 
 
 async def test_views_come_back_as_the_backup_has_them(
-    etcd: EtcdProcess, etcd_config: EtcdConfig, client: EtcdClient, prefix: str, tmp_path: Path
+    etcd_config: EtcdConfig, client: EtcdClient, python: EtcdCatalog, tmp_path: Path
 ) -> None:
     """O27: their files are never removed, so that there is nothing to mend; nor to find."""
-    catalog = await asyncio.to_thread(make_catalog, etcd, prefix, tmp_path)
-    made = await asyncio.to_thread(catalog.create_view, "default.v", SCHEMA, view_version())
+    made = await asyncio.to_thread(python.create_view, "default.v", SCHEMA, view_version())
     async with serving(etcd_config, tmp_path, client):
         saved = await backed_up(client)
-    await asyncio.to_thread(catalog.commit_view, "default.v", (), replaced("SELECT 2"))
-    await asyncio.to_thread(catalog.drop_view, "default.v")
+    await asyncio.to_thread(python.commit_view, "default.v", (), replaced("SELECT 2"))
+    await asyncio.to_thread(python.drop_view, "default.v")
     await put_back(client, saved)
     assert await mended(client) == []
-    assert await asyncio.to_thread(catalog.load_view, "default.v") == made
+    assert await asyncio.to_thread(python.load_view, "default.v") == made
     async with serving(etcd_config, tmp_path, client) as service:
         assert await service.findings() == []
-    await asyncio.to_thread(catalog.close)
 
 
 async def test_a_table_whose_record_cannot_be_read_is_paused(

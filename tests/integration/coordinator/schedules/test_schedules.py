@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ from distop.coordinator.leading import timekeeping
 from distop.coordinator.schedules import agenda, policy
 from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNotFound
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
@@ -23,7 +21,7 @@ from support.etcd.jobs import mark, mark_all
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import config_of, leader_of, running
 from support.services.schedules import YEARLY, at_rest, backdate, operations, schedule
-from support.tables.catalogs import SCHEMA, ids, make_catalog
+from support.tables.catalogs import SCHEMA, ids
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 
@@ -283,28 +281,19 @@ async def test_tables_with_one_time_are_looked_at_a_few_at_once(
         assert await operations(client, table) == [f"{table}/noop/1", f"{table}/noop/2"]
 
 
-async def test_a_condition_is_looked_at_when_the_head_has_moved(
-    client: LossyClient,
-    etcd_config: EtcdConfig,
-    etcd: EtcdProcess,
-    prefix: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Any program may move it, here one of pyiceberg. Once for each head; after incompatible operations."""
+@pytest.fixture
+def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timekeeping, "HEADS_EVERY_S", 0.05)
     monkeypatch.setattr(policy, "AGAIN_S", 0.1)
     monkeypatch.setattr(agenda, "AGAIN_S", 0.1)
-    async with (
-        running(config_of(etcd_config)) as coordinator,
-        AsyncClient(coordinator.address, timeout_s=60) as sdk,
-    ):
-        await conditions_are_looked_at(sdk, client, make_catalog(etcd, prefix, tmp_path))
 
 
-async def conditions_are_looked_at(sdk: AsyncClient, client: LossyClient, catalog: EtcdCatalog) -> None:
-    catalog.create_namespace_if_not_exists("default")
-    table = catalog.create_table("default.c", SCHEMA)
+async def test_a_condition_is_looked_at_when_the_head_has_moved(
+    quick_looks: None, client: LossyClient, sdk: AsyncClient, python: EtcdCatalog
+) -> None:
+    """Any program may move it, here one of pyiceberg. Once for each head; after incompatible operations."""
+    python.create_namespace_if_not_exists("default")
+    table = python.create_table("default.c", SCHEMA)
     await sdk.add_schedule("c", "s", "noop", NOTHING, when="data_files > 2")
     table.append(ids(0, 3))
     table.append(ids(3, 3))
