@@ -62,8 +62,13 @@ async def eventually(
         if holds(value):
             return value
         waited = loop.time() - began
-        assert waited < timeout_s, (
-            f"not within {timeout_s:g} s: {inspect.getsource(condition).strip()}: {value!r}"
-        )
+        assert waited < timeout_s, f"not within {timeout_s:g} s: {_text(condition)}: {value!r}"
         pause = min(max(FIRST_PAUSE_S, waited * EASING), LONGEST_PAUSE_S)
         await asyncio.sleep(pause if every_s is None else every_s)
+
+
+def _text(condition: Callable[..., Any]) -> str:
+    try:
+        return inspect.getsource(condition).strip()
+    except (OSError, TypeError):  # a partial, or a builtin
+        return repr(condition)
