@@ -106,7 +106,7 @@ def judged(told: str) -> list[tuple[str, str]]:
 
 
 def test_what_failed_is_run_again_alone_and_judged(folder: Path) -> None:
-    code, told = run(folder, FAILING, "-n", "2")
+    code, told = run(folder, FAILING, "-n", "1")
     assert code == 1
     assert judged(told) == [("failed", "fails"), ("failed", "without_its_fixture"), ("flaky", "flaky")]
     assert (folder / "ran-flaky").read_text() == ".."
