@@ -1,6 +1,6 @@
 """What a failed test leaves for whoever looks into it: a lost row is seen once, and not when it is asked for.
 
-Kept in a folder of its own below ``artifacts/failures``: what pytest tells of it (with the seed and the
+Kept in a folder of its own below ``artifacts/failures``: what pytest reports of it (with the seed and the
 parameters), the ends of all logs in the test's folder, and the keys of each etcd that its fixtures know, as
 ``etcdctl get`` prints them.
 """
@@ -36,8 +36,8 @@ def keep(item: pytest.Item, report: pytest.TestReport, failures: Path) -> Path |
     if not folder.exists() and failures.exists() and len(list(failures.iterdir())) >= MOST_FAILURES:
         return None
     folder.mkdir(parents=True, exist_ok=True)
-    told = [item.nodeid, report.longreprtext, *(f"---- {name}\n{text}" for name, text in report.sections)]
-    (folder / f"{report.when}.txt").write_text("\n\n".join(told), errors="backslashreplace")
+    parts = [item.nodeid, report.longreprtext, *(f"---- {name}\n{text}" for name, text in report.sections)]
+    (folder / f"{report.when}.txt").write_text("\n\n".join(parts), errors="backslashreplace")
     fixtures = getattr(item, "funcargs", {})
     if isinstance(of_test := fixtures.get("tmp_path"), Path):
         for number, log in enumerate(islice(_logs(of_test), MOST_LOGS)):

@@ -1,4 +1,4 @@
-"""A plugin of pytest: what a test that failed means, and what a run of many tests has to tell.
+"""A plugin of pytest: verdicts on tests that failed, and a record of the run.
 
 ``--verdicts``: what failed is run once more when everything else is over, alone, in a process of its own.
 What fails again has failed. What passes is *flaky*: it is named in the summary with its first traceback,
@@ -65,7 +65,7 @@ class Failure(msgspec.Struct):
 
 
 class Record(msgspec.Struct):
-    """What a run of pytest has to tell."""
+    """The outcome of a run."""
 
     passed: int = 0
     skipped: dict[str, int] = {}
@@ -75,18 +75,18 @@ class Record(msgspec.Struct):
     """How long each test took that is not marked slow, in seconds, less what it has set up for others too."""
 
     def add(self, report: pytest.TestReport) -> None:
-        told: dict[str, Any] = dict(report.user_properties)
+        properties: dict[str, Any] = dict(report.user_properties)
         if "slow" not in report.keywords and report.when != "teardown":  # which ends what is shared as well
-            own = report.duration - told.get("shared_s", 0.0)
+            own = report.duration - properties.get("shared_s", 0.0)
             self.own_s[report.nodeid] = self.own_s.get(report.nodeid, 0.0) + own
         if report.skipped and not hasattr(report, "wasxfail"):
             reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
             reason = reason.removeprefix("Skipped: ")
             self.skipped[reason] = self.skipped.get(reason, 0) + 1
         elif report.failed:
-            known = {name: told.get(name) for name in ("allowance_s", "evidence")}
+            known = {name: properties.get(name) for name in ("allowance_s", "evidence")}
             self.failed.setdefault(
-                report.nodeid, Failure(report.longreprtext, told.get("stood_still_s", 0.0), **known)
+                report.nodeid, Failure(report.longreprtext, properties.get("stood_still_s", 0.0), **known)
             )
         elif report.when == "call":
             self.passed += 1
@@ -232,8 +232,8 @@ class _Judging:
         if failed:
             terminal.write_line(f"\n{len(failed)} failed and will be run again, alone")
         verdicts = {test: self._judge(test, failure) for test, failure in failed.items()}
-        self._tell_verdicts(verdicts)
-        self._tell_long()
+        self._add_verdicts(verdicts)
+        self._add_long_tests()
         if failed and "failed" not in verdicts.values() and len(verdicts) <= MOST_FLAKY:
             _pass_for(terminal, verdicts)
             session.exitstatus = pytest.ExitCode.OK
@@ -247,7 +247,7 @@ class _Judging:
                 return "failed"
         return "the machine stood still"
 
-    def _tell_verdicts(self, verdicts: Mapping[str, Verdict]) -> None:
+    def _add_verdicts(self, verdicts: Mapping[str, Verdict]) -> None:
         for test, judged in verdicts.items():
             failure = self._record.failed[test]
             about = [f"{judged}: {test}"]
@@ -259,7 +259,7 @@ class _Judging:
                 about.append(f"kept: {failure.evidence}")
             self._lines.append(("\n".join(about), failure.traceback))
 
-    def _tell_long(self) -> None:
+    def _add_long_tests(self) -> None:
         """A test that takes long beside others may take its time from them: alone it shows its own."""
         suspected = self._record.too_long()[:MOST_TIMED_ALONE]
         for test in run_alone(self._root, suspected).too_long() if suspected else ():

@@ -99,23 +99,23 @@ def test_untimed(standing): assert False
 """
 
 
-def judged(told: str) -> list[tuple[str, str]]:
+def judged(output: str) -> list[tuple[str, str]]:
     """The verdicts in a run's output, each with the name of the test."""
     pattern = r"^(flaky|failed|the machine stood still): test_it.py::test_(\w+)"
-    return sorted(re.findall(pattern, told, re.MULTILINE))
+    return sorted(re.findall(pattern, output, re.MULTILINE))
 
 
 def test_what_failed_is_run_again_alone_and_judged(folder: Path) -> None:
-    code, told = run(folder, FAILING, "-n", "1")
+    code, output = run(folder, FAILING, "-n", "1")
     assert code == 1
-    assert judged(told) == [("failed", "fails"), ("failed", "without_its_fixture"), ("flaky", "flaky")]
+    assert judged(output) == [("failed", "fails"), ("failed", "without_its_fixture"), ("flaky", "flaky")]
     assert (folder / "ran-flaky").read_text() == ".."
 
 
 def test_a_failure_of_a_test_that_asserts_on_time_is_the_machines_while_it_stands_still(folder: Path) -> None:
-    code, told = run(folder, STOPPED)
+    code, output = run(folder, STOPPED)
     assert code == 1
-    assert judged(told) == [
+    assert judged(output) == [
         ("failed", "stopped_and_wrong"),
         ("failed", "untimed"),
         ("the machine stood still", "always_stopped"),
@@ -143,26 +143,26 @@ def test_slow(): time.sleep(0.2)
 
 
 def test_a_run_passes_with_a_flaky_test_and_names_it_and_what_takes_too_long(folder: Path) -> None:
-    code, told = run(folder, LONG, LONG_S=0.1)
+    code, output = run(folder, LONG, LONG_S=0.1)
     assert code == 0
-    assert "AssertionError: a row is lost" in told.partition("= verdicts =")[2]
-    assert re.search(r"3 passed, 1 flaky in", told)
+    assert "AssertionError: a row is lost" in output.partition("= verdicts =")[2]
+    assert re.search(r"3 passed, 1 flaky in", output)
     assert "a row is lost" in (folder / "artifacts/failures/test_it.py-test_flaky/call.txt").read_text()
-    assert re.findall(r"longer than 0.1 s, and not marked slow: (\S+)", told) == ["test_it.py::test_long"]
+    assert re.findall(r"longer than 0.1 s, and not marked slow: (\S+)", output) == ["test_it.py::test_long"]
 
 
 def test_a_run_with_too_many_flaky_tests_fails(folder: Path) -> None:
-    code, told = run(folder, 'def test_flaky(first): assert not first("flaky")', MOST_FLAKY=0)
+    code, output = run(folder, 'def test_flaky(first): assert not first("flaky")', MOST_FLAKY=0)
     assert code == 1
-    assert "flaky: test_it.py::test_flaky" in told
+    assert "flaky: test_it.py::test_flaky" in output
 
 
 def test_a_run_that_skips_too_much_fails(folder: Path) -> None:
-    code, told = run(
+    code, output = run(
         folder, 'def test_a(): pytest.skip("needs helm")\ndef test_b(): pass', "--most-skipped=0"
     )
     assert code == 1
-    assert "failed: 1 tests are skipped, 0 may be" in told
+    assert "failed: 1 tests are skipped, 0 may be" in output
 
 
 def test_an_overdue_entry_fails_every_run(folder: Path) -> None:
@@ -170,9 +170,9 @@ def test_an_overdue_entry_fails_every_run(folder: Path) -> None:
     (folder / "tests/flaky.toml").write_text(
         "[[flaky]]\ntest = 'test_it.py::test_a'\ncause = '?'\nsince = 2026-01-01\nreview_by = 2026-01-08\n"
     )
-    code, told = run(folder, "def test_a(): pass\n")
+    code, output = run(folder, "def test_a(): pass\n")
     assert code == pytest.ExitCode.USAGE_ERROR
-    assert "test_it.py::test_a was to be looked at by 2026-01-08" in told
+    assert "test_it.py::test_a was to be looked at by 2026-01-08" in output
 
 
 def entry(number: int = 0, days: int = 7) -> str:
