@@ -95,6 +95,7 @@ def test_a_filter_means_the_same_however_a_table_is_read(service: Service, spark
         assert {where: ids_of(natively)} == {where: ids}
 
 
+@pytest.mark.slow("starts a streaming query, and workers of its own for it")
 def test_a_stream_carries_rows_from_table_to_table(service: Service, spark: Any, tmp_path: Path) -> None:
     """P15: in one batch or more."""
     source, target = service.table(), service.table()

@@ -73,7 +73,7 @@ def test_an_etcd_is_slow_when_all_of_the_latest_renewals_were() -> None:
 
 async def test_a_network_that_is_slow_is_noticed(victim: EtcdClient, proxy: Proxy) -> None:
     proxy.delay_s = 0.12
-    async with LeaseSession(victim, 10) as session:
+    async with LeaseSession(victim, 5) as session:  # the more renewals are there to look at
         await eventually(lambda: slow_etcd(session.trips))
         proxy.delay_s = 0.0
         await eventually(lambda: not slow_etcd(session.trips))
