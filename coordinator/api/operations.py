@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any
@@ -34,13 +34,9 @@ from distop.coordinator.views.operations import (
 )
 from distop.coordinator.views.updates import updates
 from distop.errors import (
-    Conflict,
-    DeadlineExceeded,
     DistopError,
     OperationNotFound,
-    OutcomeUnknown,
     PreconditionFailed,
-    Unavailable,
 )
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put
@@ -52,7 +48,6 @@ from distop.metastore.operations.starting import (
     Started,
     StartRequest,
     TableState,
-    operation_in_the_way,
     read_table_state,
     start,
 )
@@ -126,61 +121,18 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 call=request.call_id if request.request_id else request_id,
                 keep_s=self._remember_s,
             )
-            return await self._start_wanted(body, wanted, request.started_by, left_s)
+            planning = Planning(
+                self._planner, self._client, self._client.keyspace.table(body.table), body, left_s
+            )
+            return await self._start(wanted, planning, request.started_by)
 
-    async def _start_wanted(
-        self, body: StartBody, wanted: StartRequest, started_by: str, left_s: float
-    ) -> pb.Operation:
-        keys = self._client.keyspace.table(body.table)
-        planning = Planning(self._planner, self._client, keys, body, left_s)
-        turn = self._memory.turns.get(body.table)
-        if turn is not None and (state := self._guess(wanted)) is not None:
-            try:
-                await planning.on(state)
-                async with turn.sending:
-                    # Checks for an answer remembered meanwhile, and whether the plan is still valid.
-                    state = self._guess(wanted)
-                    if state is not None and planning.is_for(state):
-                        return await self._start(wanted, state, planning, started_by, planned=True)
-            except (Unavailable, OutcomeUnknown, DeadlineExceeded):
-                raise
-            except DistopError:
-                # An error can be reported only from state that was read.
-                turn.guessed_wrong()
-        state = await read_table_state(self._client, keys, wanted)
-        return await self._start(wanted, state, planning, started_by)
-
-    def _guess(self, wanted: StartRequest) -> TableState | None:
-        """The state that a start would read, if the table is led here and the state is certain enough; saves
-        the read."""
-        turn = self._memory.turns.get(wanted.table)
-        state = turn.guess(wanted.type, wanted.request_id) if turn is not None else None
-        if state is None or wanted.sees_active or wanted.index:
-            return None
-        in_the_way = operation_in_the_way(state.run_ops_kv.value, wanted, self._compatible(wanted.type))
-        return state if in_the_way is None else None
-
-    def _compatible(self, type_name: str) -> Callable[[str], bool]:
-        return partial(self._registry.compatible, self._registry.get(type_name))
-
-    async def _start(
-        self,
-        wanted: StartRequest,
-        state: TableState,
-        planning: Planning,
-        started_by: str,
-        *,
-        planned: bool = False,
-    ) -> pb.Operation:
-        """Start it on a table in the given state, or return what this request has started before.
-        ``planned``: with the existing plan, or not at all."""
+    async def _start(self, wanted: StartRequest, planning: Planning, started_by: str) -> pb.Operation:
+        """Start it, or return what this request has started before."""
         body = planning.body
         keys = self._client.keyspace.table(body.table)
         started_at = time.time()
 
         async def make_arg(now: TableState) -> OperationArg:
-            if planned and not planning.is_for(now):
-                raise Conflict(f"table {body.table!r} has changed")
             return operation_arg(
                 planning.kind,
                 await planning.on(now),
@@ -193,16 +145,12 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 started_by=started_by,
             )
 
-        compatible = self._compatible(body.type)
-        started = await start(self._client, keys, state, wanted, make_arg, compatible=compatible)
+        compatible = partial(self._registry.compatible, planning.kind)
+        started = await start(self._client, keys, wanted, make_arg, compatible=compatible)
         operation = started.operation
-        if started.arg is None or started.state is None:
+        if started.arg is None:
             return await self._found(wanted, started)
-        if (turn := self._memory.turns.get(body.table)) is not None:
-            if started.state is not state:
-                turn.guessed_wrong()
-            turn.started(started.state, started.arg, started.revision)
-            self._memory.ends.started(keys.history_prefix, keys.history(operation))
+        self._memory.ends.started(keys.history_prefix, keys.history(operation))
         self._metrics.operation_started(body.type)
         log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
         tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)

@@ -112,7 +112,7 @@ class Completion:
         self._external = ExternalSteps(client, self.outside)
         self.collector = Collector(client, work, self.parking, wall)
         self.memory = memory or Memory()
-        self._finishing = Finishing(client, work, metrics or Metrics(), self.memory, wall)
+        self._finishing = Finishing(client, work, metrics or Metrics(), wall)
 
     def publishes(self, arg: OperationArg) -> bool:
         """Whether it changes more than the history: outputs, watermarks, or the effect of a hook.
@@ -187,7 +187,7 @@ class Completion:
         facts = error.facts | await self._undo(keys, tracked, epoch, check)
         facts |= await self._abort(tracked, epoch, error, check)
         history = self._finishing.history(tracked, outcome, error=error, facts=facts)
-        async with self.memory.turn(keys).lock:
+        async with self.memory.turn(keys.name):
             await self._finishing.send(keys, tracked, epoch, None, history, ())
 
     async def _undo(
@@ -256,7 +256,7 @@ class Completion:
                 return
             skipped = done
         for _ in range(MAX_REBASES):
-            async with self.memory.turn(keys).lock:
+            async with self.memory.turn(keys.name):
                 contributions: list[Contribution] = []
                 run_ops: KeyValue | None = None
                 base: Base | None = None

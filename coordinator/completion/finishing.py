@@ -12,7 +12,6 @@ from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import failure_of
 from distop.coordinator.completion.publication import joined
 from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, OperationPaused, OutcomeUnknown
@@ -36,11 +35,8 @@ log = logging.getLogger(__name__)
 class Finishing:
     """Sends the finishing transactions of one coordinator."""
 
-    def __init__(
-        self, client: EtcdClient, work: Work, metrics: Metrics, memory: Memory, wall: Callable[[], float]
-    ) -> None:
-        self._client, self._work, self._metrics = client, work, metrics
-        self._memory, self._wall = memory, wall
+    def __init__(self, client: EtcdClient, work: Work, metrics: Metrics, wall: Callable[[], float]) -> None:
+        self._client, self._work, self._metrics, self._wall = client, work, metrics, wall
 
     async def send(
         self,
@@ -54,9 +50,8 @@ class Finishing:
     ) -> bool:
         """Send the finishing transaction; ``False`` if something that it compares has changed.
 
-        Without a ``run_ops`` from the same read, the remembered one is used.
+        ``run_ops``: as read with what else the finish depends on; ``None``: it is read here.
         """
-        turn = self._memory.turn(keys)
         failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
         if failure is not None and history.facts.get(NOT_UNDONE):
             left = "some commit steps remain in effect: skip its batches if their rows are in the table"
@@ -70,22 +65,16 @@ class Finishing:
             if tracked.arg.series and failure is None:
                 history, line = await continued(self._client, keys, tracked.arg, history)
                 share += line
-            async with turn.sending:
-                run_ops = run_ops or turn.run_ops or await self._client.get(keys.run_ops)
-                plan = Finish(
-                    sealed=tracked.state,
-                    run_ops=run_ops,
-                    history=history,
-                    arg=tracked.arg,
-                    publication=share + joined(contributions),
-                    follow_up=follow_up,
-                    leave_keys=leave_keys,
-                )
-                became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
-                if became is Finished.DONE and follow_up is None:
-                    turn.finished(run_ops, operation, revision)
-                else:
-                    turn.forget()
+            plan = Finish(
+                sealed=tracked.state,
+                run_ops=run_ops or await self._client.get(keys.run_ops),
+                history=history,
+                arg=tracked.arg,
+                publication=share + joined(contributions),
+                follow_up=follow_up,
+                leave_keys=leave_keys,
+            )
+            became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
         except OutcomeUnknown:
             # In doubt nothing is removed: a commit may have published the files.
             raise

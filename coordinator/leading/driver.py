@@ -96,7 +96,6 @@ class TableDriver:
         self._slots: dict[bytes, Slot] = {}
         self._of_batches = keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix
         self._alarm = Alarm()
-        self._turn = completion.memory.turn(keys)
         self._ends, self._leads = completion.memory.ends, completion.memory.leads
         self._drainer: Drainer | None = None
         if planner is not None:
@@ -320,8 +319,6 @@ class TableDriver:
         elif kv.key == self._keys.ordering:
             self._heed_backlog()
             self.idle_since = None
-        else:
-            self._turn.seen(kv)
 
     def _heed_batch(self, key: bytes) -> None:
         if key.startswith(self._keys.unordered(WAITING)):

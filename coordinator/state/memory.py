@@ -5,13 +5,12 @@ Nothing depends on it. The cache may be stale or empty: then etcd is read.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from weakref import WeakValueDictionary
 
 from distop.coordinator.state.ends import Ends
 from distop.coordinator.state.leads import Leads
-from distop.coordinator.state.turns import Turn
-from distop.metastore.records.keyspace import TableKeys
 
 
 @dataclass(frozen=True)
@@ -20,9 +19,9 @@ class Memory:
 
     ends: Ends = field(default_factory=Ends)
     leads: Leads = field(default_factory=Leads)
-    turns: WeakValueDictionary[str, Turn] = field(default_factory=WeakValueDictionary)
-    """State of the tables that are led here, by name."""
+    _turns: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
 
-    def turn(self, keys: TableKeys) -> Turn:
-        """The turns of a table; its driver passes on events."""
-        return self.turns.setdefault(keys.name, Turn(keys))
+    def turn(self, table: str) -> asyncio.Lock:
+        """Held by a finish of an operation of the table, so that those of its leader do not make each other
+        lose: all of them change ``runOps``."""
+        return self._turns.setdefault(table, asyncio.Lock())

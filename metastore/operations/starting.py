@@ -109,8 +109,6 @@ class TableState:
     index: IndexRecord | None = None
     planned_on: tuple[KeyValue, ...] = ()
     """The state that planning reads; all of it is compared."""
-    guessed: bool = False
-    """Not read, but remembered from earlier."""
 
     @property
     def next_instance(self) -> int:
@@ -127,8 +125,6 @@ class Started:
     """Its argument, if this call started it."""
     request: RequestRecord | None = None
     """The record of the request, if it was started before."""
-    state: TableState | None = None
-    """The state it was started on, if this call started it."""
     revision: int = 0
     """Of the start, or of the read that found it."""
 
@@ -287,7 +283,6 @@ def _new_operation(keys: TableKeys, arg: OperationArg, before: RequestRecord | N
 async def start(
     client: EtcdClient,
     keys: TableKeys,
-    state: TableState,
     request: StartRequest,
     make_arg: Callable[[TableState], Awaitable[OperationArg]],
     *,
@@ -297,8 +292,6 @@ async def start(
 
     Parameters
     ----------
-    state:
-        The state as read, or guessed; read again whenever the transaction loses a race.
     make_arg:
         Makes the operation's argument for a state of the table: it plans if :attr:`TableState.planned_on`
         differs from that of its last plan.
@@ -314,10 +307,9 @@ async def start(
     Exhausted
         The table changes faster than the operation can be planned. Nothing was written.
     """
-    given = TxnResult(True, state.revision)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, Started]:
-        now = state if read is given else table_state(keys, request, read)
+        now = table_state(keys, request, read)
         if (known := answered_before(now, request)) is not None:
             return None, Started(operation=known, request=now.request)
         check_not_paused(now)
@@ -334,12 +326,12 @@ async def start(
                 details={"field": "argument"},
             )
         reached("start.before")
-        return txn, Started(operation=arg.id, arg=arg, state=now)
+        return txn, Started(operation=arg.id, arg=arg)
 
     reads = _reads(keys, request)
     what, replied = f"table {keys.name!r}", lambda: reached("start.after")
     try:
-        started, revision = await update(client, reads, decide, what=what, first=given, replied=replied)
+        started, revision = await update(client, reads, decide, what=what, replied=replied)
     except OutcomeUnknown as error:
         error.details.setdefault("request_id", request.request_id)
         raise

@@ -126,27 +126,6 @@ async def campaigns(env: Env, name: str, lease: int) -> Any:
     return Next(yields, (name, lease)) if epoch is None else Next(leads, (name, lease, epoch.revision))
 
 
-async def serves(env: Env, name: str, lease: int) -> Any:
-    """A coordinator that leads the table and starts two operations of it, the second one on what it
-    remembers of the first, instead of reading; and goes on leading."""
-    try:
-        epoch = await campaign(env.client, KEYS, _Session(lease), LeaderRecord(member=name))  # type: ignore[arg-type]
-    except DistopError as error:
-        return error.code
-    if epoch is None:
-        return "does not lead"
-    driver, completion = _driver(env, lease, epoch.revision)
-    planner = Planner(_work())
-    service = OperationService(env.client, planner, memory=completion.memory)
-    with contextlib.suppress(DistopError):
-        for number in (1, 2):
-            request = _request(Wanted("append", f"{name}/{number}", watermark=True))
-            await service.StartOperation(request, _Call())  # type: ignore[arg-type]
-            await driver._list()
-            await _act(env, driver)
-    return Next(leads, (name, lease, epoch.revision))
-
-
 async def yields(env: Env, name: str, lease: int) -> Any:
     """As ``until_absent``: a look, and then the first change. A key of its own is as good as none."""
     standing = await env.client.get(KEYS.coordinator)
@@ -162,7 +141,7 @@ async def yields(env: Env, name: str, lease: int) -> Any:
 
 async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
     """List the table, act on what stands there until nothing is left to do about it, and list it again."""
-    driver, _ = _driver(env, lease, epoch)
+    driver = _driver(env, lease, epoch)
     again = Next(leads, (name, lease, epoch))
     try:
         await driver._list()
@@ -177,14 +156,14 @@ async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
     return again
 
 
-def _driver(env: Env, lease: int, epoch: int) -> tuple[TableDriver, Completion]:
+def _driver(env: Env, lease: int, epoch: int) -> TableDriver:
     completion = Completion(
         env.client,
         _work(),
         parking=Parking(env.client, _work(), max_attempts=2, wall=lambda: NOW),
         wall=lambda: NOW,
     )
-    driver = TableDriver(
+    return TableDriver(
         env.client,
         KEYS,
         Epoch(KEYS.coordinator, epoch),
@@ -193,7 +172,6 @@ def _driver(env: Env, lease: int, epoch: int) -> tuple[TableDriver, Completion]:
         clock=lambda: 0.0,
         wall=lambda: NOW,
     )
-    return driver, completion
 
 
 async def _act(env: Env, driver: TableDriver) -> bool:
@@ -400,11 +378,6 @@ def starter(number: int, wanted: Wanted) -> Actor:
 def leader(number: int) -> Actor:
     name, lease = f"leader-{number}", 100 + number
     return Actor(name, Next(campaigns, (name, lease)), lease)
-
-
-def coordinator(number: int) -> Actor:
-    name, lease = f"coordinator-{number}", 400 + number
-    return Actor(name, Next(serves, (name, lease)), lease)
 
 
 def runner(number: int) -> Actor:

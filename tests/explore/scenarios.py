@@ -13,7 +13,6 @@ from explore.actors import (
     Wanted,
     attempt,
     canceller,
-    coordinator,
     folder,
     foreign,
     leader,
@@ -57,11 +56,6 @@ SCENARIOS: dict[str, Scenario] = {
             leader(1),
         ],
         Faults(lost=1, crash=1),
-    ),
-    "remembers": Scenario(
-        "a coordinator that starts on what it remembers, another start, another program, another leader",
-        [coordinator(1), starter(1, Wanted("overwrite", "r1")), foreign(1), leader(1)],
-        Faults(expire=1),
     ),
     "overwrites": Scenario(
         "two overwrites, an append, and a leader",

@@ -8,7 +8,7 @@ from typing import Any
 
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.operations.starting import StartRequest, TableState, digest_of, read_table_state, start
+from distop.metastore.operations.starting import StartRequest, TableState, digest_of, start
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.table import TableRecord
@@ -46,7 +46,6 @@ async def begin(
         call=call,
     )
     keys = client.keyspace.table(table)
-    state = await read_table_state(client, keys, request)
 
     async def make_arg(now: TableState) -> OperationArg:
         given = {
@@ -58,5 +57,5 @@ async def begin(
         given.setdefault("uuid", secrets.token_hex(6))
         return OperationArg(table=table, type=kind, object=object, instance=now.next_instance, **given)
 
-    started = await start(client, keys, state, request, make_arg, compatible=compatible)
+    started = await start(client, keys, request, make_arg, compatible=compatible)
     return started.operation

@@ -15,7 +15,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.operations.pausing import pause_operation, pause_table, resume_operation, resume_table
 from distop.metastore.operations.runs import take_runner
-from distop.metastore.operations.starting import StartRequest, TableState, read_table_state, start
+from distop.metastore.operations.starting import StartRequest, TableState, start
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
 from distop.metastore.records.operation_id import OperationId
@@ -293,14 +293,13 @@ async def test_a_start_that_was_planned_before_the_pause_does_not_happen(client:
     await make_table(client)
     keys = client.keyspace.table("t")
     request = StartRequest(table="t", type="noop", request_id="r", digest="d")
-    state = await read_table_state(client, keys, request)
-    await client.put(keys.pause, b"{}")
 
     async def make_arg(now: TableState) -> OperationArg:
+        await client.put(keys.pause, b"{}")
         return OperationArg(table="t", type="noop", instance=now.next_instance)
 
     with pytest.raises(TablePaused):
-        await start(client, keys, state, request, make_arg, compatible=lambda other: False)
+        await start(client, keys, request, make_arg, compatible=lambda other: False)
     assert await _absent(client, keys.run_ops)
 
 
