@@ -12,7 +12,6 @@ from distop.commit.files import listing
 from distop.commit.iceberg import takeover
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import JobRecord
 from support.tables.publishing import Staged, Table, new_table, rows
 
 
@@ -153,16 +152,6 @@ def test_extra_files_of_a_winner_are_kept(table: Table) -> None:
     facts = table.publish(operation).facts
     assert sweep(operation.arg, operation.history(facts), operation.jobs) == 1
     assert "0-7-0_bad.jsonl" in operation.files()["data"]
-
-
-def test_jobs_that_failed_in_a_published_operation_are_swept(table: Table) -> None:
-    """C17, C18: should a policy publish the others."""
-    operation = table.staged([rows(0, 4)], [rows(10, 4)])
-    operation.jobs["1"] = JobRecord(state="failed", attempt="7-1")
-    facts = table.publish(operation).facts
-    sweep(operation.arg, operation.history(facts), operation.jobs)
-    assert operation.files()["data"] == {Path(path).name for path in table.data_files()}
-    assert table.ids() == [0, 1, 2, 3]
 
 
 def test_names_that_file_systems_dislike(table: Table) -> None:

@@ -354,13 +354,6 @@ def test_metadata_that_fell_out_of_the_log_is_removed_after_the_commit(tmp_path:
     assert left == logged | {table.record().metadata_location}
 
 
-def test_metadata_is_kept_unless_the_table_says_otherwise(tmp_path: Path) -> None:
-    """The property is Iceberg's own, and off by default; tables that ingest makes have it on."""
-    table = new_table(tmp_path, **{"write.metadata.previous-versions-max": "1"})
-    for i in range(4):
-        assert "droppedMetadata" not in table.publish(table.staged([rows(i, 1)])).facts
-
-
 def test_a_snapshot_that_expired_meanwhile_refuses_to_guess(table: Table) -> None:
     """P6, P13: the content of the partitions at the start is unknown once its snapshot has expired."""
     table.publish(table.staged([of_kinds(0, "a")]))

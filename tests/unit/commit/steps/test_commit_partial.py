@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +11,6 @@ from distop.commit.iceberg.watermarks import WatermarkStep
 from distop.commit.steps.partial import selection
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.operation import JobRecord, OperationArg, WatermarkMove
-from distop.metastore.records.options import OperationOptions
-from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import decode_watermarks
 from support.sources.ingesting import Ingesting
 from support.tables.publishing import Staged, Table, new_table, rows
@@ -35,7 +31,7 @@ def failing(table: Table, failed: set[int], count: int, **moves: WatermarkMove) 
 
 
 def test_only_what_succeeded_is_published(tmp_path: Path) -> None:
-    """C17: and what the others have written is swept."""
+    """C17, C18: and what the others have written is swept."""
     table = new_table(tmp_path)
     operation = failing(table, {1}, 4)
     facts = table.publish(operation).facts
@@ -86,21 +82,7 @@ def test_a_watermark_that_names_no_jobs_needs_all() -> None:
         selection(arg, jobs)
 
 
-def test_a_move_with_its_jobs_survives_etcd() -> None:
-    """C17: the record is what every host goes by."""
-    arg = OperationArg(table="t", type="x", instance=1, watermarks={"s": {"a": move((0, 2), (4, 5))}})
-    assert decode(encode(arg), OperationArg).watermarks == arg.watermarks
-
-
 # -- ingest ------------------------------------------------------------------------------------------
-
-
-def plan(ingesting: Ingesting, allowed: int, **argument: Any) -> OperationArg:
-    options = OperationOptions(max_failed_partitions=allowed)
-    made = ingesting.operation.plan(replace(ingesting.request(**argument), options=options))
-    arg = ingesting.start(**argument)
-    arg.argument, arg.partition_count, arg.watermarks = made.argument, made.partition_count, made.watermarks
-    return arg
 
 
 def write(folder: Path, name: str, count: int, first: int) -> str:
@@ -115,7 +97,7 @@ def test_an_ingest_holds_back_the_paths_of_failed_jobs_and_no_other(tmp_path: Pa
     ingesting = Ingesting(tmp_path)
     paths = [write(tmp_path / "src", name, 3, 10 * i) for i, name in enumerate("abc")]
     (tmp_path / "src" / "b" / "1.csv").write_text("id\n" + "".join(f"{1000 + i}\n" for i in range(400)))
-    arg = plan(ingesting, -1, paths=paths, split_bytes=1024)
+    arg = ingesting.start_in_part(paths=paths, split_bytes=1024)
     ((_, moves),) = arg.watermarks.items()
     assert [moves[name].jobs for name in "abc"] == [[(0, 1)], [(1, 5)], [(5, 6)]]
     jobs = ingesting.run(arg)
@@ -127,16 +109,9 @@ def test_an_ingest_holds_back_the_paths_of_failed_jobs_and_no_other(tmp_path: Pa
     assert len(ingesting.rows("id")) == 6 + 402
 
 
-def test_small_paths_share_a_job_unless_jobs_may_fail(tmp_path: Path) -> None:
-    ingesting = Ingesting(tmp_path)
-    paths = [write(tmp_path / "src", name, 3, 0) for name in "abc"]
-    assert plan(ingesting, 0, paths=paths).partition_count == 1
-    assert plan(ingesting, 2, paths=paths).partition_count == 3
-
-
 def test_modes_that_replace_rows_allow_no_failures(tmp_path: Path) -> None:
     """C17, O4: what succeeded would replace what failed."""
     for mode in ("overwrite", "overwrite_partitions"):
         with pytest.raises(InvalidArgument) as caught:
-            plan(Ingesting(tmp_path), 1, paths="/nowhere", mode=mode)
+            Ingesting(tmp_path).start_in_part(paths="/nowhere", mode=mode)
         assert caught.value.details["field"] == "mode"

@@ -73,8 +73,3 @@ def test_only_the_first_rows_are_tried() -> None:
     same = pa.table({"n": pa.array([*[1] * SAMPLE_ROWS, *range(SAMPLE_ROWS)], pa.int64())})
     chosen = encodings_for(same, {"compression": "zstd"})
     assert chosen == {"use_dictionary": ["n"], "column_encoding": None}
-
-
-def test_the_choice_is_one_that_the_writer_takes() -> None:
-    options = encodings_for(rows(), {"compression": "zstd"})
-    assert with_dictionary(file_of(rows(), **options)) == {"state", "lines.list.element.unit"}

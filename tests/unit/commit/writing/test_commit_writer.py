@@ -74,16 +74,8 @@ def test_rows_are_split_by_partition_into_described_files(tmp_path: Path) -> Non
         assert from_bytes(LongType(), file.lower_bounds[1]) == min(ids)
         assert from_bytes(LongType(), file.upper_bounds[1]) == max(ids)
         assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
+        assert pq.read_schema(path).field("time").metadata[b"PARQUET:field_id"] == b"2"
     assert result["bytes"] == sum(file.file_size_in_bytes for file in files)
-
-
-def test_files_carry_field_ids(tmp_path: Path) -> None:
-    """P14: columns are found by id, not by name."""
-    writer = StagedWriter(Layout.create(SCHEMA), in_folder(tmp_path))
-    writer.write(batch(0, 3))
-    writer.finish()
-    (path,) = on_disk(tmp_path, ".parquet")
-    assert pq.read_schema(path).field("time").metadata[b"PARQUET:field_id"] == b"2"
 
 
 def test_no_rows_leave_no_file(tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def test_a_rollback_by_time_finds_what_was_present_then(tmp_path: Path) -> None:
 
 
 def test_times_in_the_metadata_do_not_go_back_where_clocks_do(tmp_path: Path) -> None:
-    """P14: Iceberg's Java library would not read the table."""
+    """P14, O27: Iceberg's Java library would not read the table."""
     table = new_table(tmp_path)
     table.publish(table.staged([rows(0, 1)]))
     first = table.record().snapshot_id
@@ -135,6 +135,8 @@ def test_times_in_the_metadata_do_not_go_back_where_clocks_do(tmp_path: Path) ->
     assert (log, metadata.current_snapshot_id) == (sorted(log), first)
     assert len(log) == 3
     assert metadata.last_updated_ms >= log[-1]
+    table.publish(table.staged([rows(2, 1)]))
+    assert table.snapshot().timestamp_ms >= log[-1]
 
 
 def test_what_was_written_meanwhile_is_not_rolled_back_unseen(tmp_path: Path) -> None:
@@ -177,6 +179,7 @@ def test_a_snapshot_that_does_not_say_where_watermarks_stood_is_refused(tmp_path
     summary = table.iceberg().metadata.snapshots[-1].summary
     assert summary is not None
     assert WATERMARKS_BEFORE not in summary.additional_properties
+    assert summary.additional_properties[WATERMARKS] == '{"kafka":"2000 partitions"}'
     with pytest.raises(PreconditionFailed, match="does not record the earlier values of its watermarks"):
         Run.of(table, Rollback(), snapshot=first).commit()
 
