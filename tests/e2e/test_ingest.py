@@ -199,26 +199,6 @@ async def test_readers_see_all_of_an_operation_or_nothing(service: Whole) -> Non
     assert counts == sorted(counts)
 
 
-async def test_cancelling_a_running_operation_leaves_nothing(idle: Whole) -> None:
-    """O19 in part: one definite outcome, no key, no staged file; asked again, the same answer."""
-    source = idle.source("a", 0, 20_000)
-    operation = await idle.client.start("t", "ingest", {"paths": [str(source)], "split_bytes": 1024})
-    async with runner(idle.store, slots=1):
-
-        async def under_way() -> bool:
-            return (await idle.client.get(operation.name)).jobs.succeeded > 0
-
-        await eventually(under_way)
-        asked = await idle.client.cancel(operation.name, "changed my mind")
-        assert asked.cancel_requested
-        ended = await idle.client.wait(operation.name, timeout_s=60)
-        assert ended.state is OperationState.CANCELLED
-        assert error_of(ended).message == f"cancelled by {idle.client.identity}: changed my mind"
-        assert not [key for key in await idle.at_rest() if not AT_REST.fullmatch(key)]
-        await eventually(lambda: not idle.data_files())
-        assert (await idle.client.cancel(operation.name)).state is OperationState.CANCELLED
-
-
 @pytest.mark.parametrize("refusals", [1, 6])
 async def test_a_publication_that_a_full_etcd_has_made_and_refused(
     service: Whole, monkeypatch: pytest.MonkeyPatch, refusals: int
@@ -243,9 +223,7 @@ async def test_a_publication_that_a_full_etcd_has_made_and_refused(
     assert await asyncio.to_thread(service.ids) == list(range(20))
 
 
-async def test_a_table_that_a_full_etcd_has_made_and_refused(
-    service: Whole, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_table_that_a_full_etcd_has_refused(service: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     """O27, U3: the creator gets its own table as the answer, not the error that another one exists."""
     makes, as_it_is = puts(service.store.keyspace.table("made").table), EtcdClient.txn
 

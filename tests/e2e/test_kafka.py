@@ -12,7 +12,7 @@ import pytest_asyncio
 from pyiceberg.exceptions import NoSuchTableError
 
 from distop.client import AsyncClient
-from distop.errors import AlreadyIngested, IncompatibleOperation, KafkaUnavailable, OffsetsLost
+from distop.errors import IncompatibleOperation
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import config_of, running
@@ -125,23 +125,3 @@ async def test_a_batch_waits_for_brokers_that_are_away(service: Whole, brokers: 
     assert await eventually(service.drained, 180)
     assert (await service.client.ordering("t")).blocked is None
     assert await asyncio.to_thread(service.ids) == list(range(30))
-
-
-async def test_what_went_wrong_is_said_by_code(service: Whole, brokers: Brokers) -> None:
-    """U3, U4: a bad record, brokers that are away, offsets that are gone."""
-    topic = brokers.topic()
-    topic.produce([{"id": 1}, b"bad"], 1)
-    argument = {"kafka": topic.argument(timeout_s=1), "schema": {"id": "long"}}
-    code, failed = await service.distop("start", "t", "ingest", "--json", json.dumps(argument), "--wait")
-    assert code == 20
-    assert "BAD_ROW: kafka://" in json.dumps(failed)
-    assert f"/{topic.name}, partition 1, offset 1: " in json.dumps(failed)
-    assert not await service.client.watermarks("t")
-    with brokers.down(), pytest.raises(KafkaUnavailable, match="cannot be read now"):
-        await service.client.start("t", "ingest", argument)
-    assert (await service.succeeds("ingest", **argument, on_bad_rows="quarantine"))["badRows"] == 1
-    topic.forget(1)
-    with pytest.raises(OffsetsLost):
-        await service.client.start("t", "ingest", argument)
-    with pytest.raises(AlreadyIngested):
-        await service.client.start("t", "ingest", {"kafka": topic.argument(**{"from": {"1": 0}})})

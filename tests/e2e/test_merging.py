@@ -54,12 +54,3 @@ async def test_files_of_changes_are_merged_as_they_come(service: Whole) -> None:
     assert await held(service) == [(3, "z"), (4, "c")]
     await service.at_rest()
     assert await service.findings("people", deep=True) == []
-
-
-async def test_a_look_at_it_before_starts_nothing(service: Whole) -> None:
-    """N4: it shows what an ingest would, and how many jobs there are."""
-    await merge(service, written(service, "1", (1, "a", "U")))
-    asked = {"paths": [str(written(service, "2", (1, "b", "U")))], **MERGE}
-    seen = await service.client.preview("people", "ingest", asked)
-    assert (seen["jobs"], seen["rows"]) == (2, [{"id": 1, "kind": "b"}])
-    assert await held(service) == [(1, "a")]

@@ -47,17 +47,6 @@ async def test_rows_come_into_a_tree_of_plain_files(service: Whole) -> None:
     assert await service.ingested("f") == ["a", "b"]
 
 
-async def test_the_columns_of_the_first_ingest_stay(service: Whole) -> None:
-    """U3: a tree has no schema of its own; what does not fit the first one's is refused at the start."""
-    await tree(service)
-    await service.ingest(service.source("a", 0, 10), "f")
-    other = service.folder / "src" / "b"
-    other.mkdir()
-    (other / "1.csv").write_text("id,colour\n1,red\n")
-    with pytest.raises(InvalidArgument, match="colour"):
-        await service.client.start("f", "ingest", {"paths": [str(other)]})
-
-
 async def test_save_modes_of_a_tree(service: Whole) -> None:
     """P5, C7: what was there when the commit was planned goes; what readers pass over stays."""
     folder = await tree(service, partitionBy=["kind"])

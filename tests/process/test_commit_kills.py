@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -21,7 +23,7 @@ from support.etcd.lossy import LossyClient
 from support.etcd.starts import make_table
 from support.forks import Forks
 from support.sources.s3 import S3
-from support.types.step_worlds import World, delete, rename, replacing
+from support.types.step_worlds import World, across, delete, rename, replacing
 
 pytestmark = [
     pytest.mark.process,
@@ -88,8 +90,9 @@ def renames(world: World, count: int) -> list[StepRecord]:
 
 
 def sequence(world: World) -> list[StepRecord]:
-    """Steps of every kind on files, in stages."""
+    """Steps of every kind on files, in stages; the first renames from another disk, where there is one."""
     return [
+        *([across(world)] if world.aside else ()),
         FolderArgument(path=f"{world.url}/made").record(),
         *(msgspec.structs.replace(step, stage=1) for step in renames(world, 4)),
         msgspec.structs.replace(replacing(world), stage=1),
@@ -102,6 +105,8 @@ def points(world: World) -> list[str]:
     """Steps of each kind, killed at each of their points; on S3, where it takes longer, some of them."""
     if not world.place("x").is_local:
         return ["step.rename.middle=die@3", "step.rename.after=die@5", "step.delete.after=die@1"]
+    if world.aside:
+        return [f"step.rename.{part}=die@1" for part in ("before", "middle", "after")]
     renamed = [f"step.rename.{part}=die@{nth}" for nth in (1, 3, 5) for part in ("before", "middle", "after")]
     others = [
         f"step.{kind}.{part}=die" for kind in ("mkdir", "delete", "success") for part in ("before", "after")
@@ -109,12 +114,19 @@ def points(world: World) -> list[str]:
     return [*renamed, *others]
 
 
-@pytest.fixture(params=["disk", "s3"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+@pytest.fixture(params=["disk", "two disks", "s3"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    shm = Path("/dev/shm")
     if request.param == "disk":
-        return World(str(tmp_path))
-    s3: S3 = request.getfixturevalue("s3")
-    return World(f"{s3.url}/a folder", s3.storage)
+        yield World(str(tmp_path))
+    elif request.param == "s3":
+        s3: S3 = request.getfixturevalue("s3")
+        yield World(f"{s3.url}/a folder", s3.storage)
+    elif not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("this machine has one disk")
+    else:
+        with TemporaryDirectory(dir=shm) as aside:
+            yield World(str(tmp_path), aside=f"file://{aside}")
 
 
 def run(forks: Forks, world: World, records: list[StepRecord], **options: Any) -> int:
@@ -124,15 +136,21 @@ def run(forks: Forks, world: World, records: list[StepRecord], **options: Any) -
 def test_killed_in_any_step_the_next_process_finishes_and_the_end_is_the_same(
     world: World, forks: Forks
 ) -> None:
-    """C4, C7, C13: after every step k, and within it."""
-    undisturbed = World(f"{world.url}/undisturbed", world.storage)
+    """C4, C7, C13, C15: after every step k, and within it; at any time a file is whole, or is not there."""
+
+    def apart(name: str) -> World:
+        return replace(world, url=f"{world.url}/{name}", aside=world.aside and f"{world.aside}/{name}")
+
+    undisturbed = apart("undisturbed")
     assert run(forks, undisturbed, sequence(undisturbed)) == 0
     expected = undisturbed.files()
-    assert len([name for name in expected if name.startswith("/final/")]) == 6
+    assert len([name for name in expected if name.startswith("/final/")]) == (8 if world.aside else 6)
     for number, point in enumerate(points(world)):
-        there = World(f"{world.url}/{number}", world.storage)
+        there = apart(str(number))
         records = sequence(there)
         assert run(forks, there, records, crash=point) == -9, point
+        found = there.contents()
+        assert all(found.get(name, held) in (held, b"old rows") for name, held in expected.items()), point
         assert run(forks, there, records) == 0, point
         assert there.files() == expected, point
 

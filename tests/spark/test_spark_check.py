@@ -37,9 +37,7 @@ def test_workers_that_are_well(spark: Any, service: Service, asked: Asked, tmp_p
 
 
 @pytest.mark.slow("waits as long as a worker waits for a sidecar that does not come")
-def test_each_thing_that_is_wrong_there_is_told(
-    spark: Any, service: Service, asked: Asked, tmp_path: Path
-) -> None:
+def test_each_thing_that_is_wrong_is_told(spark: Any, service: Service, asked: Asked, tmp_path: Path) -> None:
     stores = {str(tmp_path): "not-there", "file:///proc/none": "not-there", "nope://t": "sign"}
     # A user without a password, and nobody who has one: no sidecar.
     etcd = asked.etcd | {"DISTOP_ETCD_USER": "distop", "DISTOP_PREFIX": f"{service.etcd.prefix}-none"}

@@ -75,9 +75,7 @@ def test_one_rule_for_columns_and_values(service: Service, spark: Any, tmp_path:
 
 
 @pytest.mark.parametrize("door", [files, dataframe, data_source, native], ids=lambda it: it.__name__)
-def test_a_table_may_be_named_with_its_namespace(
-    service: Service, spark: Any, tmp_path: Path, door: Door
-) -> None:
+def test_a_name_may_have_its_namespace(service: Service, spark: Any, tmp_path: Path, door: Door) -> None:
     """O29: every door leads to the same table."""
     table = service.table(schema=["id: long"])
     door(service, spark.range(0, 2, 1, 1), f"default.{table}", tmp_path)

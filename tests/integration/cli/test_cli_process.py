@@ -60,9 +60,7 @@ def test_failures_leave_nothing_on_stdout(address: str) -> None:
         assert json.loads(done.stderr)["error"]["exit_code"] == code
 
 
-async def test_ctrl_c_leaves_the_operation_running_and_ends_with_130(
-    service: FakeService, address: str
-) -> None:
+async def test_ctrl_c_leaves_the_operation_running_and_exits_130(service: FakeService, address: str) -> None:
     watching = await asyncio.create_subprocess_exec(
         *DISTOP, "watch", "flights/noop/9", env=environment(address), stdout=PIPE, stderr=PIPE
     )

@@ -266,9 +266,7 @@ async def test_the_next_endpoint_is_used_when_one_is_dead(at: Connect, etcd: Etc
     assert client.endpoint == etcd.endpoint
 
 
-async def test_many_calls_that_fail_together_move_on_together(
-    at: Connect, etcd: EtcdProcess, dead: str
-) -> None:
+async def test_calls_that_fail_together_move_on_together(at: Connect, etcd: EtcdProcess, dead: str) -> None:
     client = at(dead, etcd.endpoint)
     await asyncio.gather(*(client.put(client.keyspace.prefix + b"%d" % i, b"") for i in range(10)))
     assert client.endpoint == etcd.endpoint
@@ -285,9 +283,7 @@ async def test_a_member_that_is_silent_does_not_use_up_the_deadline_of_a_read(
     assert client.endpoint == etcd.endpoint
 
 
-async def test_after_a_write_in_doubt_the_next_member_is_asked(
-    at: Connect, proxy: Proxy, etcd: EtcdProcess
-) -> None:
+async def test_after_a_write_in_doubt_the_next_is_asked(at: Connect, proxy: Proxy, etcd: EtcdProcess) -> None:
     client = at(proxy.endpoint, etcd.endpoint, timeout_s=0.5)
     key = client.keyspace.prefix + b"k"
     await client.get(key)
@@ -427,9 +423,7 @@ async def test_users_and_passwords(tmp_path: Path, prefix: str) -> None:
 
 
 @pytest.mark.timed(0.5)
-async def test_calls_that_wait_for_a_token_keep_their_deadlines(
-    etcd_config: EtcdConfig, proxy: Proxy
-) -> None:
+async def test_calls_that_wait_for_tokens_keep_their_deadlines(etcd_config: EtcdConfig, proxy: Proxy) -> None:
     """U4: one after the other they would each wait for an etcd that does not answer."""
     config = replace(etcd_config, endpoints=(proxy.endpoint,), user="u", password="p", timeout_s=0.4)
     proxy.hold_replies()

@@ -169,9 +169,7 @@ def test_policies_name_no_port_of_a_sidecar(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("release", ["on", "null"])
-def test_releases_and_namespaces_that_yaml_takes_for_something_else_are_names(
-    release: str, tmp_path: Path
-) -> None:
+def test_releases_and_namespaces_that_yaml_misunderstands_are_names(release: str, tmp_path: Path) -> None:
     values = {**LEAST, "monitoring": {"podMonitor": True}}
     said = helm(tmp_path, "template", values, release=release, namespace="123")
     found = [one for one in yaml.safe_load_all(said.stdout) if one]

@@ -140,9 +140,7 @@ async def test_a_release_is_installed_changed_and_removed(plane: ControlPlane, n
     await eventually(lambda: not of_release(plane, namespace, KINDS + ",pods"), 60.0, every_s=0.3)
 
 
-async def test_coordinators_live_on_different_nodes_and_leave_one_by_one(
-    plane: ControlPlane, namespace: str
-) -> None:
+async def test_coordinators_are_spread_and_leave_one_by_one(plane: ControlPlane, namespace: str) -> None:
     """D1: whoever empties nodes is told to wait until the pod that it took away is replaced."""
     replicas = {"coordinator": 3, "executor": 2}
     helm(plane, "install", namespace, {**LEAST, "coordinator": {"insecure": True, "replicas": 3}})
@@ -197,9 +195,7 @@ def rights(plane: ControlPlane, namespace: str, account: str) -> set[tuple[str, 
     }
 
 
-def test_executors_look_after_pods_and_nobody_else_may_do_anything(
-    plane: ControlPlane, namespace: str
-) -> None:
+def test_executors_look_after_pods_nobody_else_may_do_anything(plane: ControlPlane, namespace: str) -> None:
     """D1, S3: of the service accounts that the chart makes."""
     helm(plane, "install", namespace, LEAST)
     nothing = rights(plane, namespace, "default")

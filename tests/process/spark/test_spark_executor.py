@@ -216,9 +216,7 @@ async def test_an_attempt_that_hangs_costs_its_worker_and_is_tried_again(
     assert len({pid for *_, pid in traces(tmp_path, "began")}) == 2
 
 
-async def test_a_sidecar_that_is_killed_is_replaced(
-    spark_client: LossyClient, hosts: Hosts, tmp_path: Path
-) -> None:
+async def test_a_killed_sidecar_is_replaced(spark_client: LossyClient, hosts: Hosts, tmp_path: Path) -> None:
     argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
     arg = await start_operation(spark_client, "traced", argument, jobs=20)
     await eventually(lambda: len(traces(tmp_path, "holds")) == 2, 180)

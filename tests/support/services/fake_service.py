@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 
@@ -26,6 +26,7 @@ from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import from_json
 
 Context = grpc.aio.ServicerContext[Any, Any]
+T = TypeVar("T")
 FINAL = (pb.SUCCEEDED, pb.FAILED, pb.CANCELLED)
 
 
@@ -117,9 +118,7 @@ class FakeService(
         await self._leave(context)
         return operation
 
-    async def PreviewOperation(
-        self, request: pb.StartOperationRequest, context: Context
-    ) -> pb.OperationPreview:
+    async def PreviewOperation(self, request: Any, context: Context) -> pb.OperationPreview:
         await self._enter("preview", request, context)
         await self._leave(context)
         return pb.OperationPreview(preview_json=self.world.preview)
@@ -128,9 +127,7 @@ class FakeService(
         await self._enter("get", request, context)
         return await self._operation(request.name, context)
 
-    async def ListOperations(
-        self, request: pb.ListOperationsRequest, context: Context
-    ) -> pb.ListOperationsResponse:
+    async def ListOperations(self, request: Any, context: Context) -> pb.ListOperationsResponse:
         await self._enter("list", request, context)
         found = [
             operation
@@ -139,15 +136,10 @@ class FakeService(
             and request.type in ("", operation.type)
             and (not request.states or operation.state in request.states)
         ]
-        first = int(request.page_token or 0)
-        last = first + (request.page_size or 100)
-        return pb.ListOperationsResponse(
-            operations=found[first:last], next_page_token=str(last) if last < len(found) else ""
-        )
+        page, further = _page(request, found)
+        return pb.ListOperationsResponse(operations=page, next_page_token=further)
 
-    async def WatchOperation(
-        self, request: pb.WatchOperationRequest, context: Context
-    ) -> AsyncIterator[pb.OperationUpdate]:
+    async def WatchOperation(self, request: Any, context: Context) -> AsyncIterator[pb.OperationUpdate]:
         await self._enter("watch", request, context)
         await self._operation(request.name, context)
         limit = self.break_streams_after.pop(0) if self.break_streams_after else None
@@ -188,9 +180,8 @@ class FakeService(
         operation = await self._operation(request.name, context)
         hold = pb.Pause(by=request.requested_by, reason=request.reason, scope="operation")
         operation.pause.CopyFrom(hold)
-        self.world.audit.append(
-            pb.AuditEntry(action="pause", target=request.name, by=hold.by, reason=hold.reason)
-        )
+        entry = pb.AuditEntry(action="pause", target=request.name, by=hold.by, reason=hold.reason)
+        self.world.audit.append(entry)
         return operation
 
     async def ResumeOperation(self, request: pb.ResumeOperationRequest, context: Context) -> pb.Operation:
@@ -219,29 +210,17 @@ class FakeService(
 
     async def DropTable(self, request: pb.DropTableRequest, context: Context) -> pb.DropTableResponse:
         await self._enter("drop_table", request, context)
-        table = self.world.tables.get(request.name)
-        if table is None or request.uuid not in ("", table.uuid):
-            await abort(
-                context,
-                TableNotFound(f"table {request.name!r} does not exist", details={"table": request.name}),
-            )
-            raise AssertionError("unreachable")
+        table = await self._table(request.name, context, request.uuid)
         del self.world.tables[request.name]
         await self._leave(context)
         return pb.DropTableResponse(location=table.location, purged=request.purge)
 
     async def ListAudit(self, request: pb.ListAuditRequest, context: Context) -> pb.ListAuditResponse:
         await self._enter("audit", request, context)
-        first = int(request.page_token or 0)
-        last = first + (request.page_size or 100)
-        entries = self.world.audit[::-1]
-        return pb.ListAuditResponse(
-            entries=entries[first:last], next_page_token=str(last) if last < len(entries) else ""
-        )
+        page, further = _page(request, self.world.audit[::-1])
+        return pb.ListAuditResponse(entries=page, next_page_token=further)
 
-    async def FollowAudit(
-        self, request: pb.FollowAuditRequest, context: Context
-    ) -> AsyncGenerator[pb.AuditUpdate, None]:
+    async def FollowAudit(self, request: Any, context: Context) -> AsyncGenerator[pb.AuditUpdate, None]:
         """All there is in one update; then the stream breaks, and is not to be had again."""
         await self._enter("follow_audit", request, context)
         if request.after == "9":
@@ -274,21 +253,12 @@ class FakeService(
 
     async def GetTable(self, request: pb.GetTableRequest, context: Context) -> pb.Table:
         await self._enter("get_table", request, context)
-        if request.name not in self.world.tables:
-            await abort(
-                context,
-                TableNotFound(f"table {request.name!r} does not exist", details={"table": request.name}),
-            )
-        return self.world.tables[request.name]
+        return await self._table(request.name, context)
 
     async def ListTables(self, request: pb.ListTablesRequest, context: Context) -> pb.ListTablesResponse:
         await self._enter("list_tables", request, context)
-        tables = list(self.world.tables.values())
-        first = int(request.page_token or 0)
-        last = first + (request.page_size or 100)
-        return pb.ListTablesResponse(
-            tables=tables[first:last], next_page_token=str(last) if last < len(tables) else ""
-        )
+        page, further = _page(request, list(self.world.tables.values()))
+        return pb.ListTablesResponse(tables=page, next_page_token=further)
 
     async def ExplainTable(self, request: pb.GetTableRequest, context: Context) -> pb.Explanation:
         await self._enter("explain", request, context)
@@ -302,15 +272,11 @@ class FakeService(
         await self._enter("describe_table", request, context)
         return self.world.contents.get(request.name, pb.TableContent(table=request.name))
 
-    async def ListSnapshots(
-        self, request: pb.ListSnapshotsRequest, context: Context
-    ) -> pb.ListSnapshotsResponse:
+    async def ListSnapshots(self, request: Any, context: Context) -> pb.ListSnapshotsResponse:
         await self._enter("snapshots", request, context)
         return pb.ListSnapshotsResponse(snapshots=self.world.snapshots)
 
-    async def GetWatermarks(
-        self, request: pb.GetWatermarksRequest, context: Context
-    ) -> pb.GetWatermarksResponse:
+    async def GetWatermarks(self, request: Any, context: Context) -> pb.GetWatermarksResponse:
         await self._enter("watermarks", request, context)
         rows = [row for row in self.world.watermarks if request.source in ("", row.source)]
         return pb.GetWatermarksResponse(watermarks=rows, revision=100)
@@ -332,6 +298,13 @@ class FakeService(
             await abort(context, OperationNotFound(f"operation {name!r} does not exist"))
         return self.world.operations[name]
 
+    async def _table(self, name: str, context: Context, uuid: str = "") -> pb.Table:
+        table = self.world.tables.get(name)
+        if table is None or uuid not in ("", table.uuid):
+            await abort(context, TableNotFound(f"table {name!r} does not exist", details={"table": name}))
+            raise AssertionError("unreachable")
+        return table
+
     async def _enter(self, call: str, request: Any, context: Context) -> None:
         self.calls[call].append(request)
         if self.hang:
@@ -343,6 +316,13 @@ class FakeService(
         if self.lose_replies:
             self.lose_replies -= 1
             await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection broke")
+
+
+def _page(request: Any, found: list[T]) -> tuple[list[T], str]:
+    """The page that is asked for, and the token of the next one."""
+    first = int(request.page_token or 0)
+    last = first + (request.page_size or 100)
+    return found[first:last], str(last) if last < len(found) else ""
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
+from support.types.work_types import await_file
 
 
 class _Probe(DistributedOperation):
@@ -71,7 +71,7 @@ class Slow(_Probe):
     type = "slow"
 
     def plan(self, request: PlanRequest) -> Plan:
-        _await_file(Path(request.argument["until"]))
+        await_file(Path(request.argument["until"]))
         return Plan(argument={}, partition_count=0)
 
 
@@ -105,7 +105,7 @@ class Hooked(_Probe):
         if len(log.read_text().splitlines()) <= argument.get("raises", 0):
             raise RuntimeError("not yet" + os.fsdecode(b"\xff") * argument.get("said", 0))
         if "until" in argument:
-            _await_file(Path(argument["until"]))
+            await_file(Path(argument["until"]))
         if "refuses" in argument:
             raise PreconditionFailed("x" * argument["refuses"])
         if argument.get("exhausts"):
@@ -197,7 +197,7 @@ class Tally(_Probe):
             with Path(argument["log"]).open("a") as file:
                 file.write(f"{before or 0}\n")
         if "until" in argument:
-            _await_file(Path(argument["until"]))
+            await_file(Path(argument["until"]))
         move = WatermarkMove(before=before, after=str(int(before or 0) + 1))
         return Plan(argument=argument, watermarks={"tally": {"count": move}})
 
@@ -211,12 +211,6 @@ class Onlooker(_Probe):
 
     def plan(self, request: PlanRequest) -> Plan:
         return Plan(argument={"active": [str(one.id) for one in request.active]}, partition_count=1)
-
-
-def _await_file(path: Path, timeout_s: float = 30.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.005)
 
 
 PROBES = tuple(

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from distop.commit.files.places import Place
-from distop.commit.steps.contract import StepContext, default_registry
+from distop.commit.steps.contract import StepContext
 from distop.commit.steps.files import (
     DeleteArgument,
     FolderArgument,
@@ -138,9 +135,3 @@ CASES: dict[str, Callable[[World], StepRecord]] = {
     "success over": success_again,
     "unmark": unmark,
 }
-
-
-def run_one() -> None:
-    """Execute the step on standard input. For child processes that are killed on the way."""
-    url, record = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, StepRecord])
-    default_registry().load_external(record).execute(World(url).context)

@@ -124,9 +124,7 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("of_main", [True, False])
-def test_an_interrupted_call_is_over_and_the_client_goes_on(
-    service: tuple[FakeService, str], of_main: bool
-) -> None:
+def test_an_interrupted_call_ends_and_others_go_on(service: tuple[FakeService, str], of_main: bool) -> None:
     """Also by a signal that another thread of the process gets: then nothing wakes the one that waits."""
     fake, address = service
     fake.world.add(pb.Operation(name="flights/noop/1", state=pb.RUNNING))

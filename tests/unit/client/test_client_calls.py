@@ -96,9 +96,7 @@ async def test_who_is_sent_away_by_a_busy_service_comes_back_when_it_says(
     assert len(fake.calls["start"]) == 4
 
 
-async def test_a_service_that_stays_busy_is_given_up_at_the_deadline(
-    service: tuple[FakeService, str],
-) -> None:
+async def test_a_service_that_stays_busy_is_left_at_the_deadline(service: tuple[FakeService, str]) -> None:
     """G6: also if it has asked for more patience than there is."""
     fake, address = service
     fake.refuse = [Busy(details={RETRY_AFTER: "30"}) for _ in range(100)]
@@ -108,9 +106,7 @@ async def test_a_service_that_stays_busy_is_given_up_at_the_deadline(
     assert len(fake.calls["start"]) > 2
 
 
-async def test_a_lost_reply_is_repeated_with_the_same_request_id(
-    fake: FakeService, client: AsyncClient
-) -> None:
+async def test_a_lost_reply_is_repeated_with_the_same_id(fake: FakeService, client: AsyncClient) -> None:
     """O7: the repeat returns the first answer."""
     fake.lose_replies = 2
     started = await client.start("flights", "noop")
@@ -129,9 +125,7 @@ async def test_a_lost_reply_is_repeated_on_another_coordinator() -> None:
     assert list(world.operations) == [started.name]
 
 
-async def test_a_decision_is_repeated_with_the_same_request_id(
-    fake: FakeService, client: AsyncClient
-) -> None:
+async def test_a_decision_is_repeated_with_the_same_id(fake: FakeService, client: AsyncClient) -> None:
     """C10"""
     fake.world.add(pb.Operation(name="flights/noop/1", state=pb.COMMITTING))
     fake.lose_replies = 1
@@ -266,9 +260,7 @@ async def test_a_reached_service_is_waited_for_until_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("error", [EtcdUnavailable(), OutcomeUnknown(), Unavailable(), DeadlineExceeded()])
-async def test_what_may_pass_is_tried_again(
-    fake: FakeService, client: AsyncClient, error: DistopError
-) -> None:
+async def test_what_may_pass_is_repeated(fake: FakeService, client: AsyncClient, error: DistopError) -> None:
     fake.refuse = [error]
     assert (await client.start("flights", "noop")).instance == 1
     assert len(fake.calls["start"]) == 2
@@ -337,9 +329,7 @@ async def test_tables_watermarks_members_leaders(service: tuple[FakeService, str
         assert [leader.epoch for leader in await client.leaders()] == [12]
 
 
-async def test_a_creation_is_repeated_with_the_same_request_id(
-    fake: FakeService, client: AsyncClient
-) -> None:
+async def test_a_creation_is_repeated_with_the_same_id(fake: FakeService, client: AsyncClient) -> None:
     fake.lose_replies = 1
     assert (await client.create_table("flights", "/data/f")).location == "/data/f"
     first, second = fake.calls["create_table"]

@@ -28,9 +28,7 @@ def names(store: SyncEtcd, keys: TableKeys) -> list[str]:
     return list(store.run(lambda client: read_schedules(client, keys))[0])
 
 
-def test_a_rename_takes_all_schedules_along_and_a_drop_removes_them(
-    catalog: EtcdCatalog, store: SyncEtcd
-) -> None:
+def test_a_rename_takes_schedules_along_a_drop_removes_them(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """As many as there may be, each as large as it may be."""
     catalog.create_table("flights", SCHEMA)
     old, new = keys_of(store, "flights"), keys_of(store, "departures")

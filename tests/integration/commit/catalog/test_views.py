@@ -39,9 +39,7 @@ def sql_of(catalog: EtcdCatalog, name: str = V) -> str:
     return catalog.load_view(name).current_version().representations[0].root.sql
 
 
-def test_a_view_is_made_changed_renamed_and_dropped(
-    catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path
-) -> None:
+def test_a_view_is_made_renamed_and_dropped(catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path) -> None:
     """P6, O29: and nothing of it is left in etcd; who did what stands in the audit trail."""
     catalog.create_namespace("sales.eu")
     made = catalog.create_view("sales.eu.v", ids(0, 1).schema, view_version(), properties={"comment": "all"})

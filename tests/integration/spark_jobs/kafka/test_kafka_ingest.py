@@ -158,9 +158,7 @@ def test_what_is_lost_while_the_operation_runs_is_noticed(
     assert standing(ingesting)["0"] == "20"
 
 
-def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
-    ingesting: Ingesting, topic: KafkaTopic
-) -> None:
+def test_a_topic_made_anew_is_not_taken_for_the_old_one(ingesting: Ingesting, topic: KafkaTopic) -> None:
     topic.ids(0, 30)
     ingesting.ingest(kafka=topic.argument(), source="orders")
     with running_brokers() as others:
@@ -175,9 +173,7 @@ def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(
     assert len(ingesting.watermarks) == 2
 
 
-def test_a_partition_that_was_added_is_read_from_its_beginning(
-    ingesting: Ingesting, brokers: Brokers
-) -> None:
+def test_a_partition_that_was_added_is_read_from_its_start(ingesting: Ingesting, brokers: Brokers) -> None:
     small = brokers.topic(2)
     small.ids(0, 20)
     ingesting.ingest(kafka=small.argument(), source="orders")
@@ -291,9 +287,7 @@ def test_raw_values(ingesting: Ingesting, topic: KafkaTopic, tmp_path: Path) -> 
     assert [entry["reason"] for entry in quarantined(typed, jobs)] == ["column 'body': not UTF-8"]
 
 
-def test_columns_are_those_of_the_table_whatever_keys_come_this_time(
-    ingesting: Ingesting, topic: KafkaTopic
-) -> None:
+def test_columns_are_those_of_the_table_whatever_keys_come(ingesting: Ingesting, topic: KafkaTopic) -> None:
     topic.produce([{"id": 1, "note": "x"}], 0)
     ingesting.ingest(kafka=topic.argument())
     topic.produce([{"id": 2}], 0)
@@ -308,9 +302,7 @@ def test_columns_are_those_of_the_table_whatever_keys_come_this_time(
     assert ids(ingesting) == [1, 2, 3, 4]
 
 
-def test_a_record_larger_than_what_is_fetched_at_once_comes_through(
-    ingesting: Ingesting, topic: KafkaTopic
-) -> None:
+def test_a_record_larger_than_one_fetch_comes_through(ingesting: Ingesting, topic: KafkaTopic) -> None:
     values = [{"id": number, "text": "x" * 700_000} for number in range(5)]
     topic.produce(values, 0)
     config = {"fetch.max.bytes": 1_000_000, "fetch.message.max.bytes": 10_000}

@@ -178,9 +178,7 @@ async def test_backfill_approves_the_batch_it_names_and_no_other(dock: Dock) -> 
     assert await eventually(lambda: awaiting(dock, "c"))
 
 
-async def test_an_empty_backfill_on_s3_approves_the_batch_that_waits(
-    dock: Dock, s3_in_environment: S3
-) -> None:
+async def test_an_empty_backfill_on_s3_approves_a_batch_that_waits(dock: Dock, s3_in_environment: S3) -> None:
     """B12, B7: S3 refuses to read a range of an empty object."""
     s3 = s3_in_environment
     await validated(dock)
@@ -250,9 +248,7 @@ async def test_what_is_wrong_is_reported_and_keeps_nothing_else(dock: Dock) -> N
 
 
 @pytest.mark.parametrize("where", ["", "sub/", "sub/1/"])
-async def test_a_misplaced_orderme_is_reported_and_nothing_is_applied_without_order(
-    dock: Dock, where: str
-) -> None:
+async def test_a_misplaced_orderme_is_reported_and_nothing_is_applied(dock: Dock, where: str) -> None:
     """B12, B13: somebody wants an order; what was applied without one cannot be taken back."""
     dock.drop("sub/1", data="x")
     dock.control(f"{where}ORDERME")

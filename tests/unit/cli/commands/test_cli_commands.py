@@ -123,9 +123,7 @@ def test_start_and_wait(service: FakeService) -> None:
     assert (ended["state"], ended["jobs"]) == ("succeeded", jobs)
 
 
-def test_waiting_for_what_nobody_takes_up_says_why(
-    service: FakeService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_for_what_nobody_takes_says_why(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     """U1: and goes on waiting."""
     monkeypatch.setattr("distop.cli.output.waiting.LOOK_EVERY_S", 0.01)
     world, waits, ends = service.world, pb.Operation(), pb.Operation()

@@ -81,9 +81,7 @@ def test_each_issuer_has_what_is_given_for_its_name() -> None:
         ("jwks", {"issuer": ["https://a.example"], "jwks": ["b=/one"]}, "b, which is not an --issuer"),
     ],
 )
-def test_what_is_about_no_issuer_or_about_two_is_refused(
-    field: str, given: dict[str, object], message: str
-) -> None:
+def test_what_is_of_no_issuer_or_two_is_refused(field: str, given: dict[str, object], message: str) -> None:
     """U5: the last one would count, and nobody would notice."""
     with pytest.raises(InvalidArgument, match=message) as raised:
         DoorOptions(**{"audience": AUDIENCE, **given}).identity()  # type: ignore[arg-type]

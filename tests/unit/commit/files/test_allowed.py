@@ -101,9 +101,7 @@ def test_everything_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("chain", ["", "simplecache::"])
-def test_a_url_with_a_password_is_refused_and_not_repeated(
-    chain: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_url_with_a_password_is_refused_not_repeated(chain: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """S5: whatever is listed."""
     url = f"{chain}https://jane:hers@files.example.com/rows.csv"
     for variable in (SOURCES, LOCATIONS):

@@ -48,9 +48,7 @@ def test_a_folder_that_is_empty_or_missing(tmp_path: Path, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS, ids=["pyarrow", "fsspec"])
-def test_a_table_at_a_plain_path(
-    tmp_path: Path, implementation: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tables_at_plain_paths(tmp_path: Path, implementation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """P14, C12: without a scheme, with blanks in it, whatever reads and writes it."""
     monkeypatch.setitem(SCHEMA_TO_FILE_IO, "file", [implementation])
     layout = Layout.create(ROWS, ["kind"])

@@ -124,9 +124,7 @@ def test_two_attempts_at_one_publication_are_the_same(table: Table, backup: KeyV
     assert [one.uuid for one in ahead.publications] == [twice.arg.uuid]
 
 
-def test_snapshots_that_have_expired_since_are_found_in_earlier_metadata(
-    table: Table, backup: KeyValue
-) -> None:
+def test_snapshots_that_expired_since_are_found_in_earlier_metadata(table: Table, backup: KeyValue) -> None:
     table.publish(operation(table, 10, "1", "2"))
     between = table.record()
     table.publish(operation(table, 20, "2", "3"))

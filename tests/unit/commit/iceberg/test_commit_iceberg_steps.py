@@ -133,7 +133,7 @@ def test_a_snapshot_tells_who_made_it_and_what_it_holds(table: Table) -> None:
 
 
 def test_a_moved_head_is_built_upon(table: Table) -> None:
-    """P6, P7, P8: the first attempt loses and is taken back, but for what jobs wrote; the second holds both."""
+    """P6, P7, P8: the first attempt loses and is taken back, but for jobs' files; the second holds both."""
     table.publish(table.staged([rows(0, 3)]))
     mine, other = table.staged(*([rows(100 + i, 1)] for i in range(8))), table.staged([rows(50, 3)])
     lost, staged = IcebergAppend().prepare(table.context(mine)), mine.files()

@@ -83,9 +83,7 @@ def test_what_is_no_metadata_is_not_shown(content: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("value", [None, 5, [], {}, [None], {"a": None}])
-def test_a_value_of_another_kind_is_no_defect(
-    read: Callable[[str], object], value: Any, tmp_path: Path
-) -> None:
+def test_another_kind_of_value_is_no_bug(read: Callable[[str], object], value: Any, tmp_path: Path) -> None:
     """U3: at any place; pyiceberg converts some of them."""
     refused = set()
     for name in GOOD:
@@ -103,9 +101,7 @@ def test_packed_metadata_is_read(tmp_path: Path) -> None:
     assert load_metadata(str(path)) == TableFile.read(str(path)).metadata == MADE
 
 
-def test_of_what_was_written_a_few_files_are_remembered(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_what_was_written_a_few_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in number and in bytes: the last ones that fit."""
     monkeypatch.setattr(metadata_files, "_written", {})
     table = new_table(tmp_path)

@@ -1,4 +1,4 @@
-"""Executing commit sequences: order, bounds, failures, what is left out, what is taken back."""
+"""Executing commit sequences: order, bounds, failures, what is left out and taken back; steps by name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from unittest.mock import Mock
 import pytest
 
 from distop import errors
-from distop.commit.steps.contract import FinishContext, StepContext
+from distop.commit.iceberg.append import IcebergAppend
+from distop.commit.steps.contract import FinishContext, StepContext, StepRegistry
 from distop.commit.steps.execution import Executed, StepFailed, execute, undo
 from distop.commit.steps.sequence import plan_sequence, sort_steps
 from distop.errors import (
@@ -212,3 +213,34 @@ def test_equal_sequences_have_equal_digests_and_others_have_not() -> None:
     assert len({one.digest, *(other.digest for other in others)}) == 4
     with pytest.raises(InvalidArgument, match="not ordered"):
         CommitSequence(str(ARG.id), ARG.uuid, (step(0, stage=1), step(1)))
+
+
+# -- by name ------------------------------------------------------------------------------------------
+
+NAMED = [
+    "iceberg.append=distop.commit.iceberg.append:IcebergAppend",
+    "odd=distop.commit.steps.contract:StepRegistry",
+]
+
+
+def test_a_step_is_made_from_its_record() -> None:
+    """C11"""
+    step = StepRegistry(NAMED).load(StepRecord(step="iceberg.append", argument={"expectedSnapshotId": None}))
+    assert isinstance(step, IcebergAppend)
+    assert step.argument == {"expectedSnapshotId": None}
+
+
+@pytest.mark.parametrize("name", ["iceberg.unheard_of", "odd"])
+def test_an_unknown_step_is_reported_by_name(name: str) -> None:
+    """C11: a newer version wrote it; says what to do."""
+    with pytest.raises(UnknownCommitStep, match=f"'{name}'.*known: .*iceberg.append") as caught:
+        StepRegistry(NAMED).load(StepRecord(step=name))
+    assert caught.value.details == {"step": name}
+    assert "upgrade" in caught.value.hint
+
+
+def test_steps_named_by_hand_are_checked() -> None:
+    """U3"""
+    for item in ("IcebergAppend", "x=IcebergAppend"):
+        with pytest.raises(InvalidArgument, match="does not name a commit step"):
+            StepRegistry([item])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-import subprocess
-import sys
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -400,45 +398,6 @@ def test_a_marker_of_the_operation_itself_is_not_taken_away(world: World) -> Non
     run(world, success(world))
     run(world, record)
     assert world.read("day=1/_SUCCESS") == TOKEN.encode()
-
-
-# -- real kills --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("point", ["before", "middle", "after"])
-@pytest.mark.parametrize("between", ["one disk", "two disks"])
-def test_a_process_killed_in_a_rename_leaves_source_or_target_whole(
-    tmp_path: Path, point: str, between: str
-) -> None:
-    """C4, C13, C15, C18: another process finishes it, and nothing is left over."""
-    shm = Path("/dev/shm")
-    if between == "two disks" and (not shm.is_dir() or shm.stat().st_dev == tmp_path.stat().st_dev):
-        pytest.skip("this machine has one disk")
-    folder = shm / f"distop-{os.getpid()}" if between == "two disks" else tmp_path / "s"
-    data = os.urandom(50_000)
-    world = World(str(tmp_path))
-    record = rename(world, data, source=f"file://{folder}/1", target="final/1")
-    program = "from support.types.step_worlds import run_one; run_one()"
-    child = subprocess.run(
-        [sys.executable, "-c", program],
-        input=msgspec.json.encode([world.url, record]),
-        env={**os.environ, "PYTHONPATH": "tests", "DISTOP_CRASH_POINTS": f"step.rename.{point}=die"},
-        check=False,
-        timeout=60,
-    )
-    try:
-        assert child.returncode == -9
-        assert world.read("final/1") in (None, data)
-        source = (folder / "1").read_bytes() if (folder / "1").exists() else b""
-        assert data in (world.read("final/1"), source)
-        run(world, record)
-        assert world.read("final/1") == data
-        assert os.listdir(folder) == []
-        assert os.listdir(tmp_path / "final") == ["1"]
-    finally:
-        for path in folder.glob("*"):
-            path.unlink()
-        folder.rmdir()
 
 
 # -- places ------------------------------------------------------------------------------------------

@@ -15,8 +15,7 @@ import pytest
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddPartitionSpecUpdate
-from pyiceberg.table.update.schema import UpdateSchema
-from pyiceberg.types import LongType, StringType
+from pyiceberg.types import LongType
 
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.iceberg.modes import IcebergOverwritePartitions
@@ -281,25 +280,6 @@ def test_rows_are_sorted_and_the_table_knows_the_order(
     # The same order again is the one that is known; what has it is not sorted once more.
     assert compacting(table, sort_by="kind desc, id", min_files=1).staged.arg.partition_count == 0
     assert compacting(table, sort_by=["id"], min_files=1).staged.arg.argument["sortOrder"]["order-id"] == 2
-
-
-def test_older_files_are_read_through_the_present_schema(tmp_path: Path) -> None:
-    """By field id: a column that was added is NULL, a renamed one keeps its values, a type is widened."""
-    columns = pa.schema([("id", pa.int32()), ("kind", pa.string())])
-    table = table_of(tmp_path, columns)
-    for number in range(2):
-        table.append({"id": [2 * number, 2 * number + 1], "kind": ["a", "b"]}, columns)
-
-    def change(schema: UpdateSchema) -> None:
-        schema.add_column("more", StringType())
-        schema.rename_column("kind", "sort")
-        schema.update_column("id", LongType())
-
-    table.change_schema(change)
-    compacting(table).finish()
-    (path,) = table.data_files()
-    read = pq.read_table(local(path))
-    assert read.to_pylist() == [{"id": number, "sort": "ab"[number % 2], "more": None} for number in range(4)]
 
 
 def test_values_of_every_type_and_partitions_of_every_kind_survive(tmp_path: Path) -> None:

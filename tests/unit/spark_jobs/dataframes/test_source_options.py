@@ -45,9 +45,7 @@ def test_the_address_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         ({"table": "t", "storage": "[]"}, False, "storage"),
     ],
 )
-def test_a_write_that_makes_no_sense_is_refused_by_name(
-    given: dict[str, str], overwrite: bool, field: str
-) -> None:
+def test_a_write_without_sense_is_refused_by_name(given: dict[str, str], overwrite: bool, field: str) -> None:
     """U3"""
     with refused(field):
         write_options(given, overwrite=overwrite)

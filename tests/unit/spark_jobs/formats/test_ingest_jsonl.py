@@ -120,16 +120,17 @@ BAD: dict[int, str | bytes] = {
     25: '{"b": 5}',
     26: '{"c": 1}',
     28: '{"b": "\x01"}',
+    32: '{"f": 1e300}',
+    34: '{"f": -3.5e38}',
     31: '{"d": "0000-01-01"}',
     29: '{"b": ' + "[" * 10_000 + "]" * 10_000 + "}",
 }
-SCHEMA = {"a": "int", "b": "string", "d": "date"}
+SCHEMA = {"a": "int", "b": "string", "d": "date", "f": "float"}
 
 
 @pytest.mark.parametrize("split_bytes", [1 << 20, 1024])
-def test_bad_lines_go_into_quarantine_and_good_ones_into_the_table(
-    ingesting: Ingesting, split_bytes: int
-) -> None:
+def test_bad_lines_go_to_quarantine_good_ones_to_the_table(ingesting: Ingesting, split_bytes: int) -> None:
+    """C2: numbers that are too large too, which Arrow's parser makes infinite."""
     lines: list[Any] = [BAD.get(number, {"a": number, "d": "2013-01-01"}) for number in range(1, 300)]
     path = write(ingesting, *lines)
     # The key of line 26 must not be seen in the sample, where it would be refused at the start.
@@ -145,6 +146,7 @@ def test_bad_lines_go_into_quarantine_and_good_ones_into_the_table(
     assert sorted(entries) == sorted(BAD)
     assert entries[5]["reason"] == "column 'a': string instead of number"
     assert entries[2]["raw"] == "null"
+    assert "is too large for float" in entries[32]["reason"]
     assert entries[14]["raw"] == '{"b": "\\xff"}'
 
 
@@ -155,14 +157,6 @@ def test_a_bad_line_fails_the_job_with_its_file_and_line(ingesting: Ingesting, l
     arg = ingesting.start(paths=write(ingesting, *lines), schema=SCHEMA, split_bytes=1024)
     with pytest.raises(BadRow, match=r"a\.jsonl, line 151: "):
         ingesting.run(arg)
-
-
-@pytest.mark.parametrize("number", ["1e300", "-3.5e38"])
-def test_a_number_that_is_too_large_is_a_bad_line(ingesting: Ingesting, number: str) -> None:
-    """C2: Arrow's parser makes it infinite."""
-    path = write(ingesting, {"a": 1.5}, f'{{"a": {number}}}')
-    with pytest.raises(BadRow, match=r"a\.jsonl, line 2: column 'a': .* is too large for float"):
-        ingesting.ingest(paths=path, schema={"a": "float"})
 
 
 def test_keys_that_the_sample_did_not_show_are_bad_rows_or_ignored(ingesting: Ingesting) -> None:

@@ -16,12 +16,10 @@ from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined
 
 
-def write(
-    ingesting: Ingesting, table: pa.Table, name: str = "a.parquet", *, row_group_size: int = 1000
-) -> str:
+def write(ingesting: Ingesting, table: pa.Table, name: str = "a.parquet", *, group_size: int = 1000) -> str:
     path = ingesting.folder / "source" / name
     path.parent.mkdir(exist_ok=True)
-    pq.write_table(table, path, row_group_size=row_group_size)
+    pq.write_table(table, path, row_group_size=group_size)
     return str(path)
 
 
@@ -39,7 +37,7 @@ def test_a_large_file_is_cut_between_row_groups(ingesting: Ingesting) -> None:
 
 def test_small_files_are_packed_together_and_read_with_all_their_row_groups(ingesting: Ingesting) -> None:
     paths = [
-        write(ingesting, pa.table({"a": range(n * 100, n * 100 + 100)}), f"{n}.parquet", row_group_size=10)
+        write(ingesting, pa.table({"a": range(n * 100, n * 100 + 100)}), f"{n}.parquet", group_size=10)
         for n in range(5)
     ]
     arg = ingesting.start(paths=paths)
@@ -170,7 +168,7 @@ def test_a_later_file_with_other_types_fails(ingesting: Ingesting) -> None:
 
 
 def test_damaged_files_are_named(ingesting: Ingesting) -> None:
-    path = write(ingesting, pa.table({"a": range(10_000)}), row_group_size=10_000)
+    path = write(ingesting, pa.table({"a": range(10_000)}), group_size=10_000)
     whole = Path(path).read_bytes()
     Path(path).write_bytes(whole[:-20])
     with pytest.raises(SourceUnreadable, match=r"a\.parquet is not a Parquet file"):

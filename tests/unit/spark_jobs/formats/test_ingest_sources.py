@@ -42,6 +42,9 @@ def test_hidden_and_empty_files_in_folders_are_passed_over(tmp_path: Path) -> No
         write(tmp_path / name)
     write(tmp_path / "m/empty.csv", "")
     assert names(find_files([str(tmp_path / "m")])) == {"m": ["m/a.csv"]}
+    (tmp_path / "m/a.csv").unlink()
+    with pytest.raises(SourceEmpty, match="no file to ingest"):
+        find_files([str(tmp_path / "m")])
 
 
 def test_every_path_is_a_partition_and_globs_stand_for_what_they_match(tmp_path: Path) -> None:
@@ -130,12 +133,6 @@ def test_a_path_that_cannot_be_read_is_named(path: str, error: type[InvalidArgum
     assert caught.value.details["field"] == "paths"
 
 
-def test_a_source_without_files_is_empty(tmp_path: Path) -> None:
-    write(tmp_path / "m" / "empty.csv", "")
-    with pytest.raises(SourceEmpty, match="no file to ingest"):
-        find_files([str(tmp_path / "m")])
-
-
 def test_a_name_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / os.fsdecode(b"\xff.csv")).write_text("1\n")
     with pytest.raises(SourceUnreadable, match=r"udcff\.csv cannot be read: its name is not valid UTF-8"):
@@ -170,15 +167,12 @@ def test_listing_is_bounded_in_number_and_time(tmp_path: Path, monkeypatch: pyte
     ticks = iter([0.0, 1.0, 2.0, 21.0])
     with pytest.raises(ArgumentTooLarge, match="longer than 20 s, after 1 files"):
         find_files([str(tmp_path / "m")], clock=lambda: next(ticks))
-
-
-def test_listing_folders_without_files_is_bounded_in_time(tmp_path: Path) -> None:
-    """A few links to the folder above make very many folders."""
+    # A few links to the folder above make very many folders, also without a file.
     for name in ("a", "b"):
-        (tmp_path / "m" / name).mkdir(parents=True)
+        (tmp_path / "empty" / name).mkdir(parents=True)
     ticks = iter([0.0, 1.0, 21.0])
     with pytest.raises(ArgumentTooLarge, match="longer than 20 s"):
-        find_files([str(tmp_path / "m")], clock=lambda: next(ticks))
+        find_files([str(tmp_path / "empty")], clock=lambda: next(ticks))
 
 
 def test_the_root_is_a_folder_like_any_other(tmp_path: Path) -> None:

@@ -175,8 +175,6 @@ def test_text_formats_cannot_carry_everything() -> None:
         (pa.array([[("k", 1e300)]], pa.map_(TEXT, pa.float64())), pa.map_(TEXT, pa.float32())),
     ],
 )
-def test_numbers_too_large_for_a_float_do_not_become_infinite(
-    values: list[object], target: pa.DataType
-) -> None:
+def test_numbers_too_large_for_a_float_are_not_infinite(values: list[object], target: pa.DataType) -> None:
     with pytest.raises(Unconvertible, match=r"'f': .* is too large for"):
         convert(pa.chunked_array([values]), target, "f")

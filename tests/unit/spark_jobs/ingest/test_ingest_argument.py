@@ -41,9 +41,7 @@ from support.refusals import refused
         ("reingest", {"paths": "/a", "reingest": 1}),
     ],
 )
-def test_a_malformed_argument_is_refused_with_the_name_of_its_field(
-    field: str, argument: dict[str, Any]
-) -> None:
+def test_a_malformed_argument_is_refused_by_its_field(field: str, argument: dict[str, Any]) -> None:
     """O4."""
     with refused(field):
         parse_argument(argument)

@@ -120,9 +120,7 @@ def test_names_that_differ_in_case_only_are_no_two_columns(ingesting: Ingesting,
 
 
 @pytest.mark.parametrize("make", ["csv", "parquet", "jsonl"])
-def test_wider_values_are_refused_or_widen_the_column(
-    ingesting: Ingesting, tmp_path: Path, make: str
-) -> None:
+def test_wider_values_are_refused_or_widen_a_column(ingesting: Ingesting, tmp_path: Path, make: str) -> None:
     """No row of them is a bad one: the quarantine stays empty."""
     if make == "parquet":
         path = parquet(tmp_path, "1.parquet", id=[2, 2**40], name=["b", "c"])
@@ -139,9 +137,7 @@ def test_wider_values_are_refused_or_widen_the_column(
     assert (column.field_type, column.required, column.field_id) == (LongType(), True, 1)
 
 
-def test_a_wide_file_is_not_parsed_once_for_each_column(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wide_file_is_not_parsed_once_per_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"c{number}" for number in range(200)]
     ingesting = Ingesting(tmp_path, {"schema": [f"{name}: int" for name in names]})
     values = dict.fromkeys(names, "1") | {"c7": str(2**40), "c130": str(2**40)}
@@ -227,6 +223,8 @@ def test_a_tree_of_files_gets_columns_but_no_wider_types(tmp_path: Path) -> None
     layout = Layout.create(parse_schema(["id: int"]))
     head = Head(metadata_location="", layout=layout.to_json())
     new = csv(tmp_path, "1.csv", "id,fare\n1,2.5\n")
+    with pytest.raises(InvalidArgument, match="fare"):
+        Ingest().plan(request("files", head, tmp_path, paths=new))
     plan = Ingest().plan(request("files", head, tmp_path, paths=new, on_new_columns="add")).argument
     assert [field["name"] for field in plan["layout"]["schema"]["fields"]] == ["id", "fare"]
     wide = csv(tmp_path, "2.csv", f"id\n{2**40}\n")

@@ -78,18 +78,3 @@ def test_a_year_of_flights_by_month(months: tuple[Path, Counter[int]], tmp_path:
     assert pc.min(read["time_hour"]).as_py() == datetime(2013, 1, 1, 10, tzinfo=UTC)
     january = ingesting.table.iceberg().scan(row_filter="time_hour < '2013-01-15T00:00:00+00:00'")
     assert len(list(january.plan_files())) < len(ingesting.table.data_files())
-
-
-def test_some_flights_some_columns(months: tuple[Path, Counter[int]], tmp_path: Path) -> None:
-    folder, expected = months
-    ingesting = Ingesting(tmp_path)
-    jobs = ingesting.ingest(
-        paths=f"{folder}/2013-02", columns=["carrier", "dest"], filter="origin = 'JFK' and distance > 2000"
-    )
-    assert sum(job.result["rowsRead"] for job in jobs.values()) == expected[2]
-    wanted = sum(
-        1
-        for line in list(flights())[1:]
-        if (values := line.split(b","))[1] == b"2" and values[12] == b"JFK" and int(values[15]) > 2000
-    )
-    assert ingesting.read().num_rows == wanted

@@ -48,9 +48,7 @@ def test_a_result_fits_into_its_record_however_the_table_is_partitioned(tmp_path
 
 
 @pytest.mark.parametrize("change", ["grown", "touched", "gone", "replaced"])
-def test_a_file_that_changed_since_the_start_fails_the_job(
-    ingesting: Ingesting, source: Path, change: str
-) -> None:
+def test_a_file_that_changed_since_fails_the_job(ingesting: Ingesting, source: Path, change: str) -> None:
     arg = ingesting.start(paths=str(source))
     text = source.read_text()
     match change:
@@ -69,9 +67,7 @@ def test_a_file_that_changed_since_the_start_fails_the_job(
     assert staged_files(ingesting) == []
 
 
-def test_a_file_that_changes_while_it_is_read_fails_the_job(
-    ingesting: Ingesting, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_changes_while_it_is_read_fails_the_job(ingesting: Ingesting, source: Path) -> None:
     arg = ingesting.start(paths=str(source))
 
     class Meddling(LocalJob):
@@ -128,9 +124,7 @@ def test_clean_up_removes_one_attempt_wherever_it_was_written(ingesting: Ingesti
     ingesting.operation.cancel_job_and_cleanup(LocalJob(arg, last, attempt="never-ran"))
 
 
-def test_two_attempts_at_a_job_write_the_same_rows_to_different_files(
-    ingesting: Ingesting, source: Path
-) -> None:
+def test_two_attempts_at_a_job_write_the_same_rows_to_other_files(ingesting: Ingesting, source: Path) -> None:
     """P1."""
     arg = ingesting.start(paths=str(source))
     first, second = (ingesting.run_job(LocalJob(arg, "0", attempt=attempt)) for attempt in ("a1", "a2"))

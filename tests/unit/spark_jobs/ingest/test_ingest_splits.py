@@ -29,9 +29,7 @@ def test_splits_cover_every_unit_of_every_file_once(extents: list[Extent], split
 
 
 @given(files, st.integers(1, 3_000))
-def test_no_split_is_empty_and_none_is_larger_than_it_must_be(
-    extents: list[Extent], split_bytes: int
-) -> None:
+def test_no_split_is_empty_or_larger_than_it_must_be(extents: list[Extent], split_bytes: int) -> None:
     cuts = cut(extents, split_bytes)
     assert all(start < end for start, end in pairwise(cuts))
     line = Line(extent.units for extent in extents)
@@ -52,15 +50,10 @@ def _smallest(extent: Extent, piece: Piece) -> int:
 
 
 def test_small_files_are_packed_and_large_ones_get_splits_of_their_own() -> None:
+    """Row groups are gathered up to the size of a split; what is read as a whole is one, however large."""
     extents = [Extent(40), Extent(50), Extent(20), Extent(250), Extent(10), Extent(10)]
     assert cut(extents, 100) == [0, 90, 110, 193, 276, 360, 380]
-
-
-def test_row_groups_are_gathered_up_to_the_size_of_a_split() -> None:
     assert cut([Extent(100, (30, 30, 30, 5, 5))], 60) == [0, 2, 5]
-
-
-def test_a_file_that_is_read_as_a_whole_is_one_split_however_large() -> None:
     assert cut([Extent(10_000, (10_000,))], 100) == [0, 1]
 
 

@@ -48,9 +48,7 @@ def test_what_runs_programs_or_changes_what_is_read_is_refused(
     assert "hunter2" not in str(told.value)
 
 
-def test_secrets_are_found_where_they_are_referred_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_found_where_they_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "key").write_text("from file\n")
     monkeypatch.setenv("DISTOP_KAFKA_SECRETS", str(tmp_path))
     monkeypatch.setenv("DISTOP_KAFKA_PASSWORD", "from environment")

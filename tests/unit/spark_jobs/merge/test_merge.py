@@ -55,6 +55,13 @@ def test_new_rows_come_in_and_others_are_replaced(table: Ingesting) -> None:
     """E5, P3: in one snapshot, into a table without rows, too; files without such keys are not touched."""
     assert counts(merge(table, [row(1, 1), row(2, 2), row(3, 3, "b"), row(4, 4, "b")])) == (4, 0, 0)
     before = set(table.table.data_files())
+    asked = {
+        "paths": written(table.folder / "seen", "1.jsonl", [row(2, 20)]),
+        "mode": "merge",
+        "keys": ["id"],
+    }
+    seen = table.operation.preview(table.request(**asked))
+    assert (seen["jobs"], seen["rows"]) == (2, [row(2, 20)])
     facts = merge(table, [row(2, 20), row(5, 50, "c")])
     assert counts(facts) == (1, 1, 0)
     assert table.rows("id", "n") == [(1, 1), (2, 20), (3, 3), (4, 4), (5, 50)]

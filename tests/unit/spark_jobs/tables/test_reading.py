@@ -89,9 +89,7 @@ def test_statistics_leave_nan_out_but_filters_do_not(tmp_path: Path, where: str,
     ],
 )
 @pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
-def test_both_zeros_are_in_a_list_with_one(
-    tmp_path: Path, kind: pa.DataType, where: str, found: list[int]
-) -> None:
+def test_lists_with_a_zero_have_both(tmp_path: Path, kind: pa.DataType, where: str, found: list[int]) -> None:
     columns = pa.schema([("id", pa.int64()), ("x", kind)])
     table = table_of(tmp_path, columns)
     for numbers, values in (([0], [0.0]), ([1], [-0.0]), ([2, 3], [1.5, -0.0])):
