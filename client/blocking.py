@@ -107,6 +107,7 @@ class Client:
     members = _blocking(AsyncClient.members)
     leaders = _blocking(AsyncClient.leaders)
     diagnose = _blocking(AsyncClient.diagnose)
+    remove_key = _blocking(AsyncClient.remove_key)
     drain = _blocking(AsyncClient.drain)
     audit = _iterating(AsyncClient.audit)
     grants = _blocking(AsyncClient.grants)

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -25,6 +26,7 @@ from distop.coordinator.api.server import start_server
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.completion.parking import Parking
 from distop.coordinator.config import CoordinatorConfig
+from distop.coordinator.leading.followers import kept_running
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
@@ -150,7 +152,10 @@ class Coordinator:
             tls,
             self.config.limits,
         )
-        helpers = [asyncio.create_task(one.run()) for one in (admission, policies)]
+        helpers = [
+            asyncio.create_task(kept_running(name, follower))
+            for name, follower in (("admission", admission.run), ("policy", policies.run))
+        ]
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
         completion = Completion(
             client,
@@ -244,20 +249,19 @@ class Coordinator:
             )
             metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")
-            telling = asyncio.create_task(_tell(client, member.id, planner, session), name="telling")
+            tell = partial(_tell, client, member.id, planner, session)
+            telling = asyncio.create_task(kept_running("telling", tell), name="telling")
             self.ready.set()
             tell_manager("READY=1")
             log.info("coordinator_ready", extra={"member": member.id, "lease": session.lease_id})
             try:
-                await _either(self._stop.wait(), session.lost.wait(), _finished(leading))
+                await _either(self._stop.wait(), session.lost.wait())
             finally:
                 self.member = ""
                 # First stop acting, then release: nothing of this epoch runs once another one can begin.
                 leading.cancel()
                 telling.cancel()
                 await asyncio.gather(leading, telling, return_exceptions=True)
-            if not leading.cancelled() and leading.exception() is not None:
-                raise leading.exception()  # type: ignore[misc]
 
 
 async def _load_types(registry: Registry, threads: Executor) -> None:
@@ -288,20 +292,17 @@ async def _load_types(registry: Registry, threads: Executor) -> None:
 async def _tell(client: EtcdClient, member: str, planner: Planner, session: LeaseSession) -> None:
     """Keep slow plans, and a slow etcd, in the member's record. Slow calls of completions are recorded with
     their operations."""
-    reported: tuple[list[LongCall], list[HeldUp]] = [], []
+    reported: tuple[list[LongCall], list[HeldUp]] | None = None
     while True:
         await asyncio.sleep(TELL_EVERY_S)
         long = planner.work.long()[:MAX_TOLD]
         calls = [LongCall(table=one.table, what=one.what, since=one.at) for one in long]
-        held_up = still(reported[1], {"": slow_etcd(session.trips)})
+        held_up = still(reported[1] if reported else [], {"": slow_etcd(session.trips)})
         if (calls, held_up) == reported:
             continue
-        try:
-            key = client.keyspace.coordinator(member)
-            await change_own_record(client, key, calls=calls, held_up=held_up)
-            reported = calls, held_up
-        except DistopError as error:
-            log.warning("calls_not_told_of", extra={"error": str(error)})
+        key = client.keyspace.coordinator(member)
+        await change_own_record(client, key, calls=calls, held_up=held_up)
+        reported = calls, held_up
 
 
 async def _finished(task: asyncio.Task[None]) -> None:

@@ -717,6 +717,22 @@ class DrainCoordinatorRequest(_message.Message):
     requested_by: str
     def __init__(self, member: _Optional[str] = ..., undo: _Optional[bool] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ...) -> None: ...
 
+class RemoveKeyRequest(_message.Message):
+    __slots__ = ("key", "fix", "requested_by")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    FIX_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    fix: bool
+    requested_by: str
+    def __init__(self, key: _Optional[str] = ..., fix: _Optional[bool] = ..., requested_by: _Optional[str] = ...) -> None: ...
+
+class RemoveKeyResponse(_message.Message):
+    __slots__ = ("finding",)
+    FINDING_FIELD_NUMBER: _ClassVar[int]
+    finding: Finding
+    def __init__(self, finding: _Optional[_Union[Finding, _Mapping]] = ...) -> None: ...
+
 class ListMembersRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

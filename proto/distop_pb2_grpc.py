@@ -1078,6 +1078,11 @@ class ClusterServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.DiagnoseRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.DiagnoseResponse.FromString,
                 _registered_method=True)
+        self.RemoveKey = channel.unary_unary(
+                '/distop.v1.ClusterService/RemoveKey',
+                request_serializer=distop_dot_proto_dot_distop__pb2.RemoveKeyRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.RemoveKeyResponse.FromString,
+                _registered_method=True)
         self.DrainCoordinator = channel.unary_unary(
                 '/distop.v1.ClusterService/DrainCoordinator',
                 request_serializer=distop_dot_proto_dot_distop__pb2.DrainCoordinatorRequest.SerializeToString,
@@ -1114,6 +1119,14 @@ class ClusterServiceServicer:
     def Diagnose(self, request, context):
         """Checks the installation: operations without a leader or runner, keys and files without an owner, etcd out of
         space. Findings come when they are confirmed; with fix, those that are safe to fix are fixed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveKey(self, request, context):
+        """With fix, removes a key that this version cannot read, or with a value that it cannot, with its audit entry,
+        in one transaction. Any other key is refused. Safe to repeat.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -1157,6 +1170,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.Diagnose,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.DiagnoseRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.DiagnoseResponse.SerializeToString,
+            ),
+            'RemoveKey': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveKey,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.RemoveKeyRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.RemoveKeyResponse.SerializeToString,
             ),
             'DrainCoordinator': grpc.unary_unary_rpc_method_handler(
                     servicer.DrainCoordinator,
@@ -1256,6 +1274,33 @@ class ClusterService:
             '/distop.v1.ClusterService/Diagnose',
             distop_dot_proto_dot_distop__pb2.DiagnoseRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.DiagnoseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveKey(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.ClusterService/RemoveKey',
+            distop_dot_proto_dot_distop__pb2.RemoveKeyRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.RemoveKeyResponse.FromString,
             options,
             channel_credentials,
             insecure,

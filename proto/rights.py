@@ -116,6 +116,7 @@ RIGHTS = {
         "ClusterService/ListMembers": Right(READER, SEEN),
         "ClusterService/ListLeaders": Right(READER, SEEN),
         "ClusterService/Diagnose": Right(READER, TABLE, "table", EVERYTHING, raised=_of_fix),
+        "ClusterService/RemoveKey": Right(ADMIN, EVERYTHING),
         "ClusterService/DrainCoordinator": Right(ADMIN, EVERYTHING),
         "ClusterService/ListAudit": Right(READER, TABLE, "table", EVERYTHING),
         "ClusterService/FollowAudit": Right(READER, TABLE, "table", EVERYTHING),

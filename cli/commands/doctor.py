@@ -33,7 +33,8 @@ def doctor(
     ] = "",
     fix: Annotated[bool, typer.Option("--fix", help="Repair what is safe to repair, and report it.")] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="Also read manifests, and check that data files exist.")
+        bool,
+        typer.Option("--deep", help="Also read manifests and records, and check that files exist."),
     ] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Warnings make the exit code 22, too.")] = False,
     patience: Annotated[
@@ -55,6 +56,13 @@ def doctor(
         list[str] | None,
         typer.Option(metavar="URL", help="After a restore: tables may lie here, too. Repeatable."),
     ] = None,
+    remove_key: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="Only this key, which cannot be read; with --fix, remove it. Any other is refused.",
+        ),
+    ] = "",
     anyway: Annotated[
         bool,
         typer.Option(
@@ -75,7 +83,14 @@ def doctor(
             "--published, --look-in and --anyway belong to --after-restore",
             details={"field": "after_restore"},
         )
-    if after_restore:
+    if remove_key and (table or deep or after_restore):
+        raise InvalidArgument(
+            "--remove-key is about one key, and not for --table, --deep or --after-restore",
+            details={"field": "remove_key"},
+        )
+    if remove_key:
+        found = session.client.remove_key(remove_key, fix=fix)
+    elif after_restore:
         found = _after_restore(
             etcd.config(), fix, table, published=published or (), folders=look_in or (), anyway=anyway
         )

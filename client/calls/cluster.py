@@ -8,7 +8,7 @@ from contextlib import aclosing
 from distop.client.calls.base import PAGE_SIZE, Calls, models
 from distop.client.calls.following import diagnose, resumed
 from distop.client.models.cluster import AuditEntry, Leader, Member
-from distop.client.models.diagnosis import Diagnosis
+from distop.client.models.diagnosis import Diagnosis, Finding
 from distop.client.transport.connection import make_request
 from distop.proto import distop_pb2 as pb
 
@@ -35,7 +35,7 @@ class ClusterCalls(Calls):
         Parameters
         ----------
         deep:
-            Also read the manifests of tables, and check that their files exist.
+            Also read the manifests of tables and all records, and check that their files exist.
         fix:
             Repair what is safe to repair.
         patience_s:
@@ -46,6 +46,29 @@ class ClusterCalls(Calls):
         )
         request.patience.FromNanoseconds(int(patience_s * 1e9))
         return await diagnose(self._connection, request)
+
+    async def remove_key(self, key: str, *, fix: bool = False) -> Diagnosis:
+        """Remove a key of the service in etcd that cannot be read. Irrevocable, and safe to repeat.
+
+        Returns what is wrong with it; nothing if it does not exist.
+
+        Parameters
+        ----------
+        key:
+            As a finding of :meth:`diagnose` names it.
+        fix:
+            Otherwise it is only checked.
+
+        Raises
+        ------
+        PreconditionFailed
+            It can be read, or it says what its table has.
+        InvalidArgument
+            It is no key of this installation.
+        """
+        reply = await self._control("RemoveKey", key=key, fix=fix)
+        found = (Finding.from_proto(reply.finding),) if reply.HasField("finding") else ()
+        return Diagnosis(findings=found)
 
     async def drain(self, member: str, reason: str = "", *, undo: bool = False) -> Member:
         """Make a coordinator hand over its tables and take none; it still answers calls.

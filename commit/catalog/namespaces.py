@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,9 +27,10 @@ from distop.commit.catalog.errors import both
 from distop.commit.catalog.pointers import Pointers
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.components import escape, unescape
+from distop.metastore.records.components import escape
 from distop.metastore.records.names import DEFAULT_NAMESPACE, check_name, check_new_name, check_table_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.structs import convert
@@ -148,7 +150,7 @@ class Namespaces:
         prefix = self._keyspace.namespaces
         start = prefix + (escape(f"{name}.").encode() if name else b"")
         found = self._etcd.scan(start, keys_only=True).kvs
-        return [unescape(kv.key[len(prefix) :].decode()) for kv in found]
+        return [name for name, _ in named(found, partial(self._keyspace.name_in, prefix))]
 
     def properties(self, name: str) -> dict[str, str]:
         """Its properties; none if it was not created."""

@@ -33,6 +33,7 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, RangePage
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import (
     MAX_OPS,
@@ -46,7 +47,7 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import Settled, settle
-from distop.metastore.records.components import escape, prefix_end, unescape
+from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
@@ -110,8 +111,8 @@ class Pointers:
             start = max(below, index + escape(after).encode() + b"\0")
         while more:
             page = self.etcd.run(partial(_next_page, start=start, end=prefix_end(below)))
-            for kv in page.kvs:
-                yield unescape(kv.key[len(index) :].decode())
+            for name, _ in named(page.kvs, partial(self.keyspace.name_in, index)):
+                yield name
             if more := page.more:
                 start = page.kvs[-1].key + b"\0"
 

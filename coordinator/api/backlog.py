@@ -103,7 +103,9 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             page = await first_of(
                 self._client, start, prefix_end(prefix), revision=token.revision, limit=size
             )
-        batches = fitting([_batch(kv.key[len(prefix) :].decode(), kv, request) for kv in page.kvs])
+        batches = fitting(
+            [_batch(kv.key[len(prefix) :].decode(errors="backslashreplace"), kv, request) for kv in page.kvs]
+        )
         response = pb.ListBacklogResponse(
             batches=batches, ordering=ordering_message(keys.name, ordering_of(ordering), token.revision)
         )

@@ -15,6 +15,7 @@ import grpc.aio
 from distop.coordinator.access.callers import caller
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.liveness import Patience
+from distop.coordinator.doctor.records import remove_unreadable
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.views.audits import audit_updates, entry_message
 from distop.coordinator.views.listing import (
@@ -31,6 +32,7 @@ from distop.coordinator.views.trail import Trail
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.members.draining import set_draining
 from distop.metastore.records.member import LeaderRecord
@@ -76,6 +78,18 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         await prune_softly(self._client, keyspace.audit_prefix)
         return member_message(record, "coordinator")
 
+    async def RemoveKey(  # noqa: N802
+        self, request: pb.RemoveKeyRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.RemoveKeyResponse:
+        space, key, audit = self._client.keyspace, request.key, None
+        if request.fix:
+            by, at = request.requested_by, time.time()
+            audit = audit_put(space, "remove-key", by=by, target=key, at=at)
+        reported = await remove_unreadable(self._client, key, audit)
+        if audit is not None:
+            await prune_softly(self._client, space.audit_prefix)
+        return pb.RemoveKeyResponse(finding=None if reported is None else _finding(reported))
+
     async def ListAudit(  # noqa: N802
         self, request: pb.ListAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListAuditResponse:
@@ -117,7 +131,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         index = await self._client.scan(keyspace.active, keys_only=True)
         response = pb.ListLeadersResponse()
         sees = caller().sees
-        tables = sorted({name for kv in index.kvs if sees(name := keyspace.table_of_active(kv.key))})
+        tables = sorted({one.table for one, _ in named(index.kvs, keyspace.parse_active) if sees(one.table)})
         gets = [Get(keyspace.table(table).coordinator) for table in tables]
         read = await self._client.read_many(gets)
         for number, (table, get) in enumerate(zip(tables, gets, strict=True)):

@@ -16,8 +16,8 @@ from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
 from distop.coordinator.views.operations import timestamp
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, NotFound, shortened
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.operations.active import operations_in
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.operation import SUCCESS, HistoryRecord
@@ -69,7 +69,7 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
             log.warning("table_unreadable", extra={"table": table.name, "error": str(error)})
         prefix = self._client.keyspace.table(table.name).history_prefix
         recent = await self._client.get_range(prefix, prefix_end(prefix), limit=RECENT, newest_first=True)
-        for operation, kv in operations_in(recent.kvs, self._client.keyspace.parse_history):
+        for operation, kv in named(recent.kvs, self._client.keyspace.parse_history):
             try:
                 ended = decode(kv.value, HistoryRecord, kv.key)
             except CorruptRecord:

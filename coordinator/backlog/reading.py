@@ -135,12 +135,13 @@ class Reader:
         """The batch at this key; ``None`` if it cannot be read, such as that of a newer version."""
         try:
             record = decode(kv.value, BatchRecord, kv.key)
-        except CorruptRecord as error:
+            name = kv.key[len(prefix) :].decode()
+        except (CorruptRecord, UnicodeDecodeError) as error:
             if kv.mod_revision not in self._told:
                 log.error("batch_unreadable", extra={"table": self._keys.name, "error": str(error)})
             self._told.add(kv.mod_revision)
             return None
-        return Waiting(name=kv.key[len(prefix) :].decode(), record=record, kv=kv)
+        return Waiting(name=name, record=record, kv=kv)
 
 
 class _Reach:

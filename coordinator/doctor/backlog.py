@@ -39,11 +39,11 @@ def check_backlog(seen: TableSeen, patience: Patience) -> list[Finding]:
         return [seen.unreadable(seen.ordering.key, error.message)]
     heads: list[Waiting] = []
     for kv in seen.batches:
-        name = kv.key[len(seen.keys.backlog_prefix) :].decode(errors="replace")
         try:
+            name = kv.key[len(seen.keys.backlog_prefix) :].decode()
             heads.append(Waiting(name=name, record=decode(kv.value, BatchRecord, kv.key), kv=kv))
-        except CorruptRecord as error:
-            found.append(seen.unreadable(kv.key, error.message))
+        except (CorruptRecord, UnicodeDecodeError) as error:
+            found.append(seen.unreadable(kv.key, str(error)))
     if found:
         return found
     found += _marks(seen, ordering, heads)
@@ -83,10 +83,11 @@ def check_pauses(seen: TableSeen) -> list[Finding]:
             found.append(_held_by_nobody(seen, entry, what, operation, pause.key))
     for key, entry in entries.items():  # of operations without keys
         try:
-            gone = space.parse_active(space.active + key.removeprefix(space.paused))
-        except (CorruptRecord, InvalidName, ValueError):
-            found.append(seen.unreadable(key, "it does not name an operation"))
+            gone = space.paused_by(key)[1]
+        except CorruptRecord as error:
+            found.append(seen.unreadable(key, error.message))
             continue
+        assert gone is not None  # the table's own entry is among the others
         pause_key = seen.keys.operation(gone).pause
         found.append(_held_by_nobody(seen, entry, str(gone), str(gone), pause_key))
     return found

@@ -101,8 +101,8 @@ def _entry(seen: TableSeen) -> Iterator[Finding]:
 
 def _operation(seen: TableSeen, one: OperationSeen) -> Iterator[Finding]:
     name, state, arg = str(one.id), one.state, one.word("arg")
-    if one.unreadable:
-        yield seen.unreadable(arg.key, one.unreadable, name)
+    for key, why in one.unreadable.items():
+        yield seen.unreadable(key, why, name)
     if not one.keys_count:
         gone: tuple[Op, ...] = (Delete(one.active.key),)
         yield seen.finding(

@@ -162,7 +162,7 @@ def unreadable_record(key: bytes, why: str, *, table: str = "", operation: str =
         operation=operation,
         subject=text(key),
         sentence=f"{text(key)} cannot be read: {why}",
-        remedy=UPGRADE,
+        remedy=f"{UPGRADE}. Others skip it; to remove it: distop doctor --remove-key '{text(key)}' --fix",
     )
 
 

@@ -12,6 +12,7 @@ from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Txn, unchanged
 from distop.metastore.records.components import prefix_end, unescape
+from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.locations import place_of
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import LocationRecord, TableRecord, ViewRecord
@@ -59,11 +60,18 @@ async def read_claims(client: EtcdClient) -> AsyncGenerator[ClaimSeen, None]:
             for index in range(len(some)):
                 kvs = [read.one(4 * index + at, gets[4 * index + at].key) for at in range(4)]
                 if kvs[0].exists:
-                    place = unescape(kvs[0].key[len(space.locations) :].decode())
-                    yield ClaimSeen(kvs[0], place, owner_of(kvs[0]), *kvs[1:])
+                    yield ClaimSeen(kvs[0], _place_of(space, kvs[0].key), owner_of(kvs[0]), *kvs[1:])
         if not page.more:
             return
         start = page.kvs[-1].key + b"\0"
+
+
+def _place_of(space: Keyspace, key: bytes) -> str:
+    """The place that is claimed; empty if that is none, which is reported among the keys."""
+    try:
+        return unescape(key[len(space.locations) :].decode())
+    except UnicodeDecodeError:
+        return ""
 
 
 def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
@@ -71,6 +79,8 @@ def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
     key, owner = text(seen.claim.key), seen.owner
     if owner is None:
         yield unreadable_record(seen.claim.key, "it names no table")
+        return
+    if not seen.place:
         return
     record = _record(seen.table)
     if seen.dropped.exists or (seen.table.exists and record is None):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from itertools import islice
 
 from distop.coordinator.doctor.seen import MAX_BATCHES, Members, MemberSeen, OperationSeen, TableSeen
@@ -15,6 +16,7 @@ from distop.coordinator.state.tracker import Tracked
 from distop.errors import Compacted, CorruptRecord
 from distop.metastore.backlog.batches import DONE
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.components import escape, prefix_end, unescape
 from distop.metastore.records.keyspace import TableKeys
@@ -60,9 +62,8 @@ async def names_with_keys(client: EtcdClient, revision: int) -> list[str]:
         while kvs:
             # Of the key, not of the name: a name that was not escaped may sort before its own key.
             below = space.prefix + kvs[0].key[len(space.prefix) :].split(b".", 1)[0] + b"."
-            with suppress(UnicodeDecodeError):
-                name = space.table_of(below)
-                others += [name] if space.table(name).prefix == below else []
+            with suppress(CorruptRecord):
+                others.append(space.table_of(below))
             start = prefix_end(below)
             if start >= gap.end:
                 break
@@ -76,7 +77,7 @@ async def indexed_tables(client: EtcdClient, revision: int) -> set[str]:
     space, names = client.keyspace, set[str]()
     for prefix in (space.active, space.backlog_tables, space.paused, space.agendas):
         index = await client.scan(prefix, revision=revision, keys_only=True)
-        names |= {unescape(kv.key[len(prefix) :].split(b".", 1)[0].decode()) for kv in index.kvs}
+        names |= {name for name, _ in named(index.kvs, partial(space.table_in, prefix))}
     return names
 
 
@@ -236,7 +237,7 @@ def _table_seen(keys: TableKeys, members: Members, found: list[list[KeyValue]]) 
 def _parsed(seen: TableSeen, kv: KeyValue, parse: Callable[[bytes], OperationId]) -> OperationId | None:
     try:
         return parse(kv.key)
-    except (CorruptRecord, UnicodeDecodeError) as error:
+    except CorruptRecord as error:
         seen.unparsed[kv.key] = str(error)
         return None
 
@@ -260,7 +261,10 @@ def _note(seen: TableSeen, kv: KeyValue) -> None:
         seen.next_instances[parts[0]] = kv
         seen.own_keys += 1
         return
-    found = operation_of(seen.name, parts)
+    try:
+        found = operation_of(seen.name, parts)
+    except UnicodeDecodeError as error:
+        seen.unparsed[kv.key], found = str(error), None
     if found is None:
         seen.own_keys += 1  # a key that a newer version knows
         return
@@ -306,13 +310,13 @@ def _take_values(one: OperationSeen, words: list[list[KeyValue]], mark: list[lis
         try:
             one.tracked = Tracked(one.keys, decode(one.word("arg").value, OperationArg, one.keys.arg))
         except CorruptRecord as error:
-            one.unreadable = str(error)
+            one.unreadable[one.keys.arg] = error.message
     if one.tracked is not None:
         for word in one.words.keys() & _WORDS:
             one.tracked.apply_put(one.words[word])
-        one.unreadable = next(iter(one.tracked.unreadable.values()), "")
+        one.unreadable |= one.tracked.unreadable
     for kv in (kv for kvs in mark for kv in kvs):
         try:
             one.last_mark_at = decode(kv.value, JobRecord, kv.key).at
         except CorruptRecord as error:
-            one.unreadable = one.unreadable or str(error)
+            one.unreadable[kv.key] = error.message

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from distop.coordinator.doctor.backlog import check_backlog, check_pauses
 from distop.coordinator.doctor.checks import check_table
 from distop.coordinator.doctor.cluster import check_etcd, check_members
-from distop.coordinator.doctor.findings import Finding, Progress, RemoveFiles, Reported, worst
+from distop.coordinator.doctor.findings import Finding, Progress, RemoveFiles, Reported, text, worst
 from distop.coordinator.doctor.fixes import Fixing, apply
 from distop.coordinator.doctor.liveness import Patience, check_progress
 from distop.coordinator.doctor.locations import check_claim, check_location, read_claims
@@ -29,6 +29,7 @@ from distop.coordinator.doctor.reading import (
     read_table,
     read_tables,
 )
+from distop.coordinator.doctor.records import check_indexes, unreadable_keys
 from distop.coordinator.doctor.schedules import check_schedules
 from distop.coordinator.doctor.seen import TableSeen
 from distop.coordinator.work.work import LIMIT_S, Work
@@ -69,7 +70,7 @@ class Examination:
     table: str = ""
     """Only this table, and not the cluster."""
     deep: bool = False
-    """Also read manifests, and check that data files exist."""
+    """Also read manifests and all records, and check that data files exist."""
     fix: bool = False
     patience: Patience = field(default_factory=Patience)
     by: str = ""
@@ -205,7 +206,9 @@ class Doctor:
         async with aclosing(read_claims(self._client)) as claims:
             async for claim in claims:
                 found += check_claim(claim)
-        return found
+        known = {one.subject for one in found}
+        indexes = await check_indexes(self._client, values=what.deep)
+        return found + [one for one in indexes if one.subject not in known]
 
     async def _look_at_tables(
         self, names: Sequence[str], what: Examination
@@ -223,6 +226,10 @@ class Doctor:
         findings = check_table(seen) + check_progress(seen, self._wall(), what.patience)
         findings += [*check_backlog(seen, what.patience), *check_pauses(seen), *check_location(seen)]
         findings += check_schedules(seen)
+        if what.deep:
+            known = {one.subject for one in findings}
+            async with aclosing(unreadable_keys(self._client, seen.keys.prefix, values=True)) as keys:
+                findings += [seen.unreadable(*one) async for one in keys if text(one[0]) not in known]
         if record is not None:
             findings += await self._files_of(seen, record, folders, what)
         return findings

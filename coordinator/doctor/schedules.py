@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
 from distop.coordinator.doctor.seen import TableSeen
 from distop.coordinator.schedules.policy import check_times
 from distop.errors import CorruptRecord
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Delete, Txn, absent, unchanged
 from distop.metastore.records.record import decode
 from distop.metastore.records.schedule import ScheduleRecord
-from distop.metastore.tables.schedules import agenda_of, looked_at_once, name_of
+from distop.metastore.tables.schedules import agenda_of, looked_at_once, name_in
 
 
 def check_schedules(seen: TableSeen) -> Iterator[Finding]:
     """Problems of a table's schedules."""
     for kv in seen.schedules:
         try:
+            name_in(seen.keys, kv.key)
             check_times(decode(kv.value, ScheduleRecord, kv.key))
         except CorruptRecord as error:
             yield seen.unreadable(kv.key, error.message)
     agenda, table = seen.agenda, seen.table
     if not agenda.exists:
         if seen.schedules and table.exists:
-            names = ", ".join(name_of(seen.keys, kv) for kv in seen.schedules[:3])
+            names = ", ".join(name for name, _ in named(seen.schedules[:3], partial(name_in, seen.keys)))
             added = Txn((absent(agenda.key), unchanged(table)), (looked_at_once(agenda),))
             yield seen.finding(
                 "SCHEDULES_NOT_INDEXED",

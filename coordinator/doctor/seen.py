@@ -27,8 +27,8 @@ class OperationSeen:
     """The keys directly below its root."""
     tracked: Tracked | None = None
     """Its state, without its jobs; ``None`` if it has no readable argument."""
-    unreadable: str = ""
-    """Why a record of it cannot be read."""
+    unreadable: dict[bytes, str] = field(default_factory=dict)
+    """Records of it that cannot be read, and why."""
     jobs: int = 0
     """Jobs with a result."""
     claims: dict[int, int] = field(default_factory=dict)

@@ -30,11 +30,11 @@ from distop.errors import (
 )
 from distop.metastore.backlog.batches import WAITING
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.etcd.watch import until_absent, watch
 from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession, boot_clock
-from distop.metastore.operations.active import operations_in
 from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import OperationArg
@@ -183,7 +183,7 @@ class TableDriver:
             raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
         if read.counts[2] > len(active):
             active = (await self._client.scan(prefix, revision=revision, keys_only=True)).kvs
-        for operation, _ in operations_in(active, self._keys.keyspace.parse_active):
+        for operation, _ in named(active, self._keys.keyspace.parse_active):
             await self._track(operation, revision)
         self._listed = True
         if self._drainer is not None:
@@ -329,10 +329,10 @@ class TableDriver:
             self.idle_since = None
 
     def _operation_of(self, arg_key: bytes) -> OperationId | None:
-        parts = arg_key[len(self._keys.prefix) :].decode().split(".")
-        if len(parts) not in (3, 4) or not parts[-2].isdecimal():
+        try:
+            return self._keys.keyspace.parse_root(arg_key.removesuffix(b".arg"))
+        except CorruptRecord:
             return None
-        return OperationId.from_slot(self._keys.name, parts[0], ".".join(parts[1:-1]))
 
     def _report_unreadable(self, operation: str, error: object) -> None:
         fields = {**self._fields, "operation": operation, "error": str(error)}

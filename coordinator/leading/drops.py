@@ -79,4 +79,6 @@ async def _finish(
             await finish_drop(client, client.keyspace.table(record.name), record, leave)
         log.info("drop_finished", extra={"table": record.name, "renamed_to": record.renamed_to})
     except Exception as error:  # of storage, or of etcd: the next check tries again
-        log.warning("drop_not_finished", extra={"key": kv.key.decode(), "error": str(error)})
+        log.warning(
+            "drop_not_finished", extra={"key": kv.key.decode(errors="backslashreplace"), "error": str(error)}
+        )

@@ -10,17 +10,18 @@ if the table is idle, else between two actions, one table after the other.
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from functools import partial
 
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.drops import finish_drops
+from distop.coordinator.leading.followers import kept_running
 from distop.coordinator.leading.placement import eligible, preferred
 from distop.coordinator.leading.timekeeping import Timekeeping
 from distop.coordinator.metrics.counts import Led, Metrics
@@ -28,12 +29,12 @@ from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.starting.planner import Planner
 from distop.errors import CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.etcd.watch import WatchBatch, follow, until_absent
+from distop.metastore.etcd.watch import follow, until_absent
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession, boot_clock
 from distop.metastore.operations.pausing import PauseIndex
-from distop.metastore.records.components import unescape
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
 
@@ -102,18 +103,21 @@ class Leadership:
         return {table: driver.tracked() for table, driver in self._drivers.items()}
 
     async def run(self) -> None:
-        """Follow members and work, lead what this member should. Raises when a watch fails permanently."""
+        """Follow members and work, lead what this member should, until cancelled."""
+        followers: dict[str, Callable[[], Awaitable[None]]] = {
+            "members": self._follow_members,
+            "active": self._follow_active,
+            "pauses": self._follow_pauses,
+            "backlogs": self._follow_backlogs,
+            "schedules": self._follow_schedules,
+        }
+        if self._planner is not None:
+            in_thread = self._planner.work.blocking
+            followers["drops"] = partial(finish_drops, self._client, self._prefers_me, in_thread)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._follow_members())
-                group.create_task(self._follow_active())
-                group.create_task(self._follow_pauses())
-                group.create_task(self._follow_backlogs())
-                agendas = self._changes(self._keyspace.agendas, keys_only=False)
-                group.create_task(self._schedules.run(agendas))
-                if self._planner is not None:
-                    in_thread = self._planner.work.blocking
-                    group.create_task(finish_drops(self._client, self._prefers_me, in_thread))
+                for name, follower in followers.items():
+                    group.create_task(kept_running(name, follower), name=f"follow-{name}")
         finally:
             await self._stop_all()
 
@@ -126,15 +130,16 @@ class Leadership:
     # -- following members and work --------------------------------------------------------------------
 
     async def _follow_members(self) -> None:
-        async for change in self._changes(self._keyspace.coordinators, keys_only=False):
-            if isinstance(change, Snapshot):
-                self._members = {self._member_of(kv): _is_draining(kv) for kv in change.kvs}
-            else:
-                for event in change.events:
-                    if event.kind == "put":
-                        self._members[self._member_of(event.kv)] = _is_draining(event.kv)
-                    else:
-                        self._members.pop(self._member_of(event.kv), None)
+        member_of = partial(self._keyspace.name_in, self._keyspace.coordinators)
+        async for kvs, anew in self._changes(self._keyspace.coordinators, keys_only=False):
+            if anew:
+                self._members.clear()
+            for member, kv in named(kvs, member_of):
+                # A live process renews a lease; tables given to a key without one would have no leader.
+                if kv.lease:
+                    self._members[member] = _is_draining(kv)
+                else:
+                    self._members.pop(member, None)
             self._known["members"] = True
             if (may_lead := eligible(self._members)) != self._may_lead:
                 self._may_lead = may_lead
@@ -146,62 +151,55 @@ class Leadership:
             self._reconcile()
 
     async def _follow_active(self) -> None:
-        async for change in self._changes(self._keyspace.active):
-            changed: set[str] | None = None
-            if isinstance(change, Snapshot):
-                self._active = Counter(self._keyspace.table_of_active(kv.key) for kv in change.kvs)
-            else:
-                changed = {self._keyspace.table_of_active(event.kv.key) for event in change.events}
-                for event in change.events:
-                    table = self._keyspace.table_of_active(event.kv.key)
-                    self._active[table] += 1 if event.kind == "put" else -1
-                    if self._active[table] <= 0:
-                        del self._active[table]
+        async for kvs, anew in self._changes(self._keyspace.active):
+            if anew:
+                self._active.clear()
+            changed = set[str]()
+            for operation, kv in named(kvs, self._keyspace.parse_active):
+                changed.add(table := operation.table)
+                self._active[table] += 1 if kv.create_revision else -1
+                if self._active[table] <= 0:
+                    del self._active[table]
             self._known["active"] = True
-            self._reconcile(changed)
+            self._reconcile(None if anew else changed)
 
     async def _follow_backlogs(self) -> None:
-        prefix = self._keyspace.backlog_tables
-        async for change in self._changes(prefix):
-            changed: set[str] | None = None
-            if isinstance(change, Snapshot):
-                self._queued = {unescape(kv.key[len(prefix) :].decode()) for kv in change.kvs}
-            else:
-                changed = set()
-                for event in change.events:
-                    table = unescape(event.kv.key[len(prefix) :].decode())
-                    changed.add(table)
-                    (self._queued.add if event.kind == "put" else self._queued.discard)(table)
+        table_of = partial(self._keyspace.name_in, self._keyspace.backlog_tables)
+        async for kvs, anew in self._changes(self._keyspace.backlog_tables):
+            if anew:
+                self._queued.clear()
+            changed = set[str]()
+            for table, kv in named(kvs, table_of):
+                changed.add(table)
+                (self._queued.add if kv.create_revision else self._queued.discard)(table)
             self._known["queued"] = True
-            self._reconcile(changed)
+            self._reconcile(None if anew else changed)
 
     def _has_work(self, table: str) -> bool:
         return table in self._active or table in self._queued or self._schedules.is_due(table)
 
     async def _follow_pauses(self) -> None:
-        async for change in self._changes(self._keyspace.paused):
-            changed = self._pauses.apply(change)
-            self._known["pauses"] = True
-            for table in self._drivers.keys() if changed is None else self._drivers.keys() & changed:
-                self._drivers[table].look_again()
-            self._reconcile(changed)
+        async with aclosing(follow(self._client, self._keyspace.paused, keys_only=True)) as changes:
+            async for change in changes:
+                changed = self._pauses.apply(change)
+                self._known["pauses"] = True
+                for table in self._drivers.keys() if changed is None else self._drivers.keys() & changed:
+                    self._drivers[table].look_again()
+                self._reconcile(changed)
 
-    def _member_of(self, kv: KeyValue) -> str:
-        return unescape(kv.key[len(self._keyspace.coordinators) :].decode())
+    async def _follow_schedules(self) -> None:
+        await self._schedules.run(follow(self._client, self._keyspace.agendas))
 
     async def _changes(
         self, prefix: bytes, *, keys_only: bool = True
-    ) -> AsyncGenerator[Snapshot | WatchBatch, None]:
-        """``follow``, which continues when etcd does not answer for a while."""
-        while True:
-            try:
-                changes = follow(self._client, prefix, keys_only=keys_only)
-                async with aclosing(changes):
-                    async for change in changes:
-                        yield change
-            except DistopError as error:
-                log.warning("watch_failed", extra={"error": str(error)})
-                await asyncio.sleep(RETRY_S)
+    ) -> AsyncGenerator[tuple[Iterable[KeyValue], bool], None]:
+        """All keys of an index (true), then those that change; a deleted one has no create revision."""
+        async with aclosing(follow(self._client, prefix, keys_only=keys_only)) as changes:
+            async for change in changes:
+                if isinstance(change, Snapshot):
+                    yield change.kvs, True
+                else:
+                    yield [event.kv for event in change.events], False
 
     # -- leading and handing over ----------------------------------------------------------------------
 
@@ -234,7 +232,7 @@ class Leadership:
             if table not in self._leaders and self._has_work(table) and self._prefers_me(table):
                 task = asyncio.create_task(self._lead(table), name=f"lead-{table}")
                 self._leaders[table] = task
-                task.add_done_callback(functools.partial(self._ended, table))
+                task.add_done_callback(partial(self._ended, table))
 
     def _ended(self, table: str, task: asyncio.Task[None]) -> None:
         self._leaders.pop(table, None)

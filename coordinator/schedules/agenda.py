@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from distop.coordinator.schedules.policy import AGAIN_S
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import Snapshot
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import WatchBatch
-from distop.metastore.records.components import unescape
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import decode
 from distop.metastore.records.schedule import AgendaRecord
@@ -32,7 +33,7 @@ class Agenda:
     """
 
     def __init__(self, keyspace: Keyspace, wall: Callable[[], float], mine: Callable[[str], bool]) -> None:
-        self._prefix, self._wall, self._mine = keyspace.agendas, wall, mine
+        self._table_of, self._wall, self._mine = partial(keyspace.name_in, keyspace.agendas), wall, mine
         self._standing: dict[str, AgendaRecord] = {}
         """The entries of all tables."""
         self._watching: set[str] = set()
@@ -49,17 +50,16 @@ class Agenda:
     def apply(self, news: Snapshot | WatchBatch) -> set[str] | None:
         """Apply a listing or changes; returns the affected tables, ``None``: all."""
         if isinstance(news, Snapshot):
-            for table in self._standing.keys() - {self._table_of(kv) for kv in news.kvs}:
+            standing = dict(named(news.kvs, self._table_of))
+            for table in self._standing.keys() - standing.keys():
                 self._forget(table)
-            for kv in news.kvs:
-                self._note(kv)
+            for table, kv in standing.items():
+                self._note(table, kv)
             return None
-        for event in news.events:
-            if event.kind == "put":
-                self._note(event.kv)
-            else:
-                self._forget(self._table_of(event.kv))
-        return {self._table_of(event.kv) for event in news.events}
+        changed = dict(named((event.kv for event in news.events), self._table_of))
+        for table, kv in changed.items():  # the last change of each: the others are history
+            self._note(table, kv)
+        return set(changed)
 
     def regroup(self) -> None:
         """Other tables may be mine now."""
@@ -67,12 +67,10 @@ class Agenda:
         for table, record in self._standing.items():
             self._enter(table, record)
 
-    def _table_of(self, kv: KeyValue) -> str:
-        return unescape(kv.key[len(self._prefix) :].decode())
-
-    def _note(self, kv: KeyValue) -> None:
-        table = self._table_of(kv)
+    def _note(self, table: str, kv: KeyValue) -> None:
         self._forget(table)
+        if not kv.create_revision:
+            return  # it was deleted
         try:
             record = self._standing[table] = decode(kv.value, AgendaRecord, kv.key)
         except CorruptRecord:

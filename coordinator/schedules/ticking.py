@@ -39,7 +39,7 @@ from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.tables.schedules import agenda_of, all_of, name_of
+from distop.metastore.tables.schedules import agenda_of, all_of, name_in
 from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)
@@ -174,14 +174,13 @@ class Ticker:
         read = await self._client.read_at_once([*wanted, all_of(keys)])
         schedules = {}
         for kv in read.got(len(wanted)):
-            name = name_of(keys, kv)
             try:
+                name = name_in(keys, kv.key)
                 record = decode(kv.value, ScheduleRecord, kv.key)
                 check_times(record)
                 schedules[name] = kv, record
             except CorruptRecord as error:  # a newer version's, whose coordinators decide about it
-                fields = {"table": keys.name, "schedule": name, "error": str(error)}
-                log.error("schedule_unreadable", extra=fields)
+                log.error("schedule_unreadable", extra={"table": keys.name, "error": str(error)})
         agenda, table, head, pause, run_ops = (read.one(at, get.key) for at, get in enumerate(wanted))
         unreadable = len(schedules) < len(read.got(len(wanted)))
         return Seen(agenda, table, head, pause, run_ops, schedules, unreadable)

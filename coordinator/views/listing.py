@@ -21,8 +21,8 @@ from distop.errors import (
     TableNotFound,
 )
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.operations.active import operations_in
 from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_table_name
@@ -249,7 +249,7 @@ async def _tables(
     last = ""
     async with aclosing(active):
         async for page in active:
-            found = dict.fromkeys(space.table_of_active(kv.key) for kv in page.kvs)
+            found = dict.fromkeys(one.table for one, _ in named(page.kvs, space.parse_active))
             yield [name for name in found if name != last]
             last = next(reversed(found), last)
 
@@ -268,7 +268,7 @@ async def _operations_of(
     """
     since = request.since.ToNanoseconds()
     found: dict[OperationId, pb.Operation] = {}
-    for operation, _ in operations_in(active, keys.keyspace.parse_active):
+    for operation, _ in named(active, keys.keyspace.parse_active):
         if request.type not in ("", operation.type):
             continue
         try:
@@ -279,7 +279,7 @@ async def _operations_of(
             found[operation] = live
     if len(history) == PEEKED:
         history = (await client.scan(keys.history_prefix, revision=revision)).kvs
-    for operation, kv in operations_in(history, keys.keyspace.parse_history):
+    for operation, kv in named(history, keys.keyspace.parse_history):
         if request.type in ("", operation.type):
             ended = from_ended(operation, kv, revision)
             if not ended.state or ended.finished_at.ToNanoseconds() >= since:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from distop.coordinator.views.operations import pause_of
 from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.schedule import ScheduleRecord
-from distop.metastore.tables.schedules import all_of, name_of
+from distop.metastore.tables.schedules import all_of, name_in
 from distop.proto import distop_pb2 as pb
 
 _PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED"})
@@ -27,8 +30,7 @@ async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *,
         return reason  # they wait for the same thing
     keys = client.keyspace.table(table.name)
     notes, ended = [], {}
-    for kv in (await client.read_at_once([all_of(keys)])).got(0):
-        name = name_of(keys, kv)
+    for name, kv in named((await client.read_at_once([all_of(keys)])).got(0), partial(name_in, keys)):
         try:
             record = decode(kv.value, ScheduleRecord, kv.key)
         except CorruptRecord as error:

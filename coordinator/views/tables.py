@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from distop.commit.files.storage import without_secrets
 from distop.coordinator.views.operations import (
@@ -19,9 +20,9 @@ from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, ordering_of
 from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, KeyValue, Txn, TxnResult
-from distop.metastore.operations.active import operations_in
-from distop.metastore.records.components import prefix_end, unescape
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.operation import PauseRecord
@@ -115,7 +116,7 @@ def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | 
     if ordering.exists or first.exists:
         message.ordering.CopyFrom(ordering_message(name, ordering_of(ordering), seen))
     if first.exists:
-        message.next_batch = first.key[len(keys.backlog_prefix) :].decode()
+        message.next_batch = first.key[len(keys.backlog_prefix) :].decode(errors="backslashreplace")
         error = pb.OperationError()
         try:
             batch = decode(first.value, BatchRecord, first.key)
@@ -186,11 +187,11 @@ async def read_member_messages(client: EtcdClient) -> list[pb.Member]:
     """All live members. Of one that cannot be read the id is known; the doctor says why."""
     keyspace, members = client.keyspace, []
     for prefix, role in ((keyspace.coordinators, "coordinator"), (keyspace.executors, "executor")):
-        for kv in (await client.scan(prefix)).kvs:
+        for name, kv in named((await client.scan(prefix)).kvs, partial(keyspace.name_in, prefix)):
             try:
                 record = decode(kv.value, MemberRecord, kv.key)
             except CorruptRecord:
-                record = MemberRecord(id=unescape(kv.key[len(prefix) :].decode()))
+                record = MemberRecord(id=name)
             members.append(member_message(record, role))
     return members
 
@@ -199,6 +200,6 @@ async def _last(client: EtcdClient, table: str) -> pb.Operation | None:
     """The operation that finished last."""
     prefix = client.keyspace.table(table).history_prefix
     page = await client.get_range(prefix, prefix_end(prefix), limit=1, newest_first=True)
-    for operation, kv in operations_in(page.kvs, client.keyspace.parse_history):
+    for operation, kv in named(page.kvs, client.keyspace.parse_history):
         return from_ended(operation, kv)
     return None

@@ -26,7 +26,7 @@ from distop.coordinator.web.cache import Answers
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.operations.active import operations_in
+from distop.metastore.etcd.named import named
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.names import check_name
 from distop.metastore.records.operation_id import OperationId
@@ -204,7 +204,7 @@ class Reads:
         )
         async with aclosing(pages):
             async for page in pages:
-                active = operations_in(page.kvs, keyspace.parse_active)
+                active = named(page.kvs, keyspace.parse_active)
                 found += [operation for operation, _ in active if sees(operation.table)]
                 looked += len(page.kvs)
                 if len(found) >= MAX_ACTIVE or looked >= LOOKED:
@@ -300,7 +300,7 @@ class Reads:
 
         async def read() -> list[pb.Operation]:
             page = await self.client.get_range(prefix, prefix_end(prefix), limit=count, newest_first=True)
-            ended = operations_in(page.kvs, keyspace.parse_history)
+            ended = named(page.kvs, keyspace.parse_history)
             return [from_ended(operation, kv) for operation, kv in ended]
 
         return await self._answers.get(("history", count, *_standing(table)), read, keep_s=SELDOM_S)

@@ -213,7 +213,11 @@ def _over_by(run: Run, event: Event) -> str:
     """What a change says about the run: why it is over, or nothing."""
     keys, deleted = run.keys, event.kind == "delete"
     if event.kv.key == keys.state and (deleted or event.kv.value != RUNNING):
-        return "the operation is over" if deleted else f"the operation is {event.kv.value.decode()}"
+        return (
+            "the operation is over"
+            if deleted
+            else f"the operation is {event.kv.value.decode(errors='backslashreplace')}"
+        )
     if event.kv.key == keys.runner and (deleted or event.kv.create_revision != run.token):
         return RUNNER_GONE
     return ""

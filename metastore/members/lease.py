@@ -82,11 +82,11 @@ class LeaseSession:
         start again if a renewal in progress succeeded after all.
         """
         if self.lease_id and self._clock() >= self.deadline:
-            self._lose()
+            self.lose()
         return self.lease_id != 0 and not self._over
 
-    def _lose(self) -> None:
-        """Final; called from any thread."""
+    def lose(self) -> None:
+        """Stop acting under it, as when it has expired. Final; called from any thread."""
         self._over = True
         if threading.get_ident() == self._thread:
             self.lost.set()
@@ -114,7 +114,7 @@ class LeaseSession:
     async def close(self, *, revoke: bool = True) -> None:
         """Stop renewing; ``revoke`` drops the lease's keys at once (best effort: else they expire)."""
         self._closing = True
-        self._lose()
+        self.lose()
         if self._renewal is not None:
             self._renewal.close()
             self._renewal = None
@@ -162,4 +162,4 @@ class LeaseSession:
         finally:
             if not self._closing:
                 log.warning("lease_lost", extra={"lease": self.lease_id})
-            self._lose()
+            self.lose()

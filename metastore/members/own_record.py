@@ -51,13 +51,16 @@ def still(known: Sequence[HeldUp], found: Mapping[str, str]) -> list[HeldUp]:
 
 
 async def change_own_record(client: EtcdClient, member: bytes, **fields: Any) -> None:
-    """IF the member is as read THEN its record has these fields. Without the member: nothing."""
+    """IF the member is as read THEN its record has these fields. Without the member, or a change: nothing."""
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
         kv = read.one(0, member)
         if not kv.exists:
             return None, None
-        record = msgspec.structs.replace(decode(kv.value, MemberRecord, kv.key), **fields)
+        standing = decode(kv.value, MemberRecord, kv.key)
+        record = msgspec.structs.replace(standing, **fields)
+        if record == standing:
+            return None, None
         return Txn((unchanged(kv),), (Put(kv.key, encode(record), kv.lease),)), None
 
     await update(client, (Get(member),), decide, what="the record of this member")

@@ -7,17 +7,25 @@ takes it over, an orderly end removes it, and if neither happens it ends :data:`
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 
-from distop.metastore.etcd.client import EtcdClient
+from distop.errors import DistopError
+from distop.metastore.etcd.client import EtcdClient, Snapshot
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.update import settle
+from distop.metastore.etcd.watch import follow
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.versions import tell_if_apart
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import encode
+
+log = logging.getLogger(__name__)
+
+_RETRY_S = 0.5
 
 PLACE_S = 3600
 """Longest time for which a service that died is missed, in seconds."""
@@ -45,6 +53,9 @@ async def registered(
     ------
     DistopError
         It could not register.
+
+    A key that is removed, or is another's, ends the session: the process is no member any more for others,
+    and begins again as a new one.
     """
     await enter(client)
     await tell_if_apart(client)
@@ -56,7 +67,27 @@ async def registered(
         if place is not None:
             puts.append(Put(space.place(record.role, record.host), encode(record), place.lease_id))
         await settle(client, Txn(then=tuple(puts)), patience_s=session.ttl_s, replied=replied)
-        yield
+        guard = asyncio.create_task(_guard(client, session, puts[0].key), name=f"member-{record.id}")
+        try:
+            yield
+        finally:
+            guard.cancel()
     finally:
         if place is not None:
             await place.close(revoke=session.alive)
+
+
+async def _guard(client: EtcdClient, session: LeaseSession, key: bytes) -> None:
+    """End the session when its member's key is not there any more."""
+    while True:
+        try:
+            async with aclosing(follow(client, key, key + b"\0")) as changes:
+                async for change in changes:
+                    kvs = change.kvs if isinstance(change, Snapshot) else [one.kv for one in change.events]
+                    if not kvs or kvs[-1].lease != session.lease_id:
+                        log.warning("member_removed", extra={"key": key.decode()})
+                        session.lose()
+                        return
+        except DistopError as error:
+            log.warning("member_not_watched", extra={"key": key.decode(), "error": str(error)})
+            await asyncio.sleep(_RETRY_S)

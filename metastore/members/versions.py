@@ -41,7 +41,7 @@ async def tell_if_apart(client: EtcdClient) -> None:
             try:
                 member = decode(kv.value, MemberRecord, kv.key)
             except CorruptRecord as error:
-                log.warning("version_not_known", extra={"key": kv.key.decode(), "error": str(error)})
+                log.warning("version_not_known", extra={"key": repr(kv.key), "error": str(error)})
                 continue
             if far_apart(member.distop, own_version()):
                 fields = {"member": member.id, "version": member.distop, "own": own_version()}

@@ -7,25 +7,20 @@ executor lets go of it. An executor that dies leaves no entry behind: others mak
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.txn import KeyValue, Put, Txn, absent, equals
+from distop.metastore.etcd.txn import Put, Txn, absent, equals
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.records.components import escape
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import RUNNING, ActiveRecord, OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 
 if TYPE_CHECKING:
     # Workers that only send marks through a sidecar import this module, and must not pay for gRPC.
     from distop.metastore.etcd.client import EtcdClient
-
-log = logging.getLogger(__name__)
 
 _AT_ONCE = 60
 
@@ -34,18 +29,6 @@ def index_puts(keys: OperationKeys) -> tuple[Put, Put]:
     """The entries of a new operation."""
     entry = encode(ActiveRecord(type=keys.operation.type))
     return Put(keys.keyspace.active_operation(keys.operation), entry), Put(keys.waiting, entry)
-
-
-def operations_in(
-    kvs: Iterable[KeyValue], parse: Callable[[bytes], OperationId]
-) -> Iterator[tuple[OperationId, KeyValue]]:
-    """The operations of keys of an index, or of a history. What is no such key hides no others: the doctor
-    reports it."""
-    for kv in kvs:
-        try:
-            yield parse(kv.key), kv
-        except (CorruptRecord, UnicodeDecodeError) as error:
-            log.warning("key_unknown", extra={"error": str(error)})
 
 
 async def active_operations(client: EtcdClient, keys: TableKeys) -> list[OperationArg]:

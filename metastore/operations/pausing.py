@@ -13,6 +13,7 @@ from __future__ import annotations
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import (
     Compare,
     Delete,
@@ -154,7 +155,8 @@ class PauseIndex:
         self._since: dict[bytes, int] = {}
 
     def apply(self, news: Snapshot | WatchBatch) -> set[str] | None:
-        """Apply a listing or changes of the index; returns the affected tables, ``None``: all."""
+        """Apply a listing or changes of the index; returns the affected tables, ``None``: all. A key that
+        names nothing pauses nothing."""
         if isinstance(news, Snapshot):
             self._since = {kv.key: kv.mod_revision for kv in news.kvs}
             return None
@@ -163,7 +165,8 @@ class PauseIndex:
                 self._since[event.kv.key] = event.kv.mod_revision
             else:
                 self._since.pop(event.kv.key, None)
-        return {self._keyspace.table_of_paused(event.kv.key) for event in news.events}
+        changed = named((event.kv for event in news.events), self._keyspace.paused_by)
+        return {table for (table, _), _ in changed}
 
     def since(self, operation: OperationId) -> int:
         """The revision of the last pause of the operation or its table; 0: neither is paused."""

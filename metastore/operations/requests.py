@@ -113,6 +113,7 @@ async def forget(client: EtcdClient, keys: TableKeys, now: float) -> int:
     """
     end = keys.request_expiry(int(now * 1000), "")
     due = (await client.get_range(keys.request_expiry_prefix, end, limit=FORGET_MOST)).kvs
+    due = [kv for kv in due if keys.request_of_expiry(kv.key)]
     for first in range(0, len(due), _BITE):
         bite = due[first : first + _BITE]
         gone = [Delete(key) for kv in bite for key in (kv.key, keys.request_of_expiry(kv.key))]

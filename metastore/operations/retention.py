@@ -14,9 +14,9 @@ from distop.metastore.backlog.batches import DONE, OrderingRecord, ordering_of
 from distop.metastore.backlog.decisions import change_ordering
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Delete, KeyValue, Txn, unchanged
 from distop.metastore.operations import requests
-from distop.metastore.operations.active import operations_in
 from distop.metastore.operations.series import forget_series
 from distop.metastore.records.components import escape
 from distop.metastore.records.keyspace import TableKeys
@@ -64,9 +64,12 @@ async def prune(client: EtcdClient, keys: TableKeys, *, now: float, keep: int = 
     keyspace = keys.keyspace
     active = await client.scan(keyspace.active + escape(keys.name).encode() + b".", keys_only=True)
     await audit.prune(client, keys.audit_prefix)
-    await forget_batches(client, keys)
+    try:
+        await forget_batches(client, keys)
+    except CorruptRecord as error:  # how many to remember is unknown: all of them
+        log.warning("batches_not_pruned", extra={"table": keys.name, "error": str(error)})
     await requests.forget(client, keys, now)
-    spared = {keys.history(operation) for operation, _ in operations_in(active.kvs, keyspace.parse_active)}
+    spared = {keys.history(operation) for operation, _ in named(active.kvs, keyspace.parse_active)}
     listing = await client.scan(keys.history_prefix)
     records = []
     for kv in listing.kvs:

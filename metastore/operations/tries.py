@@ -6,12 +6,13 @@ Only failures that are followed by another attempt are written, so a successful 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from distop.errors import shortened
+from distop.errors import CorruptRecord, shortened
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import PATIENCE_S, update
@@ -21,6 +22,8 @@ from distop.metastore.records.record import Record, decode, encode
 
 if TYPE_CHECKING:
     from distop.metastore.etcd.client import EtcdClient
+
+log = logging.getLogger(__name__)
 
 MAX_ERROR_CHARACTERS = 300
 _READ_AT_ONCE = 60
@@ -48,7 +51,7 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
         standing = read.one(3, key)
         if read.got(2) or run.why_over(read.one(0, keys.state), read.one(1, keys.runner)):
             return None, None
-        before = decode(standing.value, TriesRecord, key) if standing.exists else None
+        before = _read(standing)
         if before is not None and before.attempt == attempt:
             return None, None  # counted, by a copy whose reply was lost
         tries = (before.tries if before else 0) + 1
@@ -77,8 +80,17 @@ async def read_tries(client: EtcdClient, keys: OperationKeys, kvs: Iterable[KeyV
         some = names[start : start + _READ_AT_ONCE]
         result = await client.read_at_once([Get(keys.tries(name)) for name in some])
         for index, name in enumerate(some):
-            kv = result.one(index, keys.tries(name))
-            if kv.exists:
-                record = decode(kv.value, TriesRecord, kv.key)
+            record = _read(result.one(index, keys.tries(name)))
+            if record is not None:
                 tried[name] = Tried(record.tries, record.error)
     return tried
+
+
+def _read(kv: KeyValue) -> TriesRecord | None:
+    """A count; ``None`` if there is none. One that cannot be read is counted anew: it must not keep the job
+    from running."""
+    try:
+        return decode(kv.value, TriesRecord, kv.key) if kv.exists else None
+    except CorruptRecord as error:
+        log.warning("tries_unreadable", extra={"error": str(error)})
+        return None

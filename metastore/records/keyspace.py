@@ -6,6 +6,7 @@ separator: a scan of table ``orders`` never includes ``orders2``, one of instanc
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from zlib import crc32
@@ -77,10 +78,13 @@ class OperationKeys:
 
     def partition_of(self, key: bytes) -> tuple[str, str] | None:
         """``(partition, word)`` of a key of a job (state, claim, progress or tries), else ``None``."""
-        component, dot, word = key[len(self.prefix) :].decode().partition(".")
-        if not dot or component == "commit":
+        try:
+            component, dot, word = key[len(self.prefix) :].decode().partition(".")
+            if not dot or component == "commit":
+                return None
+            return unescape(component), word
+        except UnicodeDecodeError:
             return None
-        return unescape(component), word
 
 
 class TableKeys:
@@ -127,8 +131,9 @@ class TableKeys:
         return b"%s%013d.%s" % (self.request_expiry_prefix, at_ms, escape(request_id).encode())
 
     def request_of_expiry(self, key: bytes) -> bytes:
-        """The key of the request that is remembered until then."""
-        return b"%s.request.%s" % (self._base, key[len(self.request_expiry_prefix) :].split(b".", 1)[1])
+        """The key of the request that is remembered until then; empty if none is."""
+        _, dot, name = key[len(self.request_expiry_prefix) :].partition(b".")
+        return b"%s.request.%s" % (self._base, name) if dot else b""
 
     def history(self, operation: OperationId) -> bytes:
         return b"%s.history.%s.%s" % (self._base, operation.type.encode(), operation.slot.encode())
@@ -314,8 +319,11 @@ class Keyspace:
         return self.waiting_from(crc32(active) % SHARES) + active.removeprefix(self.active)
 
     def parse_waiting(self, key: bytes) -> OperationId:
-        """The operation that waits there."""
-        return self.parse_active(self.active + key[len(self.waiting_from(0)) :])
+        """The operation that waits there. Raises :class:`~distop.errors.CorruptRecord` if none would."""
+        operation = _operation(key[len(self.waiting_from(0)) :].split(b"."), key)
+        if self.waiting_operation(operation) != key:
+            raise _unnamed(key)
+        return operation
 
     def dropped(self, table: str) -> bytes:
         """The tombstone of a table that is being dropped, or renamed."""
@@ -332,33 +340,69 @@ class Keyspace:
     def paused_operation(self, operation: OperationId) -> bytes:
         return self.paused + self.active_operation(operation).removeprefix(self.active)
 
-    def table_of_paused(self, key: bytes) -> str:
-        """The table of a key of the index of what is paused: a table's own, or that of its operation."""
-        return unescape(key[len(self.paused) :].split(b".", 1)[0].decode())
+    # -- names in keys: all raise CorruptRecord for a key that no name makes ----------------------------
+
+    def name_in(self, index: bytes, key: bytes) -> str:
+        """The name in a key of an index whose keys are a prefix and one name: a table, a member."""
+        return _name(key[len(index) :], key)
+
+    def table_in(self, index: bytes, key: bytes) -> str:
+        """The table in a key of an index whose keys begin with one."""
+        return _name(key[len(index) :].split(b".", 1)[0], key)
+
+    def paused_by(self, key: bytes) -> tuple[str, OperationId | None]:
+        """What a key of the index of paused things names: a table, and the operation unless it is all of
+        it."""
+        if b"." not in (name := key[len(self.paused) :]):
+            return _name(name, key), None
+        operation = _operation(name.split(b"."), key)
+        return operation.table, operation
 
     def parse_active(self, key: bytes) -> OperationId:
         """The operation of an index key."""
-        parts = key[len(self.active) :].decode().split(".")
-        if len(parts) not in (3, 4) or not parts[-1].isdecimal():
-            raise CorruptRecord(f"{key!r} is not a key of the index of active operations")
-        obj = unescape(parts[2]) if len(parts) == 4 else ""
-        return OperationId(unescape(parts[0]), parts[1], int(parts[-1]), obj)
+        return _operation(key[len(self.active) :].split(b"."), key)
 
-    def table_of_active(self, key: bytes) -> str:
-        """The table of an index key."""
-        return unescape(key[len(self.active) :].split(b".", 1)[0].decode())
+    def parse_root(self, root: bytes) -> OperationId:
+        """The operation whose keys lie below this root."""
+        return _operation(root[len(self.prefix) :].split(b"."), root)
 
     def parse_history(self, key: bytes) -> OperationId:
         """The operation of a history key."""
-        parts = key[len(self.prefix) :].decode().split(".")
-        if len(parts) not in (4, 5) or parts[1] != "history" or not parts[-1].isdecimal():
-            raise CorruptRecord(f"{key!r} is not a key of the history")
-        obj = unescape(parts[3]) if len(parts) == 5 else ""
-        return OperationId(unescape(parts[0]), parts[2], int(parts[-1]), obj)
+        table, *parts = key[len(self.prefix) :].split(b".")
+        if parts[:1] != [b"history"]:
+            raise _unnamed(key)
+        return _operation([table, *parts[1:]], key)
 
     def table_of(self, key: bytes) -> str:
         """The table of a key (for keys below a table)."""
-        return unescape(key[len(self.prefix) :].split(b".", 1)[0].decode())
+        return _name(key[len(self.prefix) :].split(b".", 1)[0], key)
+
+
+def _name(component: bytes, key: bytes) -> str:
+    """A name from a component of a key. One that is not written as :func:`escape` writes it is refused: its
+    name has another key, which would be taken for this one."""
+    try:
+        name = unescape(component.decode())
+    except UnicodeDecodeError:
+        raise _unnamed(key) from None
+    if not name or escape(name).encode() != component:
+        raise _unnamed(key)
+    return name
+
+
+def _operation(components: list[bytes], key: bytes) -> OperationId:
+    """An operation from its table, its type, its object if it has one, and its number."""
+    if len(components) not in (3, 4) or not _NUMBER.fullmatch(components[-1]):
+        raise _unnamed(key)
+    table, kind, *obj = [_name(component, key) for component in components[:-1]]
+    return OperationId(table, kind, int(components[-1]), *obj)
+
+
+def _unnamed(key: bytes) -> CorruptRecord:
+    return CorruptRecord(f"{key.decode(errors='backslashreplace')} names nothing that can exist")
+
+
+_NUMBER = re.compile(rb"[1-9][0-9]{0,17}")
 
 
 @lru_cache(maxsize=1024)

@@ -17,7 +17,7 @@ from zlib import crc32
 from distop.errors import CorruptRecord, DistopError, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn
-from distop.metastore.records.components import prefix_end, unescape
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import Keyspace, TableKeys
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode
@@ -162,8 +162,11 @@ def entry_of(keyspace: Keyspace, kv: KeyValue) -> Entry | None:
         parts = trail[len(keyspace.prefix) :].split(b".")
         if len(parts) != 2 or parts[1] != b"auditTrail":
             return None
-        table = unescape(parts[0].decode())
-    ident = name.decode()
+        try:
+            table = keyspace.table_of(kv.key)
+        except CorruptRecord:
+            return None
+    ident = name.decode(errors="backslashreplace")
     try:
         record = decode(kv.value, AuditRecord, kv.key)
     except CorruptRecord as error:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.components import escape, prefix_end
@@ -175,7 +176,8 @@ async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
     index = keys.keyspace.active + escape(keys.name).encode() + b"."
     loop = asyncio.get_running_loop()
     deadline = loop.time() + WAIT_S
-    while (await client.get_range(index, prefix_end(index), keys_only=True, limit=1)).kvs:
+    # What names no operation is collected by nobody, and keeps nothing.
+    while list(named((await client.scan(index, keys_only=True)).kvs, keys.keyspace.parse_active)):
         if loop.time() > deadline:
             raise Exhausted(
                 f"table {keys.name!r} is gone, but its last operation is still being cleaned up",

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Delete, Put
-from distop.metastore.records.components import prefix_end, unescape
-from distop.metastore.records.keyspace import Keyspace, TableKeys
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
 
@@ -29,19 +31,15 @@ def table_deletes(keys: TableKeys) -> tuple[Delete, Delete]:
     return Delete(keys.table), Delete(keys.entry)
 
 
-def table_of_entry(keyspace: Keyspace, key: bytes) -> str:
-    """The table of an index entry."""
-    return unescape(key[len(keyspace.tables) :].decode())
-
-
 async def table_names(
     client: EtcdClient, *, after: str = "", revision: int = 0, limit: int = PAGE
 ) -> AsyncGenerator[tuple[list[str], int], None]:
     """Names of all tables in key order, after ``after``, and the revision (0: the present one), in lists of
     up to ``limit``. Lists may be empty."""
     keyspace = client.keyspace
+    table_of = partial(keyspace.name_in, keyspace.tables)
     start = keyspace.table(after).entry + b"\0" if after else keyspace.tables
     pages = client.pages(start, prefix_end(keyspace.tables), revision=revision, keys_only=True, limit=limit)
     async with aclosing(pages):
         async for page in pages:
-            yield [table_of_entry(keyspace, kv.key) for kv in page.kvs], page.revision
+            yield [name for name, _ in named(page.kvs, table_of)], page.revision

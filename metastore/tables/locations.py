@@ -84,7 +84,7 @@ class Claim:
     def check(self, found: Sequence[list[KeyValue]]) -> None:
         """Raises :class:`~distop.errors.LocationInUse` with the name of the conflicting table."""
         for kv in self.rivals(found):
-            place = kv.key[len(self.keyspace.locations) :].decode()
+            place = kv.key[len(self.keyspace.locations) :].decode(errors="backslashreplace")
             other = owner_of(kv)
             name = repr(other.table) if other is not None else "that cannot be read"
             how = "is" if kv.key == self.key else "lies in" if kv.key < self.key else "has in it"

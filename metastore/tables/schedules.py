@@ -8,6 +8,7 @@ another coordinator, is recognised as done; the change and its audit entry happe
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -22,9 +23,10 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.components import prefix_end, unescape
+from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import (
@@ -118,7 +120,7 @@ async def change_schedule(
 
     async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord]:
         table, agenda_kv, kv = _found(keys, name, read)
-        standing = _standing(keys, name, kv)
+        standing = decode(_there(keys, name, kv).value, ScheduleRecord, kv.key)
         wanted = None if request in agenda_of(agenda_kv).decided else change(standing)
         if wanted is None:
             return None, standing
@@ -132,8 +134,8 @@ async def change_schedule(
 async def remove_schedule(
     client: EtcdClient, keys: TableKeys, name: str, *, request: str, also: tuple[Op, ...] = ()
 ) -> ScheduleRecord | None:
-    """Remove a schedule; operations that it started go on. Returns the removed record; ``None``: this very
-    call had removed it before.
+    """Remove a schedule; operations that it started go on. Returns the removed record; ``None``: it could not
+    be read, or this very call had removed it before.
 
     Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`.
     """
@@ -142,10 +144,11 @@ async def remove_schedule(
         table, agenda_kv, kv = _found(keys, name, read)
         if request in agenda_of(agenda_kv).decided:
             return None, None
-        standing = _standing(keys, name, kv)
+        standing = _readable(_there(keys, name, kv))
         ops = (Delete(kv.key), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
-        return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), standing
+        removed = None if isinstance(standing, CorruptRecord) else standing
+        return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), removed
 
     return await _update(client, keys, name, decide)
 
@@ -161,8 +164,7 @@ async def read_schedules(
     read = await client.read_at_once((Get(keys.table), all_of(keys)))
     if not read.got(0):
         raise _no_table(keys)
-    kvs = read.got(1)
-    return {name_of(keys, kv): _readable(kv) for kv in kvs}, read.revision
+    return {name: _readable(kv) for name, kv in named(read.got(1), partial(name_in, keys))}, read.revision
 
 
 def _readable(kv: KeyValue) -> ScheduleRecord | CorruptRecord:
@@ -177,9 +179,9 @@ def all_of(keys: TableKeys) -> Get:
     return Get(keys.schedule_prefix, prefix_end(keys.schedule_prefix), limit=MAX_SCHEDULES)
 
 
-def name_of(keys: TableKeys, kv: KeyValue) -> str:
-    """The name of the schedule with this key."""
-    return unescape(kv.key[len(keys.schedule_prefix) :].decode())
+def name_in(keys: TableKeys, key: bytes) -> str:
+    """The name of the schedule with this key. Raises :class:`~distop.errors.CorruptRecord` if none has it."""
+    return keys.keyspace.name_in(keys.schedule_prefix, key)
 
 
 def agenda_of(kv: KeyValue) -> AgendaRecord:
@@ -215,14 +217,14 @@ def _found(keys: TableKeys, name: str, read: TxnResult) -> tuple[KeyValue, KeyVa
     return table, read.one(1, keys.agenda), read.one(2, keys.schedule(name))
 
 
-def _standing(keys: TableKeys, name: str, kv: KeyValue) -> ScheduleRecord:
+def _there(keys: TableKeys, name: str, kv: KeyValue) -> KeyValue:
     if not kv.exists:
         raise ScheduleNotFound(
             f"table {keys.name!r} has no schedule {name!r}",
             hint=f"list its schedules: distop schedules ls {keys.name}",
             details={"table": keys.name, "schedule": name},
         )
-    return decode(kv.value, ScheduleRecord, kv.key)
+    return kv
 
 
 def _no_table(keys: TableKeys) -> TableNotFound:

@@ -329,7 +329,7 @@ async def _at_rest(lab: Lab, table: str) -> bool:
     """Whether no operation of a table has keys any more."""
     prefix = lab.cluster.store.keyspace.active
     active = (await lab.cluster.store.scan(prefix, keys_only=True)).kvs
-    return not any(lab.cluster.store.keyspace.table_of_active(kv.key) == table for kv in active)
+    return not any(lab.cluster.store.keyspace.parse_active(kv.key).table == table for kv in active)
 
 
 async def foreign_append(lab: Lab) -> list[str]:

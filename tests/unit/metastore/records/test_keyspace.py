@@ -129,7 +129,6 @@ def test_operation_ids_come_back_from_every_form(operation: OperationId) -> None
     assert OperationId.from_slot(operation.table, operation.type, operation.slot) == operation
     active = keyspace.active_operation(operation)
     assert keyspace.parse_active(active) == operation
-    assert keyspace.table_of_active(active) == operation.table
     assert keyspace.parse_history(keyspace.table(operation.table).history(operation)) == operation
 
 
@@ -217,18 +216,41 @@ def test_no_table_hides_among_the_internal_keys(table: str) -> None:
         assert not keyspace.table(table).table.startswith(internal)
 
 
-@pytest.mark.parametrize(
-    "key", [b"distOp._active.x", b"distOp._active.t.noop.x", b"distOp._active.a.b.c.d.1"]
-)
-def test_a_strange_key_in_the_index_is_reported(key: bytes) -> None:
-    with pytest.raises(CorruptRecord, match="index of active operations"):
-        Keyspace().parse_active(key)
+STRANGE = [b"x", b"\xff", b"%FF", b"t%41", b"", b".noop.1", b"t.noop.x", b"t.noop.01", b"t.noop.0", b"t..1"]
+STRANGE += [b"t.%FF.1", b"t.noop.\xff.1", b"t.noop.a.b.1", "t.noop.\u0661".encode()]
 
 
-@pytest.mark.parametrize("key", [b"distOp.t.history.noop.x", b"distOp.t.table", b"distOp.t.historic.noop.1"])
-def test_a_strange_key_in_the_history_is_reported(key: bytes) -> None:
-    with pytest.raises(CorruptRecord, match="history"):
-        Keyspace().parse_history(key)
+@pytest.mark.parametrize("tail", STRANGE)
+def test_a_key_that_no_operation_has_is_refused(tail: bytes) -> None:
+    """O29, C11: by the error that followers skip, whatever the bytes."""
+    space, table, _, rest = Keyspace(), *tail.partition(b".")
+    for parse, key in (
+        (space.parse_active, space.active + tail),
+        (space.parse_waiting, space.waiting_from(7) + tail),
+        (space.parse_waiting, space.waiting + tail),
+        (space.parse_history, b"distOp.%s.history.%s" % (table, rest)),
+        (space.paused_by, b"%s%s." % (space.paused, tail)),
+    ):
+        with pytest.raises(CorruptRecord, match=re.escape(key.decode(errors="backslashreplace"))):
+            parse(key)
+
+
+@pytest.mark.parametrize("name", [b"", b"\xff", b"%FF", b"t%41", b"a.b", "\u00e4".encode()])
+def test_a_key_that_no_name_makes_is_refused(name: bytes) -> None:
+    """O29, C11: also one in another spelling than its name's."""
+    space = Keyspace()
+    for index in (space.tables, space.coordinators, space.backlog_tables, space.agendas):
+        with pytest.raises(CorruptRecord, match="names nothing"):
+            space.name_in(index, index + name)
+
+
+@given(OPERATIONS)
+def test_what_is_paused_is_found_in_its_key(operation: OperationId) -> None:
+    """O21, O29."""
+    space, table = Keyspace(), operation.table
+    assert space.paused_by(space.paused_operation(operation)) == (table, operation)
+    assert space.paused_by(space.paused_table(table)) == (table, None)
+    assert space.name_in(space.tables, space.table(table).entry) == table
 
 
 def test_a_table_has_one_spelling() -> None:
