@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import msgspec
 
-from distop.errors import CorruptRecord, DistopError, OutcomeUnknown
+from distop.errors import CorruptRecord, OutcomeUnknown
 from distop.metastore.backlog.batches import DONE, OrderingRecord, ordering_of
 from distop.metastore.backlog.decisions import change_ordering
 from distop.metastore.crashpoints import reached
@@ -49,7 +49,7 @@ async def prune_after(client: EtcdClient, keys: TableKeys, ended: OperationId, *
         return
     try:
         await prune(client, keys, now=now)
-    except DistopError as error:
+    except Exception as error:  # a defect, too
         log.warning("history_not_pruned", extra={"table": keys.name, "error": str(error)})
 
 
