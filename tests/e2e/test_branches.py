@@ -226,9 +226,7 @@ async def test_what_makes_no_sense_on_a_branch(service: Whole) -> None:
         await service.client.start("t", "ingest", {**paths, "checks": {"rules": RULES}})
 
 
-async def test_a_branch_is_published_once_whatever_answer_is_lost(
-    service: Whole, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_answers_publish_a_branch_once(service: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: rows and watermarks are there once, and a second try finds no branch."""
     await service.ingest(service.source("a", 0))
     ids, marks = [*range(10)], ["a"]

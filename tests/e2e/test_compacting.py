@@ -38,9 +38,7 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
     assert service.data_files() == await asyncio.to_thread(service.published_files)
 
 
-async def test_it_is_collected_when_all_answers_to_its_end_are_lost(
-    service: Whole, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_it_is_collected_without_any_answer(service: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
     """C9, C18: the leader has to find out that it is over, since nobody tells it."""
     await service.fill(2)
     await service.at_rest()

@@ -148,9 +148,7 @@ async def test_save_modes_of_a_delta_table(service: Whole) -> None:
         ({"schema": {"id": "long", "kind": "string", "day": "date", "x": "time"}}, "options.schema"),
     ],
 )
-async def test_what_delta_cannot_hold_is_refused_before_the_start(
-    service: Whole, options: dict[str, Any], field: str
-) -> None:
+async def test_what_delta_cannot_hold_is_refused(service: Whole, options: dict[str, Any], field: str) -> None:
     """U3."""
     source = service.source("a", 0, 30)
 

@@ -88,9 +88,7 @@ async def test_an_append_of_other_files_is_not_planned_again_for_every_commit(
     assert await asyncio.to_thread(service.ids) == ids
 
 
-async def test_a_batch_is_planned_anew_after_a_pause(
-    service: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_pause_plans_anew(service: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """B1, B6: however short. It came between the plan and the start; files that came meanwhile are read."""
     folder = write_csv(tmp_path / "in", "1.csv", 0, 10)
     planned, paused = asyncio.Event(), asyncio.Event()

@@ -16,7 +16,8 @@ import pytest
 
 from support.repository import TESTS
 from support.spark.spark_driver import COLUMNS, numbers
-from support.spark.spark_service import Service, until, writing
+from support.spark.spark_service import Service, writing
+from support.waiting import until
 
 pytestmark = pytest.mark.spark
 

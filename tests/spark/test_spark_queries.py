@@ -69,9 +69,7 @@ ATTACKS = [
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_query_that_reaches_beyond_the_rows_is_refused(
-    attack: str, secret: Path, tmp_path: Path, spark: Any
-) -> None:
+def test_a_query_beyond_the_rows_is_refused(attack: str, secret: Path, tmp_path: Path, spark: Any) -> None:
     """S1: no programs, no Java, no files, no tables of the Spark that it runs on."""
     mark = tmp_path / "mark"
     with pytest.raises(InvalidArgument) as refused:

@@ -12,7 +12,8 @@ import pytest
 from distop.errors import BadRow, InvalidArgument, PreconditionFailed
 from distop.spark_jobs import write
 from support.spark.spark_driver import COLUMNS, numbers
-from support.spark.spark_service import Service, ids_of, reading, until, writing
+from support.spark.spark_service import Service, ids_of, reading, writing
+from support.waiting import until
 
 pytestmark = [
     pytest.mark.spark,

@@ -44,8 +44,9 @@ from support.services.executing import (
 )
 from support.spark.cluster import cluster
 from support.spark.spark_driver import COLUMNS, numbers, session_of
-from support.spark.spark_service import Service, until, writing
+from support.spark.spark_service import Service, writing
 from support.types.work_types import WORK_TYPES
+from support.waiting import until
 
 pytestmark = [
     pytest.mark.spark,

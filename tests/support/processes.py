@@ -45,3 +45,13 @@ def captured(command: Sequence[str | Path], **options: Any) -> subprocess.Comple
     """Run a program to its end, within 120 s; with what it says. ``options``: of ``subprocess.run``."""
     given = {"timeout": 120, "check": False, **options}
     return subprocess.run(command, capture_output=True, text=True, **given)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Ask a program to end, and see to it that it does."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

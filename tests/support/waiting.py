@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
@@ -72,3 +73,12 @@ def _text(condition: Callable[..., Any]) -> str:
         return inspect.getsource(condition).strip()
     except (OSError, TypeError):  # a partial, or a builtin
         return repr(condition)
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
+    """The first true value of a function, for tests that have no event loop."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {timeout_s:g} s"
+        time.sleep(0.02)
+    return value

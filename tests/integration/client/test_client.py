@@ -472,9 +472,7 @@ async def test_mutual_tls(tls: Secure, prefix: str) -> None:
         await client.close()
 
 
-async def test_a_lease_is_kept_while_a_certificate_is_away_for_a_moment(
-    tls: Secure, tmp_path: Path, prefix: str
-) -> None:
+async def test_a_lease_is_kept_while_a_certificate_is_away(tls: Secure, tmp_path: Path, prefix: str) -> None:
     """S4, U3: it is being replaced; a connection that is opened meanwhile is opened a little later."""
     ca = tmp_path / "replaced.pem"
     client = EtcdClient(replace(tls.config, prefix=prefix, ca_cert=str(ca)))

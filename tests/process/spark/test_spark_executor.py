@@ -205,9 +205,7 @@ async def test_a_worker_that_is_killed_is_replaced(spark_client: LossyClient, tm
     assert records["0"].attempt == traces(tmp_path, "did")[0][2] != held[0][2]
 
 
-async def test_an_attempt_that_hangs_costs_its_worker_and_is_tried_again(
-    spark_client: LossyClient, tmp_path: Path
-) -> None:
+async def test_a_hanging_attempt_costs_its_worker(spark_client: LossyClient, tmp_path: Path) -> None:
     """O20: nothing else could end it."""
     argument = {"folder": str(tmp_path)}
     arg = await start_operation(spark_client, "hanging", argument, partitions=["0"], attempt_timeout_s=0.5)

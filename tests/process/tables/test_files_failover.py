@@ -67,9 +67,7 @@ async def test_the_next_leader_finishes_what_a_dead_one_has_begun(
     assert operation.name in success_of(folder)
 
 
-async def test_a_commit_to_a_delta_table_is_not_made_twice(
-    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
-) -> None:
+async def test_delta_commits_happen_once(etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path) -> None:
     """C3, C4, C8: the leader dies right after it; the next one sees it in the table's log."""
     plan, table = "step.delta.after=die", {"format": "delta"}
     async with after_the_death_of_a_leader(etcd_config, client, tmp_path, plan, table) as (sdk, operation):

@@ -18,7 +18,7 @@ import trustme
 import yaml
 
 from distop.metastore.etcd.embedded import find_etcd, free_port
-from support.processes import captured
+from support.processes import captured, end
 from support.repository import ROOT
 from support.waiting import eventually
 
@@ -75,7 +75,7 @@ class ControlPlane:
                 env={**os.environ, "PATH": PATH, **environment},
             )
         self._processes[name] = process
-        self._stack.callback(_end, process)
+        self._stack.callback(end, process)
 
     def run(self, *words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, with the rights of ``admin``."""
@@ -142,7 +142,7 @@ class ControlPlane:
 
     def end(self, name: str) -> None:
         """End one program, and wait for that."""
-        _end(self._processes[name])
+        end(self._processes[name])
 
     def close(self) -> None:
         """End it all."""
@@ -237,12 +237,3 @@ class ControlPlane:
 def token_of(user: str) -> str:
     """Guessable: the server listens on an address of this machine alone, and for a test."""
     return f"token-of-{user.replace(':', '-')}"
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import secrets
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import count
@@ -26,15 +25,6 @@ from support.services.coordinators import CoordinatorProcess
 from support.services.leases import LEASE_S
 from support.spark.spark_driver import session_of
 from support.tables.trees import all_files
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 120.0) -> Any:
-    """The first true value of ``condition``."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {timeout_s:g} s"
-        time.sleep(0.05)
-    return value
 
 
 @dataclass

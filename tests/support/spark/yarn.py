@@ -20,6 +20,7 @@ from xml.sax.saxutils import escape
 import pyspark
 
 from distop.metastore.etcd.embedded import free_port
+from support.processes import end
 from support.repository import ROOT
 from support.waiting import eventually
 
@@ -154,7 +155,7 @@ class Yarn:
                 stderr=log,
             )
         self._processes[name] = process
-        self._stack.callback(_end, process)
+        self._stack.callback(end, process)
 
     def _takes_containers(self) -> bool:
         ended = [name for name, process in self._processes.items() if process.poll() is not None]
@@ -178,12 +179,3 @@ def _commands() -> Iterator[tuple[int, str]]:
         if folder.name.isdigit():
             with suppress(OSError):  # it has ended
                 yield int(folder.name), (folder / "cmdline").read_bytes().decode(errors="replace")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-import time
 from collections.abc import Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +15,7 @@ from distop.client import AsyncClient, Client, OperationState, blocking
 from distop.errors import OperationNotFound, PreconditionFailed
 from distop.proto import distop_pb2 as pb
 from support.services.fake_service import FakeService, serving_in_thread
+from support.waiting import until
 
 
 @pytest.fixture
@@ -167,11 +167,3 @@ def test_a_call_that_is_interrupted_while_it_is_handed_over_is_over(monkeypatch:
             client._run(lambda _: call())
         monkeypatch.undo()
         assert ended.is_set()
-
-
-def until(condition: object, seconds: float = 60.0) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        threading.Event().wait(0.01)

@@ -75,6 +75,7 @@ async def test_start_and_get(service: tuple[FakeService, str]) -> None:
         assert started.jobs.total == 3
         assert started.started_by == "me@here"
         assert await client.get(started.name) == started
+        assert await client.start("flights", "noop", request_id=started.request_id) == started
     request = fake.calls["start"][0]
     assert request.options.deadline.ToMilliseconds() == 1500
     assert request.options.max_job_attempts == 2
@@ -84,9 +85,7 @@ async def test_start_and_get(service: tuple[FakeService, str]) -> None:
     assert request.request_id == started.request_id != ""
 
 
-async def test_who_is_sent_away_by_a_busy_service_comes_back_when_it_says(
-    fake: FakeService, client: AsyncClient
-) -> None:
+async def test_who_is_sent_away_as_busy_comes_back_when_told(fake: FakeService, client: AsyncClient) -> None:
     """G6: nobody who uses the client hears of it within the deadline."""
     fake.refuse = [Busy(details={RETRY_AFTER: "0.3"}), Busy(), Busy()]
     began = time.monotonic()
@@ -107,12 +106,21 @@ async def test_a_service_that_stays_busy_is_left_at_the_deadline(service: tuple[
 
 
 async def test_a_lost_reply_is_repeated_with_the_same_id(fake: FakeService, client: AsyncClient) -> None:
-    """O7: the repeat returns the first answer."""
+    """O7, C10: the repeat returns the first answer."""
     fake.lose_replies = 2
     started = await client.start("flights", "noop")
     assert len(fake.calls["start"]) == 3
     assert {request.request_id for request in fake.calls["start"]} == {started.request_id}
     assert list(fake.world.operations) == ["flights/noop/1"]
+    fake.world.add(pb.Operation(name="flights/noop/9", state=pb.COMMITTING))
+    fake.lose_replies = 1
+    await client.resolve("flights/noop/9", "retry")
+    fake.lose_replies = 1
+    assert (await client.create_table("flights", "/data/f")).location == "/data/f"
+    for first, second in (fake.calls["resolve"], fake.calls["create_table"]):
+        assert first.request_id == second.request_id != ""
+    with pytest.raises(TableExists):
+        await client.create_table("flights", "/data/f")
 
 
 async def test_a_lost_reply_is_repeated_on_another_coordinator() -> None:
@@ -123,22 +131,6 @@ async def test_a_lost_reply_is_repeated_on_another_coordinator() -> None:
         started = await client.start("flights", "noop")
     assert first.calls["start"] == second.calls["start"]
     assert list(world.operations) == [started.name]
-
-
-async def test_a_decision_is_repeated_with_the_same_id(fake: FakeService, client: AsyncClient) -> None:
-    """C10"""
-    fake.world.add(pb.Operation(name="flights/noop/1", state=pb.COMMITTING))
-    fake.lose_replies = 1
-    await client.resolve("flights/noop/1", "retry")
-    first, second = fake.calls["resolve"]
-    assert first.request_id == second.request_id != ""
-
-
-async def test_a_given_request_id_is_used(client: AsyncClient) -> None:
-    one = await client.start("flights", "noop", request_id="mine")
-    two = await client.start("flights", "noop", request_id="mine")
-    assert one == two
-    assert one.request_id == "mine"
 
 
 async def test_a_dead_coordinator_is_left_for_the_next_and_not_asked_again() -> None:
@@ -237,23 +229,17 @@ async def test_a_service_far_away_is_reached_with_one_connection() -> None:
         assert far.connections == 1
 
 
-async def test_a_service_that_comes_up_is_waited_for_when_asked_to() -> None:
+@pytest.mark.parametrize("reached", [False, True])
+async def test_a_service_that_comes_up_is_waited_for(reached: bool) -> None:
+    """One that was reached before until the deadline, another one when asked to."""
     port = free_port()
-    async with AsyncClient(f"127.0.0.1:{port}", timeout_s=20, connect_timeout_s=20) as client:
+    connect_s = 0.1 if reached else 20
+    async with AsyncClient(f"127.0.0.1:{port}", timeout_s=20, connect_timeout_s=connect_s) as client:
+        if reached:
+            async with serving(FakeService(), port=port):
+                await client.members()
         waiting = asyncio.create_task(client.members())
         _done, pending = await asyncio.wait({waiting}, timeout=0.3)
-        assert pending
-        async with serving(FakeService(), port=port):
-            assert await waiting == []
-
-
-async def test_a_reached_service_is_waited_for_until_the_deadline() -> None:
-    port = free_port()
-    async with AsyncClient(f"127.0.0.1:{port}", timeout_s=20, connect_timeout_s=0.1) as client:
-        async with serving(FakeService(), port=port):
-            await client.members()
-        waiting = asyncio.create_task(client.members())
-        _done, pending = await asyncio.wait({waiting}, timeout=0.5)
         assert pending
         async with serving(FakeService(), port=port):
             assert await waiting == []
@@ -327,15 +313,6 @@ async def test_tables_watermarks_members_leaders(service: tuple[FakeService, str
         assert await client.watermarks("flights", "r") == {"r": {"1": "z"}}
         assert [member.types for member in await client.members()] == [("noop",)]
         assert [leader.epoch for leader in await client.leaders()] == [12]
-
-
-async def test_a_creation_is_repeated_with_the_same_id(fake: FakeService, client: AsyncClient) -> None:
-    fake.lose_replies = 1
-    assert (await client.create_table("flights", "/data/f")).location == "/data/f"
-    first, second = fake.calls["create_table"]
-    assert first.request_id == second.request_id != ""
-    with pytest.raises(TableExists):
-        await client.create_table("flights", "/data/f")
 
 
 class Overtaken(FakeService):
@@ -434,8 +411,5 @@ def test_bad_addresses(text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_addresses(text)
     assert caught.value.details["field"] == "address"
-
-
-def test_a_timeout_must_be_positive() -> None:
     with pytest.raises(InvalidArgument):
         Connection(("a:1",), timeout_s=0, connect_timeout_s=1)

@@ -111,26 +111,6 @@ def test_every_environment_variable_is_documented() -> None:
     assert documented == used, REMEDY
 
 
-def test_every_field_of_ingest_is_documented() -> None:
-    text = (ROOT / "docs" / "ingest.md").read_text().partition("## The argument")[2].partition("\n## ")[0]
-    assert {row[0] for row in rows(text)} == {
-        field.name for field in msgspec.structs.fields(IngestArgument)
-    }, REMEDY
-
-
-def test_every_field_of_compact_is_documented() -> None:
-    text = (ROOT / "docs" / "maintenance.md").read_text().partition("## compact")[2].partition("\n## ")[0]
-    fields = {field.name for field in msgspec.structs.fields(CompactArgument)}
-    assert {row[0] for row in rows(text)} == fields, REMEDY
-
-
-def test_every_field_of_delete_is_documented() -> None:
-    text = (ROOT / "docs" / "maintenance.md").read_text().partition("## delete")[2].partition("\n## ")[0]
-    assert {row[0] for row in rows(text)} == {
-        field.name for field in msgspec.structs.fields(DeleteArgument)
-    }, REMEDY
-
-
 def test_what_runs_beside_what_is_documented() -> None:
     documented = {
         row[0]: set(re.findall(r"`(\w+)`", f"`{row[1]}`"))
@@ -147,11 +127,19 @@ def test_what_runs_beside_what_is_documented() -> None:
     assert documented == allowed, REMEDY
 
 
-def test_every_field_of_kafka_is_documented() -> None:
-    text = (ROOT / "docs" / "ingest.md").read_text().partition("## Kafka")[2].partition("\n## ")[0]
-    assert {row[0] for row in rows(text)} == {
-        field.encode_name for field in msgspec.structs.fields(KafkaArgument)
-    }, REMEDY
+@pytest.mark.parametrize(
+    ("page", "heading", "argument"),
+    [
+        ("ingest", "The argument", IngestArgument),
+        ("ingest", "Kafka", KafkaArgument),
+        ("maintenance", "compact", CompactArgument),
+        ("maintenance", "delete", DeleteArgument),
+    ],
+)
+def test_every_field_of_an_argument_is_documented(page: str, heading: str, argument: type) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text().partition(f"## {heading}")[2].partition("\n## ")[0]
+    fields = {field.encode_name for field in msgspec.structs.fields(argument)}
+    assert {row[0] for row in rows(text)} == fields, REMEDY
 
 
 async def test_every_metric_is_documented() -> None:

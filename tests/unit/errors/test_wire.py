@@ -142,9 +142,7 @@ def test_retry_info_is_sent_where_a_retry_may_help() -> None:
         (grpc.StatusCode.INTERNAL, DistopError, "INTERNAL", False),
     ],
 )
-def test_failures_of_grpc_itself(
-    status: grpc.StatusCode, kind: type[DistopError], code: str, retryable: bool
-) -> None:
+def test_grpc_failures(status: grpc.StatusCode, kind: type[DistopError], code: str, retryable: bool) -> None:
     received = from_rpc_error(rpc_error(status, "why"), address="a:7070")
     assert type(received) is kind
     assert (received.code, received.retryable) == (code, retryable)

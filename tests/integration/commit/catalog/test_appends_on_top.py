@@ -158,9 +158,7 @@ def append_and_describe(transaction: Transaction) -> None:
         append_and_describe,
     ],
 )
-def test_a_commit_that_is_more_than_an_append_is_refused(
-    catalog: EtcdCatalog, change: Callable[[Transaction], None]
-) -> None:
+def test_more_than_an_append_is_refused(catalog: EtcdCatalog, change: Callable[[Transaction], None]) -> None:
     """P7: who overwrites or deletes must see what is there."""
     table = made(catalog, **REBASE)
     table.append(ids(0, 1))

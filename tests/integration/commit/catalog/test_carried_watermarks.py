@@ -137,9 +137,7 @@ def test_a_branch_that_a_branch_began_with_carries_on(catalog: EtcdCatalog, stor
     assert marks(store) == {"orders.eu": {"0": "2"}}
 
 
-def test_a_branch_that_the_table_has_overtaken_is_not_made_the_main_one(
-    catalog: EtcdCatalog, store: SyncEtcd
-) -> None:
+def test_a_branch_that_was_overtaken_is_not_made_the_main_one(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """P16: the rows of one source would be there twice."""
     table = branched(catalog)
     table.append(ids(3, 1), branch="side", snapshot_properties={AT: "3"})

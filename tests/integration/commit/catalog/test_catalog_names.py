@@ -213,9 +213,7 @@ def test_an_error_is_distops_and_pyicebergs(error: DistopError, theirs: type[Exc
         assert (made.code, str(made), made.details) == (error.code, str(error), error.details)
 
 
-def test_a_program_that_knows_only_pyiceberg_catches_what_distop_raises(
-    catalog: EtcdCatalog, store: SyncEtcd
-) -> None:
+def test_a_program_of_pyiceberg_catches_what_distop_raises(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """U3"""
     catalog.create_table("flights", SCHEMA)
     store.put(keys_of(store, "flights").run_ops, encode_plain({"ingest": ["17"]}))

@@ -371,9 +371,7 @@ def test_a_paused_table_keeps_its_name_a_drop_ends_the_pause(catalog: EtcdCatalo
     assert all_keys(store) == []
 
 
-def test_a_table_with_more_keys_than_a_transaction_holds_keeps_its_name(
-    catalog: EtcdCatalog, store: SyncEtcd
-) -> None:
+def test_a_table_of_more_keys_than_fit_keeps_its_name(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     catalog.create_table("flights", SCHEMA)
     keys = keys_of(store, "flights")
     store.txn(Txn(then=tuple(Put(keys.index_prefix + b"c%d" % number, b"{}") for number in range(70))))
@@ -539,9 +537,7 @@ def test_what_somebody_does_to_a_table_whose_creation_is_in_doubt_costs_no_file(
     other.load_table("departures" if renamed else "flights").append(ids(0, 3))
 
 
-def test_a_table_that_goes_at_once_says_nothing_of_those_it_was_made_with(
-    catalog: EtcdCatalog, other: EtcdCatalog
-) -> None:
+def test_a_table_that_goes_says_nothing_of_its_companions(catalog: EtcdCatalog, other: EtcdCatalog) -> None:
     """P8: all were made, nobody has heard of it, and one is dropped: the files of the other stay."""
     made = [catalog.create_table_transaction(name, SCHEMA) for name in ("flights", "planes")]
     faulty(catalog, Fault.LOST_REPLY).meanwhile.append(lambda: other.drop_table("flights"))
@@ -594,9 +590,7 @@ def test_a_rename_is_known_by_the_table(catalog: EtcdCatalog, other: EtcdCatalog
 
 
 @pytest.mark.parametrize("mine_was_first", [True, False])
-def test_somebody_elses_commit_after_a_lost_reply(
-    catalog: EtcdCatalog, other: EtcdCatalog, mine_was_first: bool
-) -> None:
+def test_a_commit_after_a_lost_reply(catalog: EtcdCatalog, other: EtcdCatalog, mine_was_first: bool) -> None:
     """P8: the log of the table tells whether ours is behind what stands there; no row is lost or doubled."""
     table = catalog.create_table("flights", SCHEMA)
     losing = faulty(catalog, Fault.LOST_REPLY if mine_was_first else Fault.LOST_REQUEST)

@@ -100,9 +100,7 @@ def test_it_follows_through_another_rename_and_goes_with_a_drop(
     assert not [key for key in all_keys(store) if not key.startswith("_")]
 
 
-def test_the_past_of_a_table_that_is_gone_goes_too(
-    catalog: EtcdCatalog, store: SyncEtcd, dies: Callable[[], None]
-) -> None:
+def test_the_past_of_tables_goes_too(catalog: EtcdCatalog, store: SyncEtcd, dies: Callable[[], None]) -> None:
     """C4: also if a table of the new name has been made since."""
     rename(catalog, store)
     dies()

@@ -78,9 +78,7 @@ def published(etcd: EtcdProcess, prefix: str, s3: S3) -> Iterator[tuple[SyncEtcd
         yield store, table
 
 
-def test_a_pyiceberg_program_reads_and_writes_it(
-    etcd: EtcdProcess, prefix: str, published: tuple[SyncEtcd, Table]
-) -> None:
+def test_pyiceberg_works_on_it(etcd: EtcdProcess, prefix: str, published: tuple[SyncEtcd, Table]) -> None:
     """P14: it learns from etcd how the table is reached."""
     with EtcdCatalog("distop", **{"etcd.endpoints": etcd.endpoint, "etcd.prefix": prefix}) as catalog:
         catalog.load_table("flights").append(ids(100, 1))
@@ -139,9 +137,7 @@ def test_an_index_on_s3_is_built_asked_and_replaced(s3: S3) -> None:
     assert (len(again.files), again.unreadable) == (2, [])
 
 
-def test_a_dropped_tables_credentials_do_not_open_the_next_one_in_its_place(
-    catalog: EtcdCatalog, store: SyncEtcd
-) -> None:
+def test_credentials_of_a_dropped_table_do_not_open_the_next(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """S2"""
     location = "s3://bucket/place"
     head = encode(Head(metadata_location=f"{location}/metadata/0.metadata.json"))

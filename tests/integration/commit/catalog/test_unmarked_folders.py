@@ -61,9 +61,7 @@ async def test_the_next_who_needs_the_owner_file_puts_it_there(
     assert is_empty(made["purge"].location())
 
 
-async def test_a_folder_that_is_not_the_tables_is_not_taken(
-    catalog: EtcdCatalog, sdk: AsyncClient, tmp_path: Path
-) -> None:
+async def test_a_foreign_folder_is_not_taken(catalog: EtcdCatalog, sdk: AsyncClient, tmp_path: Path) -> None:
     """S2: one that held files before, that of a registered table, one that another has taken."""
     full, table = tmp_path / "full", catalog.create_table("t", SCHEMA)
     full.mkdir()

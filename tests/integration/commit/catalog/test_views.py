@@ -178,9 +178,7 @@ def test_a_name_that_is_taken_after_the_look_is_noticed(
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
-def test_lost_replies_are_understood(
-    catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path, fault: Fault
-) -> None:
+def test_lost_replies_are_known(catalog: EtcdCatalog, store: SyncEtcd, tmp_path: Path, fault: Fault) -> None:
     """P8: of everything that changes a view; each happens once."""
     faulty(catalog, fault)
     make(catalog)
@@ -210,9 +208,7 @@ def test_somebody_elses_change_after_a_lost_reply(
     assert len(metadata_files(tmp_path)) == 3
 
 
-def test_a_change_that_was_overtaken_is_made_on_what_is_there(
-    catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path
-) -> None:
+def test_an_overtaken_change_is_made_on_top(catalog: EtcdCatalog, other: EtcdCatalog, tmp_path: Path) -> None:
     """P6: neither change is lost, and the file of the lost attempt is removed."""
     make(catalog)
 

@@ -376,9 +376,7 @@ def test_a_topic_that_is_not_there_is_not_made(ingesting: Ingesting, topic: Kafk
     assert refused.value.details["field"] == "kafka.topic"
 
 
-def test_secrets_are_not_recorded(
-    ingesting: Ingesting, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_secret_is_kept(ingesting: Ingesting, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISTOP_KAFKA_PASSWORD", "hunter2")
     topic.ids(0, 3)
     config = {

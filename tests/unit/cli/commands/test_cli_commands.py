@@ -150,9 +150,7 @@ def test_a_failed_operation_ends_with_20(service: FakeService) -> None:
     assert json.loads(result.stderr)["error"]["details"]["cause"] == "JOB_FAILED"
 
 
-def test_ingest_makes_relative_paths_absolute(
-    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_paths_become_absolute(service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run("ingest", "flights", "a/b", "/c", "s3://d/e", "--format", "csv", "--arg", "header=false")
     request = service.calls["start"][0]
@@ -590,9 +588,7 @@ def test_watermarks_and_members(service: FakeService) -> None:
         (ArgumentTooLarge("too large"), 2),
     ],
 )
-def test_an_error_is_told_in_two_lines_with_its_exit_code(
-    service: FakeService, error: DistopError, code: int
-) -> None:
+def test_an_error_is_two_lines_and_its_exit_code(service: FakeService, error: DistopError, code: int) -> None:
     """U3"""
     service.refuse = [error, error]
     result = run("start", "flights", "noop")
@@ -667,10 +663,6 @@ def test_bad_command_lines_end_with_2_and_say_why(words: list[str]) -> None:
     assert json.loads(result.stderr)["error"]["exit_code"] == 2
 
 
-def test_a_mistyped_command_is_guessed() -> None:
-    assert "Did you mean 'watch'?" in run("wath").stderr
-
-
 def test_a_defect_shows_its_traceback(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
@@ -702,6 +694,7 @@ def test_help_lists_the_exit_codes() -> None:
     for words in ("20 the operation failed", "21 the operation was cancelled", "3 not found"):
         assert words in shown
     assert run().stdout.strip() == shown.strip()
+    assert "Did you mean 'watch'?" in run("wath").stderr
 
 
 @pytest.mark.parametrize("more", [["--anyway"], ["--published", "a"], ["--look-in", "/b"]])

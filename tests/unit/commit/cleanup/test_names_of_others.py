@@ -54,9 +54,7 @@ def test_other_spellings_of_the_own_folder_are_below_it() -> None:
         assert Files(data=names).below(location).data == names
 
 
-def test_metadata_files_that_the_log_forgets_are_removed_from_the_own_folder_only(
-    tmp_path: Path, victim: Table
-) -> None:
+def test_forgotten_metadata_is_removed_from_the_own_folder_only(tmp_path: Path, victim: Table) -> None:
     bounded = {"previous-versions-max": "1", "delete-after-commit.enabled": "true"}
     table = mine(tmp_path, **{f"write.metadata.{name}": value for name, value in bounded.items()})
     head = local(table.record().metadata_location)

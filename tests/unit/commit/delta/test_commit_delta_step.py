@@ -127,9 +127,7 @@ def test_columns_that_the_files_bring_are_added_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("point", ["before", "after"])
-def test_a_commit_that_was_cut_short_is_finished_by_the_next(
-    world: World, point: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_commit_cut_short_is_finished(world: World, point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """C4: done and nobody knows it, or not done."""
     step = commit_of(world, staged(world, "1", [1]))
     monkeypatch.setattr(crashpoints, "_PLAN", f"step.delta.{point}=lost")

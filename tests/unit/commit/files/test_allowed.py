@@ -160,9 +160,7 @@ def test_tables_are_opened_in_listed_places_alone(tmp_path: Path, monkeypatch: p
         pickle.loads(pickle.dumps(io)).new_input("/etc/hostname")
 
 
-def test_a_table_whose_metadata_names_files_elsewhere_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_with_files_elsewhere_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: a writer to a table can add any file to its metadata."""
     monkeypatch.setenv(LOCATIONS, str(tmp_path))
     table = Table("flights", str(tmp_path / "tables" / "flights"), Layout.create(ROWS, ["kind"]))

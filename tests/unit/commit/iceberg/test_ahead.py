@@ -176,9 +176,7 @@ def test_a_table_that_was_registered_anew_is_told_from_its_first_snapshot_on(tab
     assert (len(ahead.publications), ahead.watermarks) == (2, {"files": {"p": "2"}})
 
 
-def test_files_that_are_gone_or_those_of_another_table_are_not_taken(
-    table: Table, backup: KeyValue, tmp_path: Path
-) -> None:
+def test_files_gone_or_of_another_table_are_not_taken(table: Table, backup: KeyValue, tmp_path: Path) -> None:
     """Dropped after the backup; and perhaps made anew there."""
     shutil.rmtree(local(table.location))
     with pytest.raises(Unclear, match="is gone"):

@@ -73,14 +73,6 @@ def test_a_lookup_opens_the_files_that_hold_the_key(world: Indexing) -> None:
     assert (missed.files, missed.covered) == ({}, 6)
 
 
-def test_files_that_are_newer_than_the_index_are_always_opened(world: Indexing) -> None:
-    world.build("id")
-    world.table.publish(world.table.staged([rows(500, 10)]))
-    assert world.found("id", 505) == [{"id": 505, "kind": "k1"}]
-    narrowed = world.narrowed("id", 34)
-    assert (len(narrowed.files), narrowed.covered) == (2, 6)
-
-
 def test_an_index_serves_older_snapshots_and_those_of_a_table_that_was_overwritten(tmp_path: Path) -> None:
     world = world_of(tmp_path, files=2)
     old = world.table.record().snapshot_id
@@ -104,10 +96,15 @@ def test_a_column_without_an_index_is_scanned(world: Indexing) -> None:
 
 @pytest.mark.parametrize("suffix", ["parquet", "json"], ids=["part", "manifest"])
 def test_what_cannot_be_read_of_an_index_is_scanned(world: Indexing, suffix: str) -> None:
-    """Readers in flight meet parts that a newer index has replaced."""
+    """Readers in flight meet parts that a newer index has replaced; others are damaged."""
     world.build("id", files_per_job=3)
+    paths = list(index_folder(world).rglob(f"*.{suffix}"))
+    for path in paths:
+        path.write_bytes(b'{"layout": 99}' if suffix == "json" else path.read_bytes()[:40])
     index_lookup._manifests.clear()
-    for path in index_folder(world).rglob(f"*.{suffix}"):
+    assert world.look("id", 34) is None if suffix == "json" else world.found("id", 34)
+    index_lookup._manifests.clear()
+    for path in paths:
         path.unlink()
     if suffix == "json":
         assert world.look("id", 34) is None
@@ -115,17 +112,6 @@ def test_what_cannot_be_read_of_an_index_is_scanned(world: Indexing, suffix: str
     narrowed = world.narrowed("id", 34)
     assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
     assert (len(narrowed.files), len(narrowed.unreadable)) == (3, 1)
-
-
-def test_a_damaged_index_is_scanned(world: Indexing) -> None:
-    world.build("id")
-    for path in index_folder(world).rglob("*.parquet"):
-        path.write_bytes(path.read_bytes()[:40])
-    assert world.found("id", 34) == [{"id": 34, "kind": "k1"}]
-    index_lookup._manifests.clear()
-    for path in index_folder(world).rglob("*.json"):
-        path.write_text('{"layout": 99}')
-    assert world.look("id", 34) is None
 
 
 # -- types -------------------------------------------------------------------------------------------
@@ -198,6 +184,8 @@ def test_any_name_of_a_column_can_be_the_object(column: str) -> None:
 def test_a_second_build_indexes_only_what_is_new(world: Indexing) -> None:
     world.build("id")
     world.table.publish(world.table.staged([rows(500, 10)], [rows(600, 10)]))
+    before = world.narrowed("id", 34)
+    assert (len(before.files), before.covered) == (3, 6), "files that are newer are always opened"
     facts = world.build("id")
     assert (facts["newFiles"], facts["files"], facts["parts"]) == (2, 8, 2)
     assert len(world.found("id", 5, 505, 605)) == 3
@@ -373,9 +361,7 @@ def test_a_job_whose_runs_are_gone_begins_again(world: Indexing) -> None:
     assert built.finish()["entries"] == 60
 
 
-def test_keys_that_do_not_fit_into_memory_are_written_in_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keys_beyond_memory_are_written_in_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The index is the same; no entry occurs twice."""
     monkeypatch.setattr(index_job, "BATCH_ROWS", 16)
     sizes = {"run_bytes": 200, "batch_bytes": 100, "fan_in": 3}
@@ -404,7 +390,7 @@ def test_files_that_cannot_be_indexed_are_left_out_and_opened(world: Indexing) -
     assert (again["newFiles"], again["files"], again["leftOut"]) == (3, 4, 2)
 
 
-def test_a_column_that_is_younger_than_a_file_is_null_there(tmp_path: Path) -> None:
+def test_a_column_that_is_younger_than_a_file_is_null_there() -> None:
     field = pa.field("a", pa.int64(), metadata={b"PARQUET:field_id": b"1"})
     assert index_job.column_in(pa.schema([field]), 2, []) is None
     assert index_job.column_in(pa.schema([field]), 1, []) == "a"

@@ -36,9 +36,7 @@ def with_properties(table: Table, properties: dict[str, str]) -> str:
     return Draft(file_io(table.location), TableFile.of(foreign, published.location)).write()
 
 
-def test_code_that_foreign_metadata_names_is_not_run(
-    table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_code_in_metadata_is_not_run(table: Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: neither where a coordinator publishes nor where the table is read."""
     (tmp_path / "trap.py").write_text("calls = []\ndef spring(*arguments):\n    calls.append(arguments)\n")
     monkeypatch.syspath_prepend(tmp_path)

@@ -145,9 +145,7 @@ def test_what_a_link_in_the_tree_leads_to_is_not_replaced(tmp_path: Path, mode: 
     assert not any("kind=k0/file" in str(step.argument) for step in steps)
 
 
-def test_a_list_that_is_too_long_for_a_record_lies_beside_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_list_too_long_for_a_record_lies_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P1, O5: and one that is missing or cut short is reported, never taken for nothing (C6)."""
     tree = PlainTable(f"file://{tmp_path}/tree", {}, ())
     arg = tree.start()

@@ -110,9 +110,7 @@ def test_what_was_executed_is_done_and_doing_it_again_changes_nothing(world: Wor
 
 
 @cases(on_s3=("rename", "rename over", "delete", "success"))
-def test_what_was_cut_short_anywhere_is_finished_by_the_next(
-    world: World, case: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_cut_short_is_finished(world: World, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """C4, C13: and looks as if nothing had happened."""
     kind = case.partition(" ")[0]
     parts = ("before", "middle", "after") if kind == "rename" else ("before", "after")
@@ -170,9 +168,7 @@ def test_nothing_is_changed_without_asking_whether_one_may(world: World, case: s
 
 @pytest.mark.parametrize("name", ["rename", "delete", "mkdir", "success", "unmark"])
 @pytest.mark.parametrize("argument", [{}, {"path": 1}, {"path": "/x", "since": "2.0"}])
-def test_an_argument_that_makes_no_sense_is_a_permanent_failure(
-    disk: World, name: str, argument: dict[str, Any]
-) -> None:
+def test_an_argument_without_sense_fails_for_good(disk: World, name: str, argument: dict[str, Any]) -> None:
     """C11, U3: a field of a newer version is not ignored."""
     with pytest.raises(PermanentStepError, match=f"files.{name}") as caught:
         step_of(StepRecord(step=f"files.{name}", argument=argument)).verify(disk.context)
@@ -227,9 +223,7 @@ def test_a_source_that_is_not_what_was_written_is_not_published(world: World) ->
 
 
 @pytest.mark.parametrize("world", ["s3", "disk to s3"], indirect=True)
-def test_an_object_written_in_parts_is_told_by_its_content(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_object_written_in_parts_is_told_by_its_content(world: World) -> None:
     """C5: its ETag is no MD5, and another client may write ours anew."""
     data = os.urandom(ONE_PIECE_BYTES + 1)
     name = f"{world.aside}/big" if world.aside else "staged/big"

@@ -218,15 +218,6 @@ def test_partitions_may_have_the_same_path(tmp_path: Path) -> None:
     }
 
 
-def test_a_filter_may_give_a_decimal_with_fewer_digits(tmp_path: Path) -> None:
-    schema = pa.schema([("id", pa.int64()), ("fare", pa.decimal128(9, 2))])
-    table = table_of(tmp_path, schema)
-    for number in range(4):
-        table.append({"id": [number], "fare": [Decimal(f"{number}.50")]}, schema)
-    assert compacting(table, filter="fare > 1.5").finish()["filesBefore"] == 2
-    assert table.ids() == list(range(4))
-
-
 def test_a_partition_of_many_files_is_done_by_several_jobs(tmp_path: Path) -> None:
     """O8: and each may be left out on its own."""
     table = filled(tmp_path, 8, partition_by=())
@@ -237,9 +228,7 @@ def test_a_partition_of_many_files_is_done_by_several_jobs(tmp_path: Path) -> No
     assert (len(table.data_files()), table.ids()) == (4, list(range(80)))
 
 
-def test_what_does_not_fit_into_one_operation_is_left_to_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_does_not_fit_is_left_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """O5: a plan is never longer than a start can be; however many files there are, each round does some."""
     monkeypatch.setattr("distop.spark_jobs.compact.choice.MAX_FILES_PER_JOB", 4)
     monkeypatch.setattr("distop.spark_jobs.compact.choice.MAX_PLAN_BYTES", 2000)
@@ -257,9 +246,7 @@ def test_what_does_not_fit_into_one_operation_is_left_to_the_next(
 
 
 @pytest.mark.parametrize("runs", [False, True])
-def test_rows_are_sorted_and_the_table_knows_the_order(
-    tmp_path: Path, runs: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_sorted_and_it_is_known(tmp_path: Path, runs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sort order, statistics; ``runs``: with as little memory as can be."""
     if runs:
         sizes = {"run_bytes": 1, "batch_bytes": 64, "fan_in": 2}

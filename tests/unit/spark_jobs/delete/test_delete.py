@@ -562,9 +562,7 @@ def test_rows_whose_texts_have_no_statistics_stay_and_are_found(tmp_path: Path) 
     assert table.ids() == list(range(100))
 
 
-def test_bounds_of_texts_that_another_program_wrote_remove_no_row(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bounds_of_another_program_remove_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P3: wrong ones, as pyiceberg writes them."""
     monkeypatch.setattr(file_lists, "_statistics", data_file_statistics_from_parquet_metadata)
     table = with_long_texts(tmp_path)

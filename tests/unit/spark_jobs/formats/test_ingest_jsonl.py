@@ -178,9 +178,7 @@ GOOD = st.sampled_from(['{"a": 1}', '{"a":-5 }', "{}", '{"a": null}', ' {"a":7}'
 
 @settings(max_examples=25)
 @given(st.lists(st.one_of(GOOD, MANGLED), max_size=12), st.integers(1024, 1100), st.integers(0, 1000))
-def test_a_line_is_a_row_or_bad_whatever_stands_in_it_and_beside_it(
-    lines: list[str], split_bytes: int, padding: int
-) -> None:
+def test_a_line_is_a_row_or_bad_whatever_is_in_it(lines: list[str], split_bytes: int, padding: int) -> None:
     lines = ['{"a": 0}', " " * padding, *lines]
     wanted = [row for row in map(_row, lines) if row is not None]
     bad = [number for number, line in enumerate(lines, 1) if line.strip() and _row(line) is None]

@@ -20,6 +20,10 @@ def warned(ingesting: Ingesting, text: str | bytes, **argument: Any) -> list[str
 
 def test_a_usual_file_raises_no_suspicion(ingesting: Ingesting) -> None:
     assert warned(ingesting, "id,day,name\n1,2024-01-05,Ana\n2,2024-01-06,\n") == []
+    # Nor do types that somebody gave.
+    types = {"a": "string", "b": "string"}
+    other = Ingesting(ingesting.folder / "other")
+    assert warned(other, "a,b\nx,NA\n", schema=types) == []
 
 
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
@@ -73,13 +77,10 @@ def test_a_decimal_comma_is_called_so_and_read_when_told(ingesting: Ingesting) -
     assert second.rows("fare") == [1.25, 10.5]
 
 
-def test_a_decimal_comma_needs_another_delimiter(ingesting: Ingesting) -> None:
+def test_a_quote_is_not_the_delimiter(ingesting: Ingesting) -> None:
+    """Neither the one that is given nor the usual one; nor is the sign of decimals."""
     with refused("decimal_point"):
         ingesting.start(paths=ingesting.write("a,b\n1,2\n"), decimal_point=",")
-
-
-def test_a_quote_is_not_the_delimiter(ingesting: Ingesting) -> None:
-    """Neither the one that is given nor the usual one."""
     for argument in ({"quote": ","}, {"quote": ";", "delimiter": ";"}):
         with refused("quote", "quote and delimiter are the same"):
             ingesting.start(paths=ingesting.write("a,b\n1,2\n"), **argument)
@@ -97,10 +98,6 @@ def test_latin_1_is_called_so(ingesting: Ingesting) -> None:
 def test_utf_8_with_some_bad_rows_is_still_utf_8() -> None:
     assert foreign_encoding("Müller\n".encode() + b"caf\xe9\n") == ""
     assert foreign_encoding(b"plain\n") == ""
-
-
-def test_types_that_somebody_gave_are_not_suspected(ingesting: Ingesting) -> None:
-    assert warned(ingesting, "a,b\nx,NA\n", schema={"a": "string", "b": "string"}) == []
 
 
 def test_what_is_suspected_stays_short(ingesting: Ingesting) -> None:

@@ -145,9 +145,7 @@ def test_a_value_that_would_change_is_an_error(value: Any, source: pa.DataType, 
         (pa.duration("s"), pa.int64()),
     ],
 )
-def test_types_that_would_lose_something_unnoticed_do_not_go_together(
-    source: pa.DataType, target: pa.DataType
-) -> None:
+def test_types_that_would_lose_something_do_not_go_together(source: pa.DataType, target: pa.DataType) -> None:
     assert not convertible(source, target)
 
 

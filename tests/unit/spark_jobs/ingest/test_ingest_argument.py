@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distop.spark_jobs.ingest.argument import check_format_options, parse_argument
+from distop.spark_jobs.ingest.argument import parse_argument
 from support.refusals import refused
 
 
@@ -45,16 +45,6 @@ def test_a_malformed_argument_is_refused_by_its_field(field: str, argument: dict
     """O4."""
     with refused(field):
         parse_argument(argument)
-
-
-def test_one_path_may_stand_without_a_list() -> None:
-    assert parse_argument({"paths": "/a"}).path_list() == ["/a"]
-
-
-def test_options_of_csv_are_refused_for_other_formats() -> None:
-    check_format_options({"paths": "/a", "delimiter": ";"}, "csv")
-    with refused("delimiter", "option of csv"):
-        check_format_options({"paths": "/a", "delimiter": ";"}, "jsonl")
 
 
 def test_one_name_where_a_list_belongs_is_told_how_to_write_it() -> None:

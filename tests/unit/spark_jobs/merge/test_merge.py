@@ -69,12 +69,6 @@ def test_new_rows_come_in_and_others_are_replaced(table: Ingesting) -> None:
     assert (table.table.operation(), table.table.summary()["total-records"]) == (Operation.OVERWRITE, "5")
 
 
-def test_a_row_may_move_to_another_partition(table: Ingesting) -> None:
-    merge(table, [row(1, 1, "a"), row(2, 2, "a")])
-    assert counts(merge(table, [row(1, 10, "b")])) == (0, 1, 0)
-    assert table.rows("id", "part", "n") == [(1, "b", 10), (2, "a", 2)]
-
-
 def test_the_last_row_of_a_key_counts(table: Ingesting) -> None:
     """E5: within a file, and by the names of files."""
     merge(table, [row(1, 1), row(1, 2), row(2, 1), row(1, 3)])
