@@ -1,7 +1,9 @@
 """The runner: takes running operations of the types it serves, and runs their jobs.
 
-Level-triggered: the work follows from the index of operations that wait for an executor (see ``waiting.py``);
-events, lost or not, only trigger another look. A runner owns nothing but the lease of its ``.runner`` keys.
+Level-triggered: the work follows from the index of operations that wait for an executor, and from what this
+one holds (see ``waiting.py``); events, lost or not, only trigger another look. A runner owns nothing but the
+lease of its ``.runner`` keys. Whatever becomes of a take or a release, the next look gives back what is held
+and does not run.
 When it dies, the keys vanish, other runners return its operations to the index, and the one that takes an
 operation continues with the jobs that have no result yet.
 """
@@ -29,11 +31,11 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
 from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
 from distop.metastore.members.registration import registered
-from distop.metastore.operations.active import wait_again
-from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, release_runner, take_runner
+from distop.metastore.operations.runs import PAUSED, Run, Taken, give_back, release_runner, take_runner
 from distop.metastore.records.member import HeldUp
 from distop.metastore.records.operation import RunnerRecord
 from distop.metastore.records.operation_id import OperationId
+from distop.operations import DistributedOperation
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +70,11 @@ class Runner:
         """Operations that are being taken, and those that run here."""
         self._runs: dict[OperationId, OperationRun] = {}
         """Operations that run here."""
-        self._waiting = Waiting(self._client, self.member, types, options, self._working, self._rng)
+        self._settled: set[tuple[bytes, int]] = set()
+        """Keys of runs that have a result for each job. Their operations are held until they end."""
+        self._waiting = Waiting(
+            self._client, self.member, types, options, self._working, self._give_back, self._rng
+        )
         self._broken: LauncherBroken | None = None
 
     async def serve(self, stop: asyncio.Event) -> None:
@@ -147,11 +153,6 @@ class Runner:
                 task.cancel()
             await asyncio.gather(*self._working.values(), return_exceptions=True)
 
-    @property
-    def resting(self) -> list[OperationId]:
-        """Operations that could not be finished here, and are left to other executors for a while."""
-        return self._waiting.resting
-
     # -- what to do ----------------------------------------------------------------------------------
 
     async def _work(self) -> None:
@@ -173,23 +174,27 @@ class Runner:
             await self._waiting.wake.wait()
 
     async def _take(self, operation: OperationId) -> bool:
-        """Take an operation and run it to its end; returns whether it may have to be taken again."""
+        """Take an operation and run it to its end; returns whether it may still be held without reason."""
         kind = self._types.get(operation.type)
         assert kind is not None
         record = RunnerRecord(member=self.member, started_at=self._clock())
         keys = self._keyspace.operation(operation)
         try:
             taken = await take_runner(self._client, keys, record, self._session.lease_id)
+            if taken is not None:
+                await self._run(kind, taken)
+            return False
         except CorruptRecord as error:
             log.error("operation_not_understood", extra={"operation": str(operation), "error": str(error)})
-            self._waiting.rest(operation)
-            return False
-        except DistopError as error:
-            log.warning("runner_cannot_take", extra={"operation": str(operation), "error": str(error)})
+            self._waiting.rest(operation)  # a runner of another version may understand it
+        except Exception as error:
+            fields = {"operation": str(operation), "error": str(error)}
+            log.warning("operation_in_doubt", extra=fields, exc_info=not isinstance(error, DistopError))
             await asyncio.sleep(_RETRY_S)
-            return True
-        if taken is None:
-            return False
+        return True
+
+    async def _run(self, kind: DistributedOperation, taken: Taken) -> None:
+        operation = taken.run.keys.operation
         log.info(
             "operation_taken",
             extra={
@@ -204,18 +209,18 @@ class Runner:
         self._tally.taken[operation.type] += 1
         self._tally.running += 1
         try:
-            return await self._see_through(operation, run)
+            await self._see_through(operation, run)
         finally:
             self._tally.running -= 1
             del self._runs[operation]
 
-    async def _see_through(self, operation: OperationId, run: OperationRun) -> bool:
+    async def _see_through(self, operation: OperationId, run: OperationRun) -> None:
         try:
             end = await run.finish()
         except LauncherBroken as error:
             self._broken = error
             self._tally.ended[operation.type, "broken"] += 1
-            return False
+            return
         except Exception:
             log.exception("run_failed", extra={"operation": str(operation)})
             end = End.LEFT
@@ -224,22 +229,27 @@ class Runner:
         again = end is End.LEFT or run.over == PAUSED
         if end is End.LEFT:
             self._waiting.rest(operation)
-        while self._session.alive:  # otherwise the key is deleted with our lease
-            try:
-                if again or run.taken.arg.stages_files:
-                    # Nothing runs here any more. Staged files are removed only after this key is deleted.
-                    await release_runner(self._client, run.run, again=again)
-                if run.over == RUNNER_GONE:
-                    await wait_again(self._client, [run.run.keys])
-                break
-            except DistopError as error:
-                log.warning("runner_not_released", extra={"operation": str(operation), "error": str(error)})
-                await asyncio.sleep(_RETRY_S)
-        return again or run.over == RUNNER_GONE
+        if again or run.taken.arg.stages_files:
+            # Nothing runs here any more. Staged files are removed only after this key is deleted.
+            await release_runner(self._client, run.run, again=again)
+        elif end is End.SETTLED:
+            self._settled.add(run.run.key)
+
+    async def _give_back(self) -> None:
+        """Release the operations that are held under this runner's lease, and that it does not run."""
+        settled = set(self._settled)
+        held = await give_back(self._client, self._session.lease_id, self._keeps)
+        self._settled -= settled.difference(run.key for run in held)
+
+    def _keeps(self, run: Run) -> bool:
+        """Whether it is being taken, runs here, or is left to its leader."""
+        operation, key = run.keys.operation, run.key
+        if operation in self._runs:
+            return self._runs[operation].run.key == key
+        return operation in self._working or key in self._settled
 
     def _one_ended(self, operation: OperationId, task: asyncio.Task[bool]) -> None:
         del self._working[operation]
-        if not task.cancelled() and task.result():
-            # It may have been taken in spite of an error: then no index names it, and nobody else takes it.
-            self._waiting.again(operation)
+        if task.cancelled() or task.result():
+            self._waiting.due.set()
         self._waiting.wake.set()

@@ -1,8 +1,8 @@
 """The operations that wait for an executor and that a runner may take: what it watches and lists.
 
 Executors divide the index of waiting operations among themselves (see ``shares.py``), and each watches its
-own piece; one with free slots also lists the pieces of others. Events, lost or not, only trigger another
-look.
+own piece. Events, lost or not, only spare time: one task looks again and again at all that an executor must
+not forget, whatever has happened to it (:meth:`Waiting._look_at_all`).
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
 
-from distop.errors import CorruptRecord, DistopError
+from distop.errors import DistopError
 from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.shares import NOTHING, Shares
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.named import named
+from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import WatchBatch, follow
 from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.pausing import PauseIndex
@@ -46,6 +47,8 @@ class Waiting:
     ----------
     working:
         The operations that it is taking or runs at present.
+    give_back:
+        Releases those that it holds and does not run.
     """
 
     def __init__(
@@ -55,20 +58,24 @@ class Waiting:
         types: ServedTypes,
         options: RunnerOptions,
         working: Collection[OperationId],
+        give_back: Callable[[], Awaitable[None]],
         rng: random.Random,
     ) -> None:
+        self._give_back = give_back
         self._client, self._keyspace, self._member = client, client.keyspace, member
         self._types, self._options, self._working, self._rng = types, options, working, rng
-        self.operations: dict[OperationId, float] = {}
+        self.operations: dict[OperationId, int] = {}
         """Operations that may need a runner, in the order in which they were seen, with the revision at which
         they waited last."""
-        self.wake, self.doubt = asyncio.Event(), asyncio.Event()
-        """Set when there may be something to take, and when the index must be listed again."""
+        self.wake, self.due = asyncio.Event(), asyncio.Event()
+        """Set when there may be something to take, and when everything is to be looked at without delay."""
         self.shares = Shares(self._keyspace, member, [] if options.only else types.names)
         self._moved = asyncio.Event()
         """Set when its shares have changed."""
+        self._cursor = b""
+        """Where the next page of what waits in all pieces begins; empty: at the first one."""
         self._pauses = PauseIndex(self._keyspace)
-        self._resting: dict[OperationId, float] = {}
+        self.resting: dict[OperationId, float] = {}
         """Operations that could not be finished here, and until when they are left to other executors."""
 
     @property
@@ -76,19 +83,9 @@ class Waiting:
         """Whether one more operation may be taken."""
         return len(self._working) < self._options.max_operations
 
-    @property
-    def resting(self) -> list[OperationId]:
-        """Operations that could not be finished here, and are left to other executors for a while."""
-        return list(self._resting)
-
     def rest(self, operation: OperationId) -> None:
         """Leave an operation to other executors for a while: it could not be finished here."""
-        self._resting[operation] = time.monotonic() + self._options.rest_s
-
-    def again(self, operation: OperationId) -> None:
-        """Take it again, whether or not it is in the index: the runner may hold it."""
-        self.operations[operation] = math.inf
-        self.doubt.set()
+        self.resting[operation] = time.monotonic() + self._options.rest_s
 
     def pop(self) -> OperationId:
         """Remove and return the longest waiting operation of the table with the fewest running here."""
@@ -106,8 +103,20 @@ class Waiting:
             asyncio.create_task(self._follow(self._keyspace.paused, self._heed_pauses)),
             asyncio.create_task(self._follow_shares()),
             asyncio.create_task(self._look()),
-            asyncio.create_task(self._help()),
         ]
+
+    @property
+    def _watched(self) -> tuple[bytes, bytes] | None:
+        """The range of waiting operations that this executor looks after, if there is one."""
+        if self._options.only is not None:
+            key = self._keyspace.waiting_operation(self._options.only)
+            return key, key + b"\0"
+        first, end = (self._keyspace.waiting_from(share) for share in self.shares.hull)
+        return (first, end) if self.shares.hull != NOTHING else None
+
+    def _is_here(self, operation: OperationId) -> bool:
+        """Whether this executor looks after an operation in its range."""
+        return self._options.only == operation or self.shares.hold(operation)
 
     async def _follow(
         self,
@@ -124,17 +133,21 @@ class Waiting:
                 async with aclosing(changes) as news:
                     async for one in news:
                         heed(one)
-            except DistopError as error:
-                log.warning("runner_cannot_follow", extra={"prefix": start.decode(), "error": str(error)})
+            except Exception as error:
+                self._failed("runner_cannot_follow", error)
                 await asyncio.sleep(_RETRY_S)
+
+    def _failed(self, event: str, error: Exception) -> None:
+        known = isinstance(error, DistopError)  # otherwise a defect; the next try may not meet it
+        log.warning(event, extra={"member": self._member, "error": str(error)}, exc_info=not known)
 
     async def _follow_shares(self) -> None:
         """Watch the shares of this executor for operations that begin to wait."""
         while True:
             self._moved.clear()
-            hull, following = self.shares.hull, None
-            if hull != NOTHING:
-                start, end = (self._keyspace.waiting_from(share) for share in hull)
+            following = None
+            if (watched := self._watched) is not None:
+                start, end = watched
                 # Deletions are not watched: the transaction that takes an operation finds out.
                 following = asyncio.create_task(
                     self._follow(start, self._heed_waiting, end, keys_only=True, deletes=False)
@@ -151,10 +164,8 @@ class Waiting:
             kvs = sorted(news.kvs, key=lambda kv: kv.create_revision)
         else:
             kvs = [event.kv for event in news.events]
-        for kv in kvs:
-            operation = self._served(kv.key)
-            if operation is not None and self.shares.hold(operation):
-                self.operations[operation] = news.revision
+        found = [operation for operation in self._served(kvs) if self._is_here(operation)]
+        self.operations.update(dict.fromkeys(found, news.revision))
         self.wake.set()
 
     def _heed_members(self, news: Snapshot | WatchBatch) -> None:
@@ -163,101 +174,78 @@ class Waiting:
         if self.shares.hull != before:
             self._moved.set()
         if isinstance(news, Snapshot) or any(event.kind == "delete" for event in news.events):
-            self.doubt.set()
+            self.due.set()
 
     def _heed_pauses(self, news: Snapshot | WatchBatch) -> None:
         """Paused operations are not taken; those that run are stopped by the ledger's watch."""
         self._pauses.apply(news)
         if isinstance(news, Snapshot) or any(event.kind == "delete" for event in news.events):
-            self.doubt.set()
+            self.due.set()
 
-    def _served(self, waiting: bytes) -> OperationId | None:
-        """The operation of an entry, if it may be taken here."""
-        try:
-            operation = self._keyspace.parse_waiting(waiting)
-        except CorruptRecord as error:
-            log.warning("waiting_key_unknown", extra={"error": str(error)})
-            return None
-        return operation if self.may_take(operation) else None
+    def _served(self, waiting: Iterable[KeyValue]) -> list[OperationId]:
+        """Those of these entries that may be taken here."""
+        found = named(waiting, self._keyspace.parse_waiting)
+        return [operation for operation, _ in found if self.may_take(operation)]
 
     def may_take(self, operation: OperationId) -> bool:
         return (
-            self._options.only in (None, operation)
-            and self._types.get(operation.type) is not None
+            self._types.get(operation.type) is not None
             and operation not in self._working
-            and operation not in self._resting
+            and operation not in self.resting
             and not self._pauses.holds(operation)
         )
 
     async def _look(self) -> None:
-        """List everything, in doubt and from time to time."""
+        """Look at everything from time to time, and when there is a reason; and in between, while slots are
+        free and nothing waits here, at what waits in the pieces of others."""
+        now, at = asyncio.get_running_loop().time, 0.0
         while True:
+            pause = _HELP_S * max(self.shares.executors, 2) * self._rng.uniform(0.5, 1.5)
             try:
-                await self._look_at_all()
-            except DistopError as error:
-                log.warning("runner_cannot_look", extra={"member": self._member, "error": str(error)})
+                if self.due.is_set() or now() >= at:
+                    self.due.clear()
+                    await self._look_at_all()
+                    at = now() + self._options.resync_s * self._rng.uniform(0.5, 1.0)
+                elif self.has_room and not self.operations and self.shares.divided:
+                    pause = _HELP_AGAIN_S if await self._look_at_others() else pause
+            except Exception as error:
+                self._failed("runner_cannot_look", error)
+                at, pause = 0.0, _RETRY_S
                 await asyncio.sleep(_RETRY_S)
-                continue
             with suppress(TimeoutError):
-                async with asyncio.timeout(self._options.resync_s * self._rng.uniform(0.5, 1.0)):
-                    await self.doubt.wait()
+                async with asyncio.timeout(min(pause, max(at - now(), 0.0))):
+                    await self.due.wait()
 
     async def _look_at_all(self) -> None:
-        """In the shares of this executor: return operations without a runner to the index; list the waiting
-        ones."""
-        self.doubt.clear()
+        """Every operation that this executor must look after is run here, or waits: give back those that it
+        holds and does not run; let those in its shares wait that nobody holds; list those that wait."""
         now = time.monotonic()
-        self._resting = {operation: until for operation, until in self._resting.items() if until > now}
-        if self._options.only is not None:
-            if self.may_take(self._options.only):
-                self.operations[self._options.only] = math.inf
-            self.wake.set()
+        self.resting = {operation: until for operation, until in self.resting.items() if until > now}
+        await self._give_back()
+        if (watched := self._watched) is None:
             return
-        hull = self.shares.hull
-        if hull == NOTHING:
-            return
-        start, end = (self._keyspace.waiting_from(share) for share in hull)
-        standing = await self._client.scan(start, end, keys_only=True)
-        known = {kv.key for kv in standing.kvs}
-        self._forget_taken(known, standing.revision)
-        active = await self._client.scan(self._keyspace.active, keys_only=True)
-        left = []
-        for kv in active.kvs:
-            try:
-                keys = self._keyspace.operation(self._keyspace.parse_active(kv.key))
-            except CorruptRecord as error:
-                log.warning("active_key_unknown", extra={"error": str(error)})
-                continue
-            if self.shares.hold(keys.operation) and keys.operation not in self._working:
-                left += [keys] if keys.waiting not in known else []
-        await wait_again(self._client, left)  # the watch delivers these
-        self._heed_waiting(standing)
+        waiting = await self._client.scan(*watched, keys_only=True)
+        newer = {one: seen for one, seen in self.operations.items() if seen > waiting.revision}
+        self.operations.clear()  # others take them, and deletions are not watched
+        self._heed_waiting(waiting)
+        self.operations.update(newer)
+        known = {kv.key for kv in waiting.kvs}
+        only, space = self._options.only, self._keyspace
+        first = space.active_operation(only) if only else space.active
+        active = await self._client.scan(first, keys_only=True)
+        found = [one for one, _ in named(active.kvs, space.parse_active)]
+        left = [space.operation(one) for one in found if self._is_here(one) and one not in self._working]
+        await wait_again(self._client, [keys for keys in left if keys.waiting not in known])
 
-    def _forget_taken(self, known: Collection[bytes], revision: int) -> None:
-        """Others take them while all slots here are in use, and their deletions are not watched."""
-        for operation, seen in list(self.operations.items()):
-            if seen <= revision and self._keyspace.waiting_operation(operation) not in known:
-                del self.operations[operation]
-
-    async def _help(self) -> None:
-        """While slots are free and nothing waits here, list the operations that wait in the pieces of
-        others."""
-        cursor, pause = self._keyspace.waiting, _HELP_S
-        while True:
-            await asyncio.sleep(pause * self._rng.uniform(0.5, 1.5))
-            pause = _HELP_S * max(self.shares.executors, 2)
-            if not self.has_room or self.operations or not self.shares.divided:
-                continue
-            try:
-                end = prefix_end(self._keyspace.waiting)
-                page = await self._client.get_range(cursor, end, keys_only=True, limit=_HELP_PAGE)
-            except DistopError:
-                continue  # their own executors report it
-            cursor = page.kvs[-1].key + b"\0" if page.more else self._keyspace.waiting
-            found = [one for kv in page.kvs if (one := self._served(kv.key)) is not None]
-            if found:
-                room = self._options.max_operations - len(self._working)
-                picked = self._rng.sample(found, min(room, len(found)))
-                self.operations.update(dict.fromkeys(picked, page.revision))
-                self.wake.set()
-                pause = _HELP_AGAIN_S
+    async def _look_at_others(self) -> bool:
+        """Pick some of the operations that wait in the pieces of others, from one page of them; returns
+        whether there were any."""
+        start, end = self._cursor or self._keyspace.waiting, prefix_end(self._keyspace.waiting)
+        page = await self._client.get_range(start, end, keys_only=True, limit=_HELP_PAGE)
+        self._cursor = page.kvs[-1].key + b"\0" if page.more else b""
+        found = self._served(page.kvs)
+        room = self._options.max_operations - len(self._working)
+        picked = self._rng.sample(found, min(room, len(found)))
+        self.operations.update(dict.fromkeys(picked, page.revision))
+        self.wake.set()
+        return bool(found)

@@ -322,6 +322,15 @@ class EtcdClient:
         except LeaseLost:
             return
 
+    async def lease_keys(self, lease: int) -> list[bytes]:
+        """The keys that are bound to a lease at present; none if it has expired.
+
+        The answer may lag behind: read what you act upon.
+        """
+        request = rpc_pb2.LeaseTimeToLiveRequest(ID=lease, keys=True)
+        reply = await self._call(lambda c: c.lease.LeaseTimeToLive, request, writes=False)
+        return list(reply.keys)
+
     # -- the rest ------------------------------------------------------------------------------------
 
     async def compact(self, revision: int) -> None:

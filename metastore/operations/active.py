@@ -3,6 +3,7 @@ of them that run and that no executor has.
 
 The entry of one that waits goes with the transaction that takes it, or seals it. It comes back when its
 executor lets go of it. An executor that dies leaves no entry behind: others make it, see :func:`wait_again`.
+So every running operation has a runner, has an entry, or is given one by the next look of an executor.
 """
 
 from __future__ import annotations

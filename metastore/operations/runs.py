@@ -1,19 +1,25 @@
 """Runs: a runner's hold on an operation, and the fence in everything that its jobs write.
 
 Every transaction of a job compares *the run is held*: the operation is ``running`` and its ``.runner`` key is
-the one that this run created. Such conditions only ever change from true to false: a state never returns to
-``running``, create revisions are never reused, a job's result is written once. So a transaction may be sent
-twice, and a delayed copy finds its condition false and changes nothing.
+the one that this run created. These conditions only ever change from true to false: a state never returns to
+``running``, create revisions are never reused, a job's result is written once. So such a transaction may be
+sent twice, and a delayed copy finds its condition false and changes nothing.
+
+What a take compares can become true again: a runner lets go of an operation, a pause ends. A delayed copy may
+then take the operation for a runner that does not know of it, as a take does whose outcome stays unknown. So
+each runner looks from time to time at what is bound to its lease: see :func:`give_back`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from distop.errors import CorruptRecord, InvalidArgument
+from distop.errors import InvalidArgument, OutcomeUnknown
 from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import (
     Compare,
     Delete,
@@ -37,6 +43,8 @@ from distop.metastore.records.record import decode, encode
 if TYPE_CHECKING:
     # Workers that only send marks through a sidecar import this module, and must not load gRPC.
     from distop.metastore.etcd.client import EtcdClient
+
+log = logging.getLogger(__name__)
 
 RUNNER_GONE = "its runner is gone"
 """Why a run is over when the operation itself is not: another runner may take it."""
@@ -114,58 +122,43 @@ async def take_runner(
     """IF ``.state = running`` AND no runner has it AND neither it nor its table is paused THEN ``.runner``
     under ``lease``, and its entry among the waiting ones is deleted; ``None`` otherwise.
 
-    A repetition after a lost reply finds its own key by member and lease.
-
     Raises
     ------
     CorruptRecord
-        This version cannot read the argument. The operation is left to others.
+        This version cannot read the argument.
+    DistopError
+        It is unknown whether it was taken, or what its jobs are.
+
+    After an error it may be held all the same: :func:`give_back` finds it.
     """
     txn = Txn(
         (equals(keys.state, RUNNING), absent(keys.runner), *not_paused(keys)),
         (
             Put(keys.runner, encode(record), lease),
-            *_reads_of_taken(keys),
+            Get(keys.runner),
+            Get(keys.arg),
             _few_jobs(keys),
             Delete(keys.waiting),
         ),
-        (
-            Get(keys.state),
-            *_reads_of_taken(keys),
-            Get(keys.waiting),
-            *(Get(compare.key) for compare in not_paused(keys)),
-        ),
+        (Get(keys.state), Get(keys.waiting)),
         lane=keys.table_prefix,
     )
     reached("take.before")
     result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("take.after"))
-    runner = result.one(1, keys.runner)
     if not result.succeeded:
-        running = result.one(0, keys.state).value == RUNNING
-        if not running and result.got(3):
+        if result.got(1) and result.one(0, keys.state).value != RUNNING:
             # Its keys were removed by hand. It never runs again, so its waiting entry is useless.
             await settle(client, Txn(then=(Delete(keys.waiting),)), patience_s=PATIENCE_S)
-        ours = running and runner.exists and runner.lease == lease
-        if not ours or decode(runner.value, RunnerRecord, runner.key).member != record.member:
-            return None
-    run, value = Run(keys, runner.create_revision), result.one(2, keys.arg).value
-    if not result.succeeded and (result.got(4) or result.got(5)):
-        await release_runner(client, run, again=True)  # it was paused after the copy whose reply was lost
+        if result.doubt:
+            raise OutcomeUnknown(f"an earlier copy of the request may have taken {keys.operation}")
         return None
-    jobs = result.results[3] if result.succeeded else None
+    run, value = Run(keys, result.one(1, keys.runner).create_revision), result.one(2, keys.arg).value
+    arg = decode(value, OperationArg, keys.arg)
+    jobs = result.results[3]
     listed = jobs.got(0) if isinstance(jobs, TxnResult) and jobs.succeeded else None
-    try:
-        arg = decode(value, OperationArg, keys.arg)
-    except CorruptRecord:
-        await release_runner(client, run, again=True)  # a runner of another version may understand it
-        raise
     if listed is None or len(listed) == _LISTED_AT_ONCE:
         listed = (await client.scan(keys.prefix, keys_only=True)).kvs
     return Taken(run, value, arg, without_result(keys, arg, listed), listed)
-
-
-def _reads_of_taken(keys: OperationKeys) -> tuple[Get, Get]:
-    return Get(keys.runner), Get(keys.arg)
 
 
 def _few_jobs(keys: OperationKeys) -> Txn:
@@ -196,3 +189,28 @@ async def release_runner(client: EtcdClient, run: Run, *, again: bool = False) -
     await settle(
         client, Txn((runner,), gone), patience_s=PATIENCE_S, replied=lambda: reached("release.after")
     )
+
+
+async def give_back(client: EtcdClient, lease: int, keep: Callable[[Run], bool]) -> list[Run]:
+    """Release what is held under ``lease``, except for the runs that ``keep`` holds for; returns all of them.
+
+    So no operation is held by a runner that does not work on it, whatever was lost, late or doubled: a take,
+    a release. Those that have ended are released, too: their staged files are swept only then.
+    """
+    space, end, bound = client.keyspace, b".runner", await client.lease_keys(lease)
+    roots = (KeyValue.missing(key.removesuffix(end)) for key in bound if key.endswith(end))
+    keys = [space.operation(operation) for operation, _ in named(roots, space.parse_root)]
+    if not keys:
+        return []
+    read = await client.read_many([Get(one.runner, keys_only=True) for one in keys])
+    runners = (read.one(index, one.runner) for index, one in enumerate(keys))
+    held = [
+        Run(one, runner.create_revision)
+        for one, runner in zip(keys, runners, strict=True)
+        if runner.lease == lease
+    ]
+    for run in held:
+        if not keep(run):  # asked last: a take may have ended meanwhile
+            log.info("run_given_back", extra={"operation": str(run.keys.operation), "run_token": run.token})
+            await release_runner(client, run, again=True)
+    return held

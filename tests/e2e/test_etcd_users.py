@@ -52,7 +52,9 @@ async def got_around(client: EtcdClient) -> bool:
     return True
 
 
-async def test_an_installation_needs_its_own_keys_only(tmp_path: Path, prefix: str) -> None:
+async def test_an_installation_needs_its_own_keys_only(
+    tmp_path: Path, prefix: str, caplog: pytest.LogCaptureFixture
+) -> None:
     """S4, O27: a table is made, loaded, looked at and dropped by a user of etcd who may touch nothing else;
     and the doctor says of which versions that can be got around."""
     with EtcdProcess(tmp_path / "etcd") as etcd:
@@ -76,3 +78,4 @@ async def test_an_installation_needs_its_own_keys_only(tmp_path: Path, prefix: s
     assert [member.endpoint in one for one in told] == [True] * (int(patch) < SAFE[release])
     assert told or not around
     assert {one.code for one in findings} <= {"ETCD_PERMISSIONS", "ETCD_LOSSY_VERSION"}
+    assert "runner_cannot_look" not in [one.message for one in caplog.records]

@@ -24,11 +24,11 @@ from distop.executor.ledger.batcher import MarkBatcher
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.election import Epoch, campaign
-from distop.metastore.operations.claims import Claimed, Occupied, claim
+from distop.metastore.operations.claims import Claimed, Occupied, claim, release_claim
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, success_record
 from distop.metastore.operations.pausing import pause_operation, resume_operation
-from distop.metastore.operations.runs import Run, release_runner, take_runner
+from distop.metastore.operations.runs import Run, give_back, release_runner, take_runner
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
@@ -207,14 +207,19 @@ async def takes(env: Env, name: str, lease: int) -> Any:
 
     def free(store: Store) -> str | None:
         for keys in operations(store):
+            if store.get(keys.runner).lease == lease:
+                return ""
             if store.get(keys.pause).exists:
                 continue
-            standing = store.get(keys.runner)  # its own may stand there by a copy that came late
-            if store.get(keys.state).value == RUNNING and (not standing.exists or standing.lease == lease):
+            if store.get(keys.state).value == RUNNING and not store.get(keys.runner).exists:
                 return str(keys.operation)
         return None
 
     operation = await env.until("an operation has no runner", free)
+    if not operation:  # by a take that it does not know of: its reply was lost, or a copy came late
+        with contextlib.suppress(DistopError):
+            await give_back(env.client, lease, lambda run: False)
+        return Next(takes, (name, lease))
     keys = KEYS.operation(OperationId.parse(operation))
     try:
         taken = await take_runner(env.client, keys, RunnerRecord(member=name), lease)
@@ -287,6 +292,11 @@ async def works(env: Env, name: str, partition: str, lease: int, operation: str,
     assert isinstance(verdict, Verdict)
     if verdict.outcome in (Outcome.LOST, Outcome.GONE):
         await env.client.txn(Txn(then=(Put(REMOVED + f"{operation}.{attempt}".encode(), b""),)))
+        if held:  # as ClaimDesk does when a run is over
+            try:
+                await release_claim(env.client, run, partition, held)
+            except DistopError:
+                return "claim not released"
         return Next(attempts, (name, partition, lease))
     return f"{operation} {attempt} {verdict.outcome.value}"
 

@@ -372,6 +372,10 @@ class ModelClient(EtcdClient):
         counts = tuple(page.count for page in pages)
         return TxnResult(True, revision, tuple(page.kvs for page in pages), counts)
 
+    async def lease_keys(self, lease: int) -> list[bytes]:
+        keys: list[bytes] = await self._ask(Look("the keys of its lease", lambda store: store.bound(lease)))
+        return keys
+
     async def _call(self, *args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("the model of etcd has no such call")
 

@@ -119,9 +119,13 @@ class Store:
         """The same with one lease more."""
         return Store(self.entries, self.revision, self.leases | {lease}, self.causal)
 
+    def bound(self, lease: int) -> list[bytes]:
+        """The keys that were put under a lease."""
+        return [kv.key for kv in map(self.get, self._sorted) if kv.lease == lease]
+
     def expire(self, lease: int) -> Store:
         """A lease ends: what was put under it is gone."""
-        ended = [kv.key for kv in map(self.get, self._sorted) if kv.lease == lease]
+        ended = self.bound(lease)
         left = Store(self.entries, self.revision, self.leases - {lease}, self.causal)
         if not ended:
             return left

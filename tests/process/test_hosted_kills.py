@@ -47,7 +47,7 @@ async def test_a_program_that_was_killed_is_started_again_and_every_row_is_there
         with program(service, tmp_path) as second:
             assert await second.exit_code(60.0) == 0, second.log.read_text()
             assert f"'rows': {ROWS}" in second.log.read_text()
-        assert not serving.resting
+        assert not serving._waiting.resting
         await service.at_rest()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
         assert await service.only_published()

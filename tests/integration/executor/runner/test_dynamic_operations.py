@@ -235,7 +235,7 @@ async def test_an_executor_without_spark_leaves_a_transform_to_others(dealt: Dea
     async with runner(dealt.client) as (serving, _):
         argument = {"paths": [str(source)], "transform": "SELECT * FROM source"}
         operation = await sdk.start("t", "ingest", argument)
-        await eventually(lambda: serving.resting)
+        await eventually(lambda: serving._waiting.resting)
         now = await sdk.get(operation.name)
         assert now.state is OperationState.RUNNING
         assert not now.jobs.failed

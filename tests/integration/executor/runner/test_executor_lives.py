@@ -284,7 +284,7 @@ class Clumsy(LocalLauncher):
 async def test_an_operation_that_cannot_be_run_here_is_left_to_others(client: LossyClient) -> None:
     arg = await start_operation(client, jobs=2)
     async with running(client, Clumsy) as (_, clumsy, _):
-        await eventually(lambda: clumsy.resting)
+        await eventually(lambda: clumsy._waiting.resting)
         async with runner(client) as (other, _):
             await all_done(client, arg)
             assert await runner_of(client, arg) == other.member

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distop.errors import DistopError, EtcdUnavailable
+from distop.errors import DistopError, EtcdUnavailable, OutcomeUnknown
 from distop.executor.ledger.batcher import MarkBatcher
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -22,7 +22,14 @@ from distop.metastore.operations.jobs import (
     success_record,
     verdicts,
 )
-from distop.metastore.operations.runs import Run, Taken, release_runner, take_runner, without_result
+from distop.metastore.operations.runs import (
+    Run,
+    Taken,
+    give_back,
+    release_runner,
+    take_runner,
+    without_result,
+)
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import ABORTING, COMMITTING, OperationArg, RunnerRecord
 from support.etcd.lossy import Fault, LossyClient
@@ -258,9 +265,17 @@ async def test_one_of_many_runners_takes_an_operation(runs: Runs) -> None:
     assert taken[0].run.token == (await runs.client.get(keys.runner)).create_revision
 
 
-async def test_a_runner_whose_reply_was_lost_finds_its_own_key(runs: Runs) -> None:
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_runner_whose_reply_was_lost_takes_the_operation_all_the_same(
+    runs: Runs, fault: Fault
+) -> None:
+    """Its request is repeated. If that is refused, it gives back what is held under its lease."""
     arg = await start_operation(runs.client, jobs=2)
-    runs.client.fail(Fault.LOST_REPLY)
+    runs.client.fail(fault)
+    if fault is Fault.LOST_REPLY:
+        with pytest.raises(OutcomeUnknown):
+            await runs.take_over(arg)
+        await give_back(runs.client, runs.session.lease_id, lambda run: False)
     taken = await runs.take_over(arg)
     assert runs.client.spent
     assert taken.run.token == (await runs.client.get(taken.run.keys.runner)).create_revision
