@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
@@ -49,6 +49,9 @@ other tables. A member that takes over a thousand tables would otherwise make se
 
 PAGE = 2000
 """Keys of a larger operation read in one request: few enough not to block the event loop for long."""
+
+CHECK_STATES_S = 30.0
+"""How often a leader checks that its operations still have a state."""
 
 WIND_DOWN_S = 2.0
 """Longest wait for running actions before a table is handed over."""
@@ -249,6 +252,7 @@ class TableDriver:
         followers = [
             asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}"),
             asyncio.create_task(self._guard(), name=f"guard-{self._keys.name}"),
+            asyncio.create_task(self._check_states(), name=f"states-{self._keys.name}"),
         ]
         if self._drainer is not None:
             followers.append(asyncio.create_task(self._drainer.run(), name=f"drain-{self._keys.name}"))
@@ -271,7 +275,8 @@ class TableDriver:
         """List the table, then apply changes as the watch delivers them.
 
         Deletions are not watched: those of 100,000 marks would cost as much as the marks. A leader makes all
-        deletions it must know of itself, under its epoch, except that of its own key (see :meth:`_guard`).
+        deletions it must know of itself, under its epoch, except that of its own key (see :meth:`_guard`)
+        and what is removed by hand (see :meth:`_check_states`).
         """
         prefix = self._keys.prefix
         changes = watch(self._client, prefix, prefix_end(prefix), deletes=False)
@@ -291,6 +296,18 @@ class TableDriver:
         """Raise :class:`LeadershipLost` when the leader's key is deleted."""
         await until_absent(self._client, self._keys.coordinator, lane=self._keys.prefix)
         raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
+
+    async def _check_states(self) -> None:
+        """Notice states that were removed by hand, see :meth:`_pump`: their operations are over."""
+        while True:
+            await asyncio.sleep(CHECK_STATES_S)
+            for slot in list(self._slots.values()):
+                key = slot.tracked.keys.state
+                with suppress(Unavailable):  # the next check sees it
+                    read = await self._client.read_in_lane([Get(key, keys_only=True)], self._keys.prefix)
+                    if not read.got(0):
+                        slot.tracked.apply_delete(key, read.revision)
+                        self._alarm.ring()
 
     def _slot_of(self, key: bytes) -> Slot | None:
         """The operation a key belongs to: directly below its root, or one level further for a job."""

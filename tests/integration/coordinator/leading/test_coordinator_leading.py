@@ -19,7 +19,7 @@ from distop.errors import EtcdOutOfSpace
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.etcd.txn import Put, Txn, TxnResult
+from distop.metastore.etcd.txn import KeyValue, Put, Txn, TxnResult
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import campaign
 from distop.metastore.members.lease import LeaseSession
@@ -546,6 +546,27 @@ async def test_an_operation_that_is_removed_by_hand_is_forgotten(
         await eventually(lambda: leader_of(client, "t"), holds=lambda found: not found)
         again = await begin(client)
         assert await eventually(lambda: over(client, again))
+
+
+async def test_an_operation_whose_state_is_removed_by_hand_is_collected(
+    etcd_config: EtcdConfig, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O15, U1: by the leader in office, as the doctor says."""
+    monkeypatch.setattr("distop.coordinator.leading.driver.CHECK_STATES_S", 0.05)
+    await make_table(client)
+    async with running(config_of(etcd_config, linger_s=0.2)):
+        operation = await begin(client, partition_count=2)
+        keys = client.keyspace.operation(operation)
+        await eventually(lambda: leader_of(client, "t"))
+        await mark(client, operation, "0")
+        await client.delete(keys.state)
+
+        async def left() -> list[KeyValue]:
+            return (await client.scan(keys.prefix)).kvs
+
+        await eventually(left, holds=lambda kvs: not kvs)
+        assert not (await client.get(client.keyspace.active_operation(operation))).exists
+        await eventually(lambda: leader_of(client, "t"), holds=lambda found: not found)
 
 
 async def test_a_full_etcd_does_not_end_a_coordinator(tmp_path: Path, prefix: str) -> None:
