@@ -71,7 +71,8 @@ class OperationCalls(Calls):
             Pass the same id to repeat a start from another process: the first answer comes again, as
             ``found``. If that operation has failed or was cancelled, another one is started: ``retry_of``.
         once:
-            Not even then: the operation stays the answer to ``request_id`` whatever its outcome.
+            Not even then: the operation stays the answer to ``request_id`` whatever its outcome, also for
+            calls that do not say so.
         queue:
             Wait while incompatible operations of the table run, instead of being refused. Only this call
             waits: the service does not know it, and of several waiting calls any may be the next.

@@ -191,14 +191,15 @@ def said_of(record: PauseRecord | CancelRecord) -> str:
 
 def answered_before(state: TableState, request: StartRequest) -> OperationId | None:
     """The operation this request id has made before, if any; not a failed or cancelled one, unless this is a
-    repetition of the call that started it.
+    repetition of the call that started it, or one of both calls has said that it stays the answer.
 
     Raises :class:`~distop.errors.RequestIdReused` when it belongs to another request.
     """
     if state.request is None:
         return None
     operation = OperationId.parse(state.request.operation)
-    if state.request.outcome not in ("", SUCCESS) and state.request.call != request.call:
+    calls = {state.request.call, request.call}
+    if state.request.outcome not in ("", SUCCESS) and len(calls) == 2 and "" not in calls:
         return None
     if state.request.digest != request.digest:
         raise RequestIdReused(

@@ -127,6 +127,16 @@ async def test_an_id_that_is_to_be_used_once_stays_used(sdk: AsyncClient) -> Non
         await sdk.start("t", "noop", {"partitions": 2}, request_id="r", once=True)
 
 
+@pytest.mark.parametrize("firsts", [True, False])
+async def test_once_holds_for_the_id_whoever_says_so(sdk: AsyncClient, firsts: bool) -> None:
+    """O7: also if the call that was cancelled, or the one that comes after it, has not said it."""
+    started = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=firsts)
+    await sdk.cancel(started.name)
+    await sdk.wait(started.name)
+    again = await sdk.start("t", "noop", {"partitions": 1}, request_id="r", once=not firsts)
+    assert (again.name, again.found, again.state) == (started.name, True, OperationState.CANCELLED)
+
+
 async def test_an_answer_outlives_the_history(sdk: AsyncClient, client: LossyClient) -> None:
     """O7: requests are remembered apart from it."""
     started = await sdk.start("t", "noop", {"partitions": 0}, request_id="r")
