@@ -1,7 +1,7 @@
 """Operations that callers look at: each is followed once, for any number of callers.
 
 The cost does not grow with the number of callers, nor with how often they look. For an operation that is led
-here, the leader's state is used, and only events that the leader does not get (the deletion of the
+here, copies of the leader's state are used, and only events that the leader does not get (the deletion of the
 operation's own keys) are watched. Another one is listed once and then kept up to date by a watch. The watch
 ends when no caller looks any more.
 """
@@ -12,6 +12,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from copy import copy
 
 from distop.coordinator.state.grid import JobCounts, JobGrid
 from distop.coordinator.state.leads import JobEnd, Leads
@@ -19,14 +20,15 @@ from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.operations import (
     from_tracked,
     has_many,
+    present_pause,
     read_finished,
     read_own_keys,
-    refresh_pause,
 )
 from distop.errors import Compacted, DeadlineExceeded, DistopError, EtcdUnavailable, as_distop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import WatchBatch, watch
 from distop.metastore.records.components import prefix_end
+from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.proto import distop_pb2 as pb
 
@@ -76,7 +78,6 @@ class Followed:
         self.listed = asyncio.Event()
         """The first listing has been read, or :attr:`error` is its failure."""
         self.error: DistopError | None = None
-        self.tracked: Tracked | None = None
         self._client, self._leads = client, leads
         self._spacing = spacing
         self._whole = whole
@@ -85,15 +86,35 @@ class Followed:
         keys = self._keys
         self._urgent = (keys.state, keys.cancel, keys.completion, keys.resolve, keys.pause)
         self._moved = asyncio.Event()
-        self._by_leader = False
-        """Whether :attr:`tracked` belongs to its leader, which reports changes."""
+        self._own: Tracked | None = None
+        """Its state as derived here, unless it is led here."""
+        self._led: Tracked | None = None
+        """Its leader's state, which is the leader's: it is only read, and the leader reports changes."""
+        self._removed: dict[bytes, int] = {}
+        """Beside that, keys of the operation itself that were deleted, and when."""
+        self._table_pause: PauseRecord | None = None
+        self._seen_at = 0
+        """A revision up to which it was followed here, whatever changed last."""
         self._jobs: list[pb.JobUpdate] = []
         self._named: list[pb.JobUpdate] = []
         self._update: tuple[bytes, int] | None = None
         self._updated_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
-        self._refreshing: asyncio.Task[int] | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+
+    @property
+    def tracked(self) -> Tracked | None:
+        """The present state, to be read at once; of one that is led here, a copy."""
+        seen = self._own
+        if self._led is not None:
+            seen = copy(self._led)
+            for key, revision in self._removed.items():
+                seen.apply_delete(key, revision)
+            seen.revision = self._led.revision
+        if seen is not None:
+            seen.table_pause, seen.revision = self._table_pause, max(seen.revision, self._seen_at)
+        return seen
 
     async def look(self) -> tuple[pb.Operation, JobGrid] | None:
         """The present operation and its jobs; ``None`` when it is over.
@@ -164,7 +185,6 @@ class Followed:
 
     async def _follow(self) -> None:
         led = self._leads.get(self._keys.root)
-        self._by_leader = led is not None
         whole = led is None and (self._whole or await has_many(self._client, self._keys) is False)
         # The operation's own keys, from .arg to .state; numbered partitions lie outside of this range.
         start, end = self._keys.arg, self._keys.state + b"\0"
@@ -173,8 +193,8 @@ class Followed:
         async with aclosing(watch(self._client, start, end, puts=led is None)) as changes:
             await self._until_open(changes)
             revision = await self._list(led, whole)
-            self.error = None
-            if self.tracked is None or not self.tracked.state:
+            self.error, tracked = None, self.tracked
+            if tracked is None or not tracked.state:
                 self._gone = True
             if self._gone:
                 return
@@ -197,19 +217,19 @@ class Followed:
         """Read the present state, at one revision."""
         keys = self._keys
         own, revision = await read_own_keys(self._client, keys)
+        self._own, self._led, self._removed = None, led, {}
         if led is not None:
+            standing = {kv.key for kv in own}
             # Their deletion may precede the watch.
-            self._bring(led, {kv.key for kv in own}, revision)
-            self.tracked = led
+            self._removed = {key: revision for key in (keys.runner, keys.pause) if key not in standing}
+            self._gone = keys.state not in standing
         else:
-            self.tracked = Tracked.of(keys, own, None if whole else JobCounts())
-        tracked = self.tracked
-        if tracked is None:
+            tracked = self._own = Tracked.of(keys, own, None if whole else JobCounts())
+        await self._refresh_pause()
+        if led is not None or tracked is None:
             return revision
-        await refresh_pause(self._client, self._table, tracked)
-        if led is None:
-            tracked.revision = revision
-        if led is None and isinstance(tracked.jobs, JobGrid):
+        tracked.revision = revision
+        if isinstance(tracked.jobs, JobGrid):
             tracked.jobs.complete = False
             end = prefix_end(keys.prefix)
             pages = self._client.pages(keys.prefix, end, limit=PAGE, revision=revision)
@@ -220,31 +240,30 @@ class Followed:
             tracked.jobs.complete = True
         return revision
 
-    def _bring(self, led: Tracked, standing: set[bytes], revision: int) -> None:
-        followed_to = led.revision
-        for key in (self._keys.runner, self._keys.pause):
-            if key not in standing:
-                led.apply_delete(key, revision)
-        led.revision = followed_to
-        self._gone = self._keys.state not in standing
+    async def _refresh_pause(self) -> None:
+        """Read what no watch reports: who paused the table."""
+        pause, revision = await present_pause(self._client, self._table)
+        if pause != self._table_pause:
+            self._table_pause, self._seen_at = pause, max(self._seen_at, revision)
 
     def _apply(self, batch: WatchBatch) -> None:
         """Changes of the operation."""
-        tracked = self.tracked
-        if tracked is None:
-            return
         if any(event.kind == "delete" and event.kv.key == self._keys.state for event in batch.events):
             # Its other keys may be deleted in the same revision: that removes no result.
             self._gone = True
             return
         for event in batch.events:
-            if event.kind == "put":
-                self._note(event.kv.key, tracked.apply_put(event.kv))
+            key, revision, ended = event.kv.key, event.kv.mod_revision, None
+            if self._own is None:
+                if key in (self._keys.runner, self._keys.pause):
+                    self._removed[key] = revision
+            elif event.kind == "put":
+                ended = self._own.apply_put(event.kv)
             else:
-                tracked.apply_delete(event.kv.key, event.kv.mod_revision)
-                self._note(event.kv.key, None)
+                self._own.apply_delete(key, revision)
+            self._note(key, ended)
         if batch.events:
-            tracked.revision = max(tracked.revision, batch.revision)
+            self._seen_at = max(self._seen_at, batch.revision)
 
     # -- listening to its leader ---------------------------------------------------------------------
 
@@ -253,13 +272,13 @@ class Followed:
 
         A small operation that is already followed is not restarted.
         """
-        tracked = self.tracked
-        if self._by_leader or tracked is None or tracked.has_many or not self.listed.is_set():
+        tracked = self._own
+        if self._led is not None or tracked is None or tracked.has_many or not self.listed.is_set():
             self._moved.set()
 
     def heard(self, key: bytes, ended: JobEnd | None) -> None:
         """See :class:`~distop.coordinator.state.leads.Listener`."""
-        if self._by_leader:
+        if self._led is not None:
             self._note(key, ended)
 
     def _note(self, key: bytes, ended: JobEnd | None) -> None:
@@ -308,13 +327,10 @@ class Followed:
 
         Raises :class:`~distop.errors.Unavailable` when etcd does not answer.
         """
-        tracked = self.tracked  # it may be over by the time this is read
-        if tracked is not None:
+        if self._own is not None or self._led is not None:
             if self._refreshing is None or self._refreshing.done():
-                pause = refresh_pause(self._client, self._table, tracked)
-                self._refreshing = asyncio.create_task(pause)
-            seen_at = await asyncio.shield(self._refreshing)
-            tracked.revision = max(tracked.revision, seen_at)
+                self._refreshing = asyncio.create_task(self._refresh_pause())
+            await asyncio.shield(self._refreshing)
         return self._encoded([])
 
     def _encoded(self, jobs: list[pb.JobUpdate]) -> tuple[bytes, int] | None:

@@ -265,16 +265,14 @@ async def read_pause(client: EtcdClient, keys: TableKeys, *, revision: int = 0) 
     return decode(kv.value, PauseRecord, kv.key) if kv.exists else None
 
 
-async def refresh_pause(client: EtcdClient, keys: TableKeys, tracked: Tracked) -> int:
-    """Update who paused the table. Returns the revision of the read if it changed, else 0.
+async def present_pause(client: EtcdClient, keys: TableKeys) -> tuple[PauseRecord | None, int]:
+    """Who paused the table, if it is paused, and the revision of the read.
 
     Raises :class:`~distop.errors.Unavailable` when etcd does not answer: a heartbeat that reported no
     change would be a guess (U4).
     """
     page = await client.get_range(keys.pause, b"")
-    pause = decode(page.kvs[0].value, PauseRecord, keys.pause) if page.kvs else None
-    before, tracked.table_pause = tracked.table_pause, pause
-    return page.revision if pause != before else 0
+    return decode(page.kvs[0].value, PauseRecord, keys.pause) if page.kvs else None, page.revision
 
 
 async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operation | None:

@@ -17,7 +17,7 @@ from distop.coordinator.views.updates import updates
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation import JobCountsRecord
+from distop.metastore.records.operation import JobCountsRecord, PauseRecord
 from distop.metastore.records.record import decode, encode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
@@ -100,11 +100,11 @@ async def test_an_operation_that_goes_while_its_pause_is_read_is_no_defect(
     with following.watching(operation, whole=True) as followed:
         await followed.listed.wait()
 
-        async def goes(*_: object) -> int:
-            followed.tracked = None
-            return 7
+        async def goes(*_: object) -> tuple[None, int]:
+            followed._own = None
+            return None, 7
 
-        monkeypatch.setattr("distop.coordinator.views.followed.refresh_pause", goes)
+        monkeypatch.setattr("distop.coordinator.views.followed.present_pause", goes)
         assert await followed.still() is None
 
 
@@ -124,7 +124,7 @@ async def test_what_a_leader_knows_is_used_while_it_leads(
             with following.watching(operation, whole=True) as followed:
                 await mark(client, operation, "0")
                 await caught_up(followed, 1)
-                assert followed.tracked is leads.get(keys.root)
+                assert followed._led is leads.get(keys.root)
                 before = leads.get(keys.root)
                 await client.delete(client.keyspace.table("t").coordinator)
                 await eventually(lambda: leads.get(keys.root) is not before)
@@ -152,6 +152,34 @@ async def test_a_runner_letting_go_is_seen_at_the_leader(etcd_config: EtcdConfig
             await eventually(lambda: followed.tracked is not None and followed.tracked.runner == "e1")
             await client.delete(keys.runner)
             await eventually(lambda: followed.tracked is not None and followed.tracked.runner == "")
+
+
+async def test_who_looks_on_changes_nothing_of_the_leaders_state(
+    etcd_config: EtcdConfig, client: EtcdClient
+) -> None:
+    """G2: neither by what it alone sees, nor by how far it has seen."""
+    async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
+        await service.create_table("t")
+        operation = await service.start("t", argument={"partitions": 2})
+        keys, following = client.keyspace.operation(operation), coordinator._following
+        assert following is not None
+        await client.put(keys.runner, b'{"version":1,"member":"e1"}')
+        await eventually(lambda: following._leads.get(keys.root) is not None)
+        led = following._leads.get(keys.root)
+        assert led is not None
+        with following.watching(operation, whole=True) as followed:
+            await eventually(lambda: followed.tracked is not None and followed.tracked.runner == "e1")
+            before = led.revision
+            await client.delete(keys.runner)
+            await client.put(keys.table_pause, encode(PauseRecord(by="ann")))
+            await eventually(lambda: followed.tracked is not None and followed.tracked.runner == "")
+            told = await followed.still()
+            assert told is not None
+            assert decoded(told[0]).operation.pause.by == "ann"
+            assert told[1] > before
+            assert (led.runner, led.table_pause, led.revision) == ("e1", None, before)
+            await mark(client, operation, "0")
+            await caught_up(followed, 1)
 
 
 @pytest.mark.parametrize(("watchers", "least"), [(1, 0.05), (50, 0.05), (500, 500 / UPDATES_PER_S)])
