@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2
+from msgspec import structs
 
 from distop.errors import Busy, Compacted, EtcdOutOfSpace, LeaseLost, OutcomeUnknown
 from distop.metastore.etcd.channels import MemberStubs
@@ -32,6 +33,9 @@ from distop.metastore.records.components import prefix_end
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """The value of a stream read at its end; missing from the published stubs."""
+
+MAX_READS = MAX_OPS - 1
+"""Keys or ranges that are read by one request; a nested transaction counts as one."""
 
 READS_AT_ONCE = 4
 """Concurrent requests of a read of many keys."""
@@ -183,7 +187,7 @@ class EtcdClient:
         if txn.then and not txn.compares:
             gets = [op for op in txn.then if isinstance(op, Get)]
             if len(gets) == len(txn.then):
-                return await self._read_together(gets, timeout_s)
+                return await self._read_together(gets, 0, timeout_s)
         if txn.lane:
             return await self._together.txn(txn, timeout_s or self.config.timeout_s)
         return await self._send_txn(txn, timeout_s)
@@ -193,31 +197,28 @@ class EtcdClient:
         reply = await self._call(lambda c: c.kv.Txn, message, writes=txn.writes(), timeout_s=timeout_s)
         return txn_result(reply, reply.header.revision)
 
-    async def _read_together(
-        self, gets: Sequence[Get], timeout_s: float | None, revision: int = 0
-    ) -> TxnResult:
-        """Several keys or ranges at one revision: the given one, or the present one."""
-        if (found := await self._read_in_txn(gets, timeout_s, revision)) is not None:
-            return found
-        return await self._read_one_by_one(gets, timeout_s, revision)
+    async def read_at_once(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
+        """Several keys or ranges, at most :data:`MAX_READS`, at one revision (0: now), in one request.
 
-    async def _read_in_txn(
-        self, gets: Sequence[Get], timeout_s: float | None, revision: int
-    ) -> TxnResult | None:
-        """In one request that writes nothing; ``None`` if that is not possible, or has no advantage."""
-        if not 1 < len(gets) <= MAX_OPS:
-            return None
-        message = txn_message(Txn(then=tuple(gets)), at=revision)
+        Where etcd survives a transaction that only reads, it writes nothing; elsewhere it costs an entry in
+        etcd's log: see :meth:`MemberStubs.read_txn`.
+        """
+        return await self._read_together(gets, revision, None)
+
+    async def _read_together(self, gets: Sequence[Get], revision: int, timeout_s: float | None) -> TxnResult:
+        if len(gets) == 1:
+            return await self._read_each(gets, revision, timeout_s)
+        wanted = [structs.replace(get, revision=revision) for get in gets] if revision else gets
+        reading = Txn(then=tuple(wanted))
         try:
-            reply = await self._call(lambda c: c.read_txn, message, writes=False, timeout_s=timeout_s)
-        except EtcdOutOfSpace:  # before 3.4.20 and 3.5.7 (etcd pull 14884)
-            return None
-        return None if reply is None else txn_result(reply, revision or reply.header.revision)
+            read = await self._call(lambda c: c.read_txn, reading, writes=False, timeout_s=timeout_s)
+        except (Busy, EtcdOutOfSpace):  # a full etcd refuses an entry in its log, and can still be read
+            return await self._read_each(gets, revision, timeout_s)
+        return TxnResult(True, revision or read.revision, read.results, read.counts)
 
-    async def _read_one_by_one(
-        self, gets: Sequence[Get], timeout_s: float | None, revision: int
-    ) -> TxnResult:
-        """With a request for each. At the present revision, all but the first one wait for its reply."""
+    async def _read_each(self, gets: Sequence[Get], revision: int, timeout_s: float | None) -> TxnResult:
+        """The same with a request for each. At the present revision, all but the first one wait for its
+        reply."""
 
         async def read(get: Get, revision: int) -> RangePage:
             request = rpc_pb2.RangeRequest(
@@ -243,27 +244,6 @@ class EtcdClient:
                 return TxnResult(True, at, tuple(page.kvs for page in pages), counts)
         raise AssertionError("unreachable: the last try returns or raises")
 
-    async def read_at_once(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
-        """Several keys at one revision (0: now), always in one round trip.
-
-        Where etcd cannot be sent a transaction that only reads, a branch that is never taken makes it one
-        that may write, which costs a write to etcd's log: for reads whose latency delays a write anyway, and
-        for many keys.
-        """
-        if (found := await self._read_in_txn(gets, None, revision)) is not None:
-            return found
-        message = txn_message(self._reading(gets), at=revision)
-        try:
-            reply = await self._call(lambda c: c.kv.Txn, message, writes=False)
-        except (Busy, EtcdOutOfSpace):
-            return await self._read_one_by_one(gets, None, revision)  # a full etcd can still be read
-        return txn_result(reply, revision or reply.header.revision)
-
-    def _reading(self, gets: Sequence[Get], lane: bytes = b"") -> Txn:
-        # One request may not put a key twice, even in branches that are never taken.
-        never = Put(self.keyspace.prefix + b"_never" + lane, b"")
-        return Txn(then=tuple(gets), otherwise=(never,), lane=lane)
-
     async def read_in_lane(self, gets: Sequence[Get], lane: bytes) -> TxnResult:
         """As :meth:`read_at_once`, but in one request with concurrent reads and writes of others.
 
@@ -272,18 +252,18 @@ class EtcdClient:
 
         Raises :class:`~distop.errors.Compacted` if the revision of one of them is gone.
         """
+        reading = Txn(then=(Txn(then=tuple(gets)),), lane=lane)  # nested: not every etcd survives others
         try:
-            return await self._together.txn(self._reading(gets, lane), self.config.timeout_s)
+            return (await self._together.txn(reading, self.config.timeout_s)).nested(0)
         except (Busy, OutcomeUnknown):
             return await self.read_at_once(gets)  # reading again is harmless
 
     async def read_many(self, gets: Sequence[Get], *, revision: int = 0) -> TxnResult:
-        """Any number of keys or ranges at one revision, in as few requests as the limit of a transaction
-        allows.
+        """Any number of keys or ranges at one revision, :data:`MAX_READS` in a request.
 
         Raises :class:`~distop.errors.Compacted` if that revision is compacted between two requests.
         """
-        bites = [gets[first : first + MAX_OPS] for first in range(0, len(gets), MAX_OPS)] or [()]
+        bites = [gets[first : first + MAX_READS] for first in range(0, len(gets), MAX_READS)] or [()]
         first = await self.read_at_once(bites[0], revision=revision)
         results, counts = list(first.results), list(first.counts)
         for group in range(1, len(bites), READS_AT_ONCE):

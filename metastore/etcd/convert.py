@@ -20,14 +20,10 @@ _TARGETS = {
 }
 
 
-def txn_message(txn: Txn, *, at: int = 0) -> Any:
-    """A transaction, nested ones included. ``at``: the revision for the reads in its first branch, which has
-    only reads; 0: the present one."""
+def txn_message(txn: Txn) -> Any:
+    """A transaction, nested ones included."""
     message = rpc_pb2.TxnRequest()
     _fill_txn(message, txn)
-    if at:
-        for op in message.success:
-            op.request_range.revision = at
     return message
 
 

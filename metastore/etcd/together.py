@@ -156,9 +156,8 @@ class Together:
                 _answer(group[0], await self._send(group[0].txn, None))
                 return
             result = await self._send(Txn(then=tuple(entry.txn for entry in group)), None)
-            for entry, one in zip(group, result.results, strict=True):
-                assert isinstance(one, TxnResult)
-                _answer(entry, one)
+            for index, entry in enumerate(group):
+                _answer(entry, result.nested(index))
         except DistopError as error:
             if len(group) == 1 or isinstance(error, OutcomeUnknown | EtcdUnavailable):
                 _fail(group, error)

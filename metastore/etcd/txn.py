@@ -160,6 +160,12 @@ class TxnResult(msgspec.Struct, frozen=True):
         assert isinstance(result, list)
         return result
 
+    def nested(self, index: int) -> TxnResult:
+        """The result of the ``index``-th operation, which was a :class:`Txn`."""
+        result = self.results[index]
+        assert isinstance(result, TxnResult)
+        return result
+
     def one(self, index: int, key: bytes) -> KeyValue:
         """The one key read by the ``index``-th operation; :meth:`KeyValue.missing` if it did not exist."""
         found = self.got(index)
