@@ -67,7 +67,7 @@ class EtcdClient:
         self.config = config
         self.keyspace = config.keyspace
         self.members = Members(config)
-        self._together = Together(self._send_txn)
+        self._together = Together(self._send_txn, config.keyspace.is_in_lane)
         self.beginnings = Beginnings()
         self.shared_watches = SharedWatches(self.open_watch, lambda: self.endpoint)
 

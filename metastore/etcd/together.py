@@ -37,6 +37,8 @@ MAX_WEIGHT, MAX_BYTES = 32, 16_384
 """Of a transaction that may go with others."""
 
 Send = Callable[[Txn, float | None], Awaitable[TxnResult]]
+IsInLane = Callable[[bytes, bytes, bytes], bool]
+"""Whether a lane has a key, or a range: lane, start, end."""
 
 
 @dataclass(eq=False)
@@ -50,8 +52,8 @@ class _Waiting:
 class Together:
     """What waits to be sent by one client; belongs to one event loop."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, is_in_lane: IsInLane) -> None:
+        self._send, self._is_in_lane = send, is_in_lane
         self._flying = 0
         self._began = -LONGEST_DISTANCE_S
         """When the last request did."""
@@ -64,7 +66,7 @@ class Together:
     async def txn(self, txn: Txn, timeout_s: float) -> TxnResult:
         """The result of a transaction with a lane; raises as :meth:`EtcdClient.txn`."""
         weight = txn.weight()
-        if weight > MAX_WEIGHT or txn.size() > MAX_BYTES:
+        if weight > MAX_WEIGHT or txn.size() > MAX_BYTES or self._leaves_lane(txn):
             return await self._send(txn, timeout_s)
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -88,6 +90,11 @@ class Together:
                 raise
             failure = OutcomeUnknown if entry.sent else EtcdUnavailable
             raise failure("etcd gave no answer to a write in time") from None
+
+    def _leaves_lane(self, txn: Txn) -> bool:
+        """Whether another lane's transaction may touch a key of it. In one request both would be compared
+        with the state before both. A step of a user's own may contribute such a key to a finish."""
+        return not all(self._is_in_lane(txn.lane, key, end) for key, end in txn.ranges())
 
     def _next_at(self, now: float) -> float:
         """When the next request may begin."""

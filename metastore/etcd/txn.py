@@ -7,6 +7,7 @@ put the state*. Source: etcd's ``Txn`` RPC (API reference, "KV").
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Literal, TypeAlias, final
 
 import msgspec
@@ -96,8 +97,9 @@ class Txn(msgspec.Struct, frozen=True):
     then: tuple[Op, ...] = ()
     otherwise: tuple[Op, ...] = ()
     lane: bytes = b""
-    """It touches no key that transactions of other lanes touch, so it may be batched with some of them.
-    Empty: it is sent alone."""
+    """The prefix of the keys of its table. If it touches nothing but these and the table's entries in indexes
+    (:meth:`Keyspace.is_in_lane`), it may be batched with transactions of other tables. Empty: it is sent
+    alone."""
 
     def __add__(self, other: Txn) -> Txn:
         """Both at once: all compares of both must hold for either to happen."""
@@ -114,6 +116,18 @@ class Txn(msgspec.Struct, frozen=True):
                 if type(op) is Txn:
                     nested = max(nested, op.weight())
         return max(len(self.compares), len(self.then), len(self.otherwise)) + nested
+
+    def ranges(self) -> Iterator[tuple[bytes, bytes]]:
+        """All keys that it compares, reads or writes: each with the end of its range, empty for a key."""
+        for compare in self.compares:
+            yield compare.key, compare.end
+        for op in (*self.then, *self.otherwise):
+            if type(op) is Txn:
+                yield from op.ranges()
+            elif type(op) is Put:
+                yield op.key, b""
+            else:
+                yield op.key, op.end
 
     def writes(self) -> bool:
         """Whether it may change anything."""

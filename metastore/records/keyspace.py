@@ -373,6 +373,16 @@ class Keyspace:
             raise _unnamed(key)
         return _operation([table, *parts[1:]], key)
 
+    def is_in_lane(self, lane: bytes, start: bytes, end: bytes) -> bool:
+        """Whether a key, or a range of keys with ``end``, belongs to the table whose keys have this prefix:
+        it is below the prefix, or the entry of the table or of its operation in an index."""
+        if not start.startswith(lane):
+            index = self.waiting_from(0) if start.startswith(self.waiting) else _up_to_dot(start, self.prefix)
+            lane = start[: len(index)] + lane[len(self.prefix) :]
+            if not index.startswith(self.prefix + b"_") or not (start + b".").startswith(lane):
+                return False
+        return end <= prefix_end(lane)
+
     def table_of(self, key: bytes) -> str:
         """The table of a key (for keys below a table)."""
         return _name(key[len(self.prefix) :].split(b".", 1)[0], key)
@@ -403,6 +413,11 @@ def _unnamed(key: bytes) -> CorruptRecord:
 
 
 _NUMBER = re.compile(rb"[1-9][0-9]{0,17}")
+
+
+def _up_to_dot(key: bytes, prefix: bytes) -> bytes:
+    """The part of a key up to the first dot after a prefix."""
+    return key[: key.find(b".", len(prefix)) + 1]
 
 
 @lru_cache(maxsize=1024)

@@ -13,9 +13,12 @@ from distop.metastore.etcd import channels, together
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.deadline import within
-from distop.metastore.etcd.together import IN_FLIGHT, MAX_BYTES
+from distop.metastore.etcd.together import IN_FLIGHT, MAX_BYTES, Together
 from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import settle
+from distop.proto import distop_pb2 as pb
+from support.etcd.jobs import mark
+from support.services.coordinators import Service
 from support.waiting import eventually
 
 
@@ -50,10 +53,18 @@ async def held(etcd_config: EtcdConfig) -> AsyncIterator[HeldClient]:
     await connected.close()
 
 
+def lane_of(client: EtcdClient, name: str) -> bytes:
+    return client.keyspace.prefix + name.encode() + b"."
+
+
+def key_of(client: EtcdClient, name: str, lane: str = "") -> bytes:
+    return lane_of(client, lane or name) + name.encode()
+
+
 def once(client: EtcdClient, name: str, *, lane: str = "", lease: int = 0) -> Txn:
     """Makes a key that is not there yet."""
-    key = client.keyspace.prefix + name.encode()
-    return Txn((absent(key),), (Put(key, b"x", lease),), (Get(key),), lane=(lane or name).encode())
+    key = key_of(client, name, lane)
+    return Txn((absent(key),), (Put(key, b"x", lease),), (Get(key),), lane=lane_of(client, lane or name))
 
 
 async def begun(client: HeldClient, *txns: Txn) -> list[asyncio.Task[TxnResult]]:
@@ -74,7 +85,7 @@ async def test_each_that_gathers_has_its_own_outcome(held: HeldClient, client: E
     assert [result.succeeded for result in results] == [True, False, True, False, True]
     assert len(results[1].got(0)) == 1, "what a refused one reads"
     assert len(held.sent) == IN_FLIGHT + 1, "all five in one request"
-    standing = [await client.get(client.keyspace.prefix + b"t%d" % number) for number in (0, 2, 4)]
+    standing = [await client.get(key_of(client, f"t{number}")) for number in (0, 2, 4)]
     assert [kv.mod_revision for kv in standing] == [results[0].revision] * 3
 
 
@@ -164,17 +175,18 @@ async def test_who_stops_waiting_before_it_is_sent_has_written_nothing(
     await asyncio.sleep(0)
     held.let_go.set()
     assert (await last).succeeded
-    for name in (b"cancelled", b"late"):
-        assert not (await client.get(client.keyspace.prefix + name)).exists
+    for name in ("cancelled", "late"):
+        assert not (await client.get(key_of(client, name))).exists
 
 
 async def test_large_ones_go_alone(held: HeldClient) -> None:
-    large = [
-        Txn(then=(Put(held.keyspace.prefix + b"large", b"x" * MAX_BYTES),), lane=b"large"),
-        Txn(tuple(absent(held.keyspace.prefix + b"%d" % number) for number in range(100)), lane=b"wide"),
+    large, wide = lane_of(held, "large"), lane_of(held, "wide")
+    alone = [
+        Txn(then=(Put(large + b"k", b"x" * MAX_BYTES),), lane=large),
+        Txn(tuple(absent(wide + b"%d" % number) for number in range(100)), lane=wide),
     ]
     tasks = await begun(held)
-    tasks += [asyncio.create_task(held.txn(txn)) for txn in large]
+    tasks += [asyncio.create_task(held.txn(txn)) for txn in alone]
     await eventually(lambda: len(held.sent) == IN_FLIGHT + 2)
     held.let_go.set()
     assert all(result.succeeded for result in await asyncio.gather(*tasks))
@@ -186,6 +198,40 @@ async def test_very_many_at_once_all_happen(client: EtcdClient) -> None:
     assert all(result.succeeded for result in results)
     again = await asyncio.gather(*map(client.txn, txns))
     assert not any(result.succeeded for result in again)
+
+
+async def test_those_that_touch_a_key_of_another_lane_go_alone(held: HeldClient) -> None:
+    """C8: in one request both would be compared with the state before both."""
+    await begun(held)
+    keys = [key_of(held, name) for name in ("one", "other")]
+    crossed = [
+        Txn((absent(keys[1]),), (Put(keys[0], b""),), lane=lane_of(held, "one")),
+        Txn((absent(keys[0]),), (Put(keys[1], b""),), lane=lane_of(held, "other")),
+    ]
+    tasks = [asyncio.create_task(held.txn(txn)) for txn in crossed]
+    await asyncio.sleep(0)
+    held.let_go.set()
+    results = await asyncio.gather(*tasks)
+    assert sorted(result.succeeded for result in results) == [False, True]
+
+
+async def test_what_the_product_batches_lies_in_its_lane(
+    service: Service, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C8: from the campaign of a leader to the end of an operation."""
+    lanes = dict[bytes, bool]()
+    lies = Together._leaves_lane
+
+    def noted(together: Together, txn: Txn) -> bool:
+        leaves = lies(together, txn)
+        lanes[txn.lane] = lanes.get(txn.lane, False) or leaves
+        return leaves
+
+    monkeypatch.setattr(Together, "_leaves_lane", noted)
+    operation = await service.start("t", "noop", {"partitions": 1})
+    await mark(client, operation, "0")
+    assert (await service.ended(operation)).state == pb.SUCCEEDED
+    assert lanes == {client.keyspace.table("t").prefix: False}
 
 
 async def test_a_write_whose_answer_is_too_large_is_in_doubt(
@@ -202,7 +248,7 @@ async def test_a_write_whose_answer_is_too_large_is_in_doubt(
     txn = once(client, "alone")
     with pytest.raises(OutcomeUnknown):
         await client.txn(Txn(txn.compares, (*txn.then, *map(Get, lanes))))
-    assert (await client.get(client.keyspace.prefix + b"alone")).exists
+    assert (await client.get(key_of(client, "alone"))).exists
     client.let_go.clear()
     client.sent.clear()
     await begun(client)

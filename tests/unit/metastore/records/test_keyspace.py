@@ -301,3 +301,23 @@ def test_names_that_read_as_others_are_refused(name: str, says: str) -> None:
     with pytest.raises(InvalidName, match=says) as caught:
         check_new_name(name, "name")
     assert caught.value.details["field"] == "name"
+
+
+def test_which_keys_may_be_batched_as_those_of_a_table() -> None:
+    """C8: its own, and its entries in indexes; no other table has them."""
+    space = Keyspace()
+    for name in ("orders", "orders2", "active", "a.b"):
+        keys = space.table(name)
+        operation = OperationId(name, "noop", 1, "o")
+        index = space.active_operation(operation).removesuffix(b"noop.o.1")
+        own = [keys.head, keys.operation(operation).claim("0"), keys.backlog_index, keys.entry, keys.agenda]
+        own += [space.active_operation(operation), space.waiting_operation(operation), keys.coordinator]
+        own += [space.paused_table(name), space.paused_operation(operation), space.dropped(name)]
+        ranges = [(key, b"") for key in own] + [(key, prefix_end(key)) for key in (keys.prefix, index)]
+        for other in ("orders", "orders2", "active", "a.b"):
+            lane = space.table(other).prefix
+            assert {space.is_in_lane(lane, *each) for each in ranges} == {other == name}
+    lane = space.table("orders").prefix
+    wider = [(lane, prefix_end(space.prefix)), (space.active, prefix_end(space.active)), (b"x", b"")]
+    wider += [(key, b"") for key in (space.installation, space.policy, space.location("file:///orders"))]
+    assert not any(space.is_in_lane(lane, *each) for each in wider)
