@@ -11,16 +11,8 @@ from chaos.checks import Findings
 
 BEGIN, END = "<!-- chaos:begin -->", "<!-- chaos:end -->"
 HEADINGS = (
-    "point or fault",
-    "in",
-    "killed",
-    "answer lost",
-    "paused",
-    "operations",
-    "rows expected",
-    "rows found",
-    "doubled",
-    "leftovers",
+    *("point or fault", "in", "killed", "answer lost", "paused"),
+    *("operations", "rows expected", "rows found", "doubled", "leftovers"),
 )
 
 

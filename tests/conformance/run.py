@@ -38,15 +38,10 @@ SUITES = {
     "tables": ["tests/table", "tests/cli/test_console.py", "tests/io/test_pyarrow.py"],
 }
 DOORS = ("etcd", "rest")
-IMPORTED = [
-    "sqlalchemy==2.1.9",
-    "pytest-lazy-fixtures==1.4.1",
-    "pytest-mock==3.17.0",
-    "requests-mock==1.12.1",
-    "fastavro==1.13.1",
-    "thrift==0.25.0",
-    "datafusion==55.0.0",
-]
+IMPORTED = """
+sqlalchemy==2.1.9 pytest-lazy-fixtures==1.4.1 pytest-mock==3.17.0 requests-mock==1.12.1
+fastavro==1.13.1 thrift==0.25.0 datafusion==55.0.0
+"""
 """What pyiceberg's tests import and distop does not need."""
 DOWNLOAD_S = 300
 
@@ -154,7 +149,7 @@ def _download() -> Path:
     """Where the tests of the installed pyiceberg are, without its code, which would hide what is installed;
     and what they import."""
     theirs = f"pyiceberg=={version('pyiceberg')}"
-    kept, wanted = KEPT / "pyiceberg", " ".join([theirs, *IMPORTED])
+    kept, wanted = KEPT / "pyiceberg", " ".join([theirs, *IMPORTED.split()])
     if (kept / "ready").exists() and (kept / "ready").read_text() == wanted:
         return kept
     shutil.rmtree(kept, ignore_errors=True)
@@ -162,7 +157,7 @@ def _download() -> Path:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     sdist = [theirs, "--no-binary", "pyiceberg", "--dest", str(kept)]
     _call(*pip, "download", "--no-deps", "--no-build-isolation", *sdist)
-    _call(*pip, "install", "--no-deps", "--target", str(kept / "imported"), *IMPORTED)
+    _call(*pip, "install", "--no-deps", "--target", str(kept / "imported"), *IMPORTED.split())
     archive = next(kept.glob("pyiceberg-*.tar.gz"))
     chosen = ["--strip-components=1", "--wildcards", "*/tests", "*/pyproject.toml"]
     _call("tar", "-xzf", str(archive), "-C", str(kept / "suite"), *chosen)
@@ -196,12 +191,8 @@ def _run(kept: Path, folder: Path, endpoint: str, door: str, paths: list[str]) -
         "-p",
         "no:asyncio",
     ]
-    subprocess.run(
-        [*command, "-p", "no:cacheprovider", *paths],
-        cwd=kept / "suite",
-        env=environment,
-        check=False,
-    )
+    command += ["-p", "no:cacheprovider", *paths]
+    subprocess.run(command, cwd=kept / "suite", env=environment, check=False)
     found: dict[str, str] = json.loads(outcomes.read_text())
     return found
 

@@ -21,27 +21,14 @@ AWAY = [
     "http://169.254.169.254/latest/meta-data.csv",
     *(f"http://{host}/a.csv" for host in ("127.0.0.1:1", "127.1:1", "[::1]:1", "0")),
     *(f"{scheme}://127.0.0.1/a.csv" for scheme in ("ftp", "webhdfs", "sftp", "smb")),
-    "github://a:b@main/a.csv",
-    "gist://a/b",
-    "reference://a",
-    "memory://a.csv",
-    "zip://a.csv::{listed}/1.csv",
-    "git:///etc",
-    "hf://a/b",
-    "jupyter://a",
-    "dask://a",
-    "s3://bucket/a.csv",
+    *("github://a:b@main/a.csv", "gist://a/b", "reference://a", "memory://a.csv", "git:///etc"),
+    *("zip://a.csv::{listed}/1.csv", "hf://a/b", "jupyter://a", "dask://a", "s3://bucket/a.csv"),
 ]
 """Sources that are not listed, and schemes of fsspec that nobody has thought of."""
 
 PLACES = [
-    "/etc/t",
-    "{tables}/../t",
-    "{tables}/link/t",
-    "memory://t",
-    "FILE:///etc/t",
-    "local:///etc/t",
-    "s3://b/t",
+    *("/etc/t", "{tables}/../t", "{tables}/link/t", "memory://t"),
+    *("FILE:///etc/t", "local:///etc/t", "s3://b/t"),
 ]
 
 RULES = [

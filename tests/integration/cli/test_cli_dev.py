@@ -31,6 +31,7 @@ pytestmark = pytest.mark.process
 
 DISTOP = [sys.executable, "-P", "-m", "distop.cli"]
 ELSEWHERE = ("--web", "127.0.0.1:0", "--catalog", "127.0.0.1:0")
+ANYWHERE = ("--listen", "127.0.0.1:0", *ELSEWHERE)
 
 
 @dataclass
@@ -83,7 +84,7 @@ def credentials(ready: dict[str, Any], subject: str = "admin") -> Credentials:
 def arguments(data: Path, *options: str) -> list[str]:
     # Nothing here waits for a lease to run out, and a busy machine must not lose one.
     lasting = ("--master", "none", "--lease-ttl", "60", "-o", "json")
-    return [*DISTOP, "dev", "--data", str(data), "--listen", "127.0.0.1:0", *ELSEWHERE, *lasting, *options]
+    return [*DISTOP, "dev", "--data", str(data), *ANYWHERE, *lasting, *options]
 
 
 @asynccontextmanager
@@ -150,9 +151,7 @@ async def test_everything_works_and_ctrl_c_ends_it(tmp_path: Path) -> None:
                 return (await client.ordering("days")).last == "2"
 
             await eventually(fed, 40.0, every_s=0.2)
-        code, out, err = await distop(
-            "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *ELSEWHERE
-        )
+        code, out, err = await distop("dev", "--data", str(tmp_path / "data"), *ANYWHERE)
         assert (code, out) == (5, "")
         assert f"another distop dev uses {tmp_path / 'data'}" in err
         said = await running.end()
@@ -240,9 +239,7 @@ async def test_everything_works_behind_tls_and_is_there_the_next_time_for_those_
         assert error["code"] == "SERVICE_ENDED", said
         assert error["message"] == "the coordinator has ended by signal 9"
         assert token not in said
-    code, _, err = await distop(
-        "dev", "--data", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *ELSEWHERE
-    )
+    code, _, err = await distop("dev", "--data", str(tmp_path / "data"), *ANYWHERE)
     assert (code, "was created with --secure" in err) == (5, True)
     async with dev(tmp_path / "data", "--secure") as running:
         assert running.ready["etcd"] == ready["etcd"]

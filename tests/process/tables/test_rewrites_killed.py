@@ -108,30 +108,6 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(place: P
     assert await service.only_published()
 
 
-@pytest.mark.parametrize("crash", ["snapshot.after=die", "finish.after=lost"])
-async def test_the_rows_go_once_whatever_happens_in_the_commit(place: Place, crash: str) -> None:
-    """C4, P8: another program appends all the while; nothing else goes, and no file is left over."""
-    await place.filled(2)
-    await place.run_jobs()
-    struck, sdk = await place.coordinator(crash)
-    operation = await sdk.start("t", "delete", {"where": "id in (3, 4, 15) or kind = 'k1'"})
-    appender = place.appender(3, 1000)
-    if crash.endswith("die"):
-        assert await struck.exit_code(40) == -signal.SIGKILL
-    else:
-        await sdk.wait(operation.name, timeout_s=90)
-        struck.kill()
-    service = await place.another()
-    ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
-    assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (9, 2)
-    assert await appender.exit_code(60) == 0, appender.log.read_text()
-    await service.at_rest()
-    left = [n for n in range(20) if n % 3 != 1 and n not in (3, 15)]
-    assert await asyncio.to_thread(service.ids) == [*left, 1000, 1001, 1002]
-    await service.forget_the_past()
-    assert await service.only_published()
-
-
 FILES = 300
 """More than one job reads."""
 

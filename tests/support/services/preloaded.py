@@ -32,29 +32,13 @@ from typing import Any
 from distop.metastore import crashpoints
 from support.repository import TESTS
 
-LOADED = (
-    "concurrent.futures.thread",
-    "distop.cli.main",
-    "distop.commit.catalog.catalog",
-    "distop.commit.files.checked_io",
-    "distop.coordinator.service",
-    "distop.executor.runner.service",
-    "distop.executor.sidecar.server",
-    "distop.spark_jobs.ingest.planning",
-    "encodings.idna",
-    "faulthandler",
-    "fsspec.implementations.local",
-    "pyarrow.acero",
-    "pyarrow.csv",
-    "pyarrow.dataset",
-    "pyarrow.json",
-    "pyarrow.parquet",
-    "pyiceberg.avro.decoder_fast",
-    "pyiceberg.catalog.rest",
-    "pyiceberg.io.fsspec",
-    "pyiceberg.io.pyarrow",
-    "rich.console",
-)
+LOADED = """
+distop.cli.main distop.commit.catalog.catalog distop.commit.files.checked_io distop.coordinator.service
+distop.executor.runner.service distop.executor.sidecar.server distop.spark_jobs.ingest.planning
+concurrent.futures.thread encodings.idna faulthandler fsspec.implementations.local rich.console
+pyarrow.acero pyarrow.csv pyarrow.dataset pyarrow.json pyarrow.parquet
+pyiceberg.avro.decoder_fast pyiceberg.catalog.rest pyiceberg.io.fsspec pyiceberg.io.pyarrow
+"""
 GROUPS = ("distop.commit_steps", "distop.operations")
 READY = b"ready\n"
 _SET_CHILD_SUBREAPER = 36
@@ -181,7 +165,7 @@ def _adopt(whether: int) -> None:
 
 def serve(file: int) -> None:
     """Load everything; then fork a process for each line that asks for one, and answer its number."""
-    for module in LOADED:
+    for module in LOADED.split():
         importlib.import_module(module)
     for group in GROUPS:
         for entry in entry_points(group=group):

@@ -119,9 +119,7 @@ def test_what_runs_beside_what_is_documented() -> None:
     registry = Registry()
     provisioned = [entry.name for entry in entry_points(group=GROUP)]
     allowed = {
-        name: {
-            other for other in provisioned if other != name and registry.compatible(registry.get(name), other)
-        }
+        name: {one for one in provisioned if one != name and registry.compatible(registry.get(name), one)}
         for name in provisioned
     }
     assert documented == allowed, REMEDY

@@ -455,27 +455,23 @@ def test_tables_with_a_long_past_do_not_hide_others(catalog: EtcdCatalog, store:
 # -- namespaces --------------------------------------------------------------------------------------
 
 
-def test_namespaces_have_properties(catalog: EtcdCatalog) -> None:
-    """P14"""
-    catalog.create_namespace("ny", {"owner": "ada", "old": "x"})
+def test_namespaces_have_properties(catalog: EtcdCatalog, tmp_path: Path) -> None:
+    """P14: one of them says where tables go."""
+    place = f"file://{tmp_path}/ny"
+    catalog.create_namespace("ny", {"owner": "ada", "old": "x", "location": place})
+    assert catalog.create_table("ny.flights", SCHEMA).location().startswith(f"{place}/flights-")
     with pytest.raises(NamespaceAlreadyExistsError):
         catalog.create_namespace("ny")
     summary = catalog.update_namespace_properties("ny", {"old", "never"}, {"owner": "bob", "new": "y"})
     assert (summary.removed, summary.missing) == (["old"], ["never"])
     assert sorted(summary.updated) == ["new", "owner"]
-    assert catalog.load_namespace_properties("ny") == {"owner": "bob", "new": "y"}
+    assert catalog.load_namespace_properties("ny") == {"owner": "bob", "new": "y", "location": place}
     with pytest.raises(ValueError, match="overlap"):
         catalog.update_namespace_properties("ny", {"owner"}, {"owner": "x"})
     known = (catalog.load_namespace_properties, catalog.update_namespace_properties, catalog.drop_namespace)
     for call in known:
         with pytest.raises(NoSuchNamespaceError):
             call("nowhere")
-
-
-def test_a_namespace_says_where_its_tables_go(catalog: EtcdCatalog, tmp_path: Path) -> None:
-    """P14"""
-    catalog.create_namespace("ny", {"location": f"file://{tmp_path}/ny"})
-    assert catalog.create_table("ny.flights", SCHEMA).location().startswith(f"file://{tmp_path}/ny/flights-")
 
 
 def test_only_empty_namespaces_are_dropped(catalog: EtcdCatalog, store: SyncEtcd) -> None:

@@ -164,9 +164,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_old_one(ingesting: Ingesting, to
     with running_brokers() as others:
         anew = others.topic(name=topic.name)
         anew.ids(0, 9)
-        with pytest.raises(
-            OffsetsLost, match="ends at offset 3 in partition 0, but 10 comes next: it was created"
-        ):
+        with pytest.raises(OffsetsLost, match=r"ends at offset 3 .* but 10 comes next: it was created"):
             ingesting.start(kafka=anew.argument(), source="orders")
         # Under its own name a cluster's topic is a source of its own.
         ingesting.ingest(kafka=anew.argument())

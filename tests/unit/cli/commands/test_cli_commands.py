@@ -379,10 +379,8 @@ def test_alter(service: FakeService) -> None:
 
 def test_the_audit_trail_is_exported_a_line_for_each_entry(service: FakeService) -> None:
     """S6: a stream that breaks is resumed where it was."""
-    for number in range(3):
-        entry = pb.AuditEntry(
-            id=str(number), action="pause", target="t", by="ana", outcome="done", cursor="7.x"
-        )
+    for n in range(3):
+        entry = pb.AuditEntry(id=str(n), action="pause", target="t", by="ana", outcome="done", cursor="7.x")
         service.world.audit.append(entry)
     told = run("audit", "--follow", "--after", "1", "-o", "json")
     lines = [json.loads(line) for line in told.stdout.splitlines()]

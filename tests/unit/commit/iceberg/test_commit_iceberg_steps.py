@@ -58,14 +58,6 @@ def test_published_files_stay_where_jobs_wrote_them(table: Table, tmp_path: Path
     assert {path.name: path.stat().st_ino for path in Path(tmp_path).rglob("*.parquet")} == inodes
 
 
-def test_many_small_manifests_become_one(table: Table) -> None:
-    """P4: readers open a few manifests however many jobs there were."""
-    table.publish(table.staged(*([rows(i, 1)] for i in range(50))))
-    (manifest,) = table.manifests()
-    assert (manifest.added_files_count, manifest.added_snapshot_id) == (50, table.record().snapshot_id)
-    assert table.ids() == list(range(50))
-
-
 def test_lists_in_the_records_of_jobs_become_one_manifest(tmp_path: Path) -> None:
     """P1, P4: a job of one file writes nothing else, and the commit reads no file."""
     table = new_table(tmp_path, ["kind"])

@@ -62,9 +62,7 @@ def test_they_are_refused_where_they_come_in(name: str) -> None:
         altered(record, None, [SetProperties(set={name: "subprocess.Popen"})])
 
 
-@pytest.mark.parametrize(
-    "place", ["/tmp/flights2", "/tmp", "s3://flights/data", "/tmp/flights/../other", "data"]
-)
+@pytest.mark.parametrize("place", ["/tmp/flights2", "/tmp", "s3://flights/data", "/tmp/flights/../x", "data"])
 def test_an_altered_table_writes_into_its_own_folder_only(place: str) -> None:
     """S2"""
     record = TableRecord(name="flights", location="file:///tmp/flights")

@@ -198,29 +198,27 @@ def test_the_types_of_the_table_decide_where_it_has_any(tmp_path: Path) -> None:
     assert ingesting.rows("zip", "n", "note") == [("02134", 1.0, None), ("7", None, "x")]
 
 
+USUAL = "zip,note\n1,2\n"
+
+
 @pytest.mark.parametrize(
     ("text", "argument", "field", "says"),
     [
         ("zip,Note\n1,2\n", {}, "paths", "no column 'Note'.*has 'note'"),
-        ("zip,note\n1,2\n", {"columns": ["zip", "nota"]}, "columns", "source has no column 'nota'"),
+        (USUAL, {"columns": ["zip", "nota"]}, "columns", "source has no column 'nota'"),
         ("note\n1\n", {}, "paths", "requires a column 'zip'"),
-        ("zip,note\n1,2\n", {"columns": ["note"]}, "columns", "requires a column 'zip'"),
-        (
-            "zip,note\n1,2\n",
-            {"schema": {"zip": "string", "no": "int"}},
-            "schema",
-            "source has no column 'no'",
-        ),
-        ("zip,note\n1,2\n", {"schema": {"zip": "string"}}, "schema", "'note' that schema does not name"),
-        ("zip,note\n1,2\n", {"schema": {"zip": "text"}}, "schema", "unknown type 'text'"),
-        ("zip,note\n1,2\n", {"schema": {"zip": "string", "note": "double"}}, "schema", "cannot become"),
+        (USUAL, {"columns": ["note"]}, "columns", "requires a column 'zip'"),
+        (USUAL, {"schema": {"zip": "string", "no": "int"}}, "schema", "source has no column 'no'"),
+        (USUAL, {"schema": {"zip": "string"}}, "schema", "'note' that schema does not name"),
+        (USUAL, {"schema": {"zip": "text"}}, "schema", "unknown type 'text'"),
+        (USUAL, {"schema": {"zip": "string", "note": "double"}}, "schema", "cannot become"),
         ("zip,zip\n1,2\n", {}, "paths", "two columns 'zip'"),
         ("zip,\n1,2\n", {}, "columns", "column 2 of the source has no name"),
-        ("zip,note\n1,2\n", {"filter": "nope = 1"}, "filter", "source has no column 'nope'"),
-        ("zip,note\n1,2\n", {"filter": "zip >"}, "filter", "cannot be parsed"),
+        (USUAL, {"filter": "nope = 1"}, "filter", "source has no column 'nope'"),
+        (USUAL, {"filter": "zip >"}, "filter", "cannot be parsed"),
         ('zip,note\n1,"a\nb"\n', {}, "multiline", "newline within quotes"),
-        ("zip,note\n1,2\n", {"format": "parquet"}, "paths", "is not a Parquet file"),
-        ("zip,note\n1,2\n".encode("utf-16"), {}, "paths", "UTF-16"),
+        (USUAL, {"format": "parquet"}, "paths", "is not a Parquet file"),
+        (USUAL.encode("utf-16"), {}, "paths", "UTF-16"),
         (b"z\xffp,note\n1,2\n", {}, "paths", "header that cannot be read"),
     ],
 )
@@ -343,6 +341,7 @@ def test_numbers_that_are_too_large_are_bad_rows_and_infinite_ones_are_not(inges
 
 # -- newlines within values --------------------------------------------------------------------------
 
+TEXTS = {"a": "string", "b": "string"}
 VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=6)
 
 
@@ -354,9 +353,7 @@ def test_with_multiline_values_may_hold_anything(rows: list[tuple[str, str]]) ->
     with TemporaryDirectory() as folder:
         ingesting = Ingesting(Path(folder))
         path = ingesting.write(text.getvalue())
-        arg = ingesting.start(
-            paths=path, multiline=True, split_bytes=1024, schema={"a": "string", "b": "string"}
-        )
+        arg = ingesting.start(paths=path, multiline=True, split_bytes=1024, schema=TEXTS)
         assert arg.partition_count == 1
         ingesting.finish(arg, ingesting.run(arg))
         assert ingesting.rows("a", "b") == sorted(rows, key=repr)
@@ -380,7 +377,7 @@ def test_bad_rows_among_multiline_ones_are_found(ingesting: Ingesting) -> None:
 def test_quoted_newlines_are_bad_rows_where_they_were_ruled_out(ingesting: Ingesting) -> None:
     text = 'a,b\n1,"x\ny,z"\n2,w\n'
     with pytest.raises(BadRow, match=r"line 2: .*see the option multiline"):
-        ingesting.ingest(paths=ingesting.write(text), multiline=False, schema={"a": "string", "b": "string"})
+        ingesting.ingest(paths=ingesting.write(text), multiline=False, schema=TEXTS)
 
 
 # -- any content -------------------------------------------------------------------------------------
@@ -402,9 +399,7 @@ def test_every_row_is_read_once_for_any_content_and_split_size(
     with TemporaryDirectory() as folder:
         ingesting = Ingesting(Path(folder))
         path = ingesting.write(text)
-        ingesting.ingest(
-            paths=path, split_bytes=split_bytes, null_values=["none"], schema={"a": "string", "b": "string"}
-        )
+        ingesting.ingest(paths=path, split_bytes=split_bytes, null_values=["none"], schema=TEXTS)
         assert ingesting.rows("a", "b") == sorted(wanted, key=repr)
 
 

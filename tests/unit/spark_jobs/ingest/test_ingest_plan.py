@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from distop.errors import AlreadyIngested, ArgumentTooLarge, InvalidArgument
 from distop.metastore.records.operation import StepRecord, WatermarkMove
-from distop.operations import PlanRequest, Registry
+from distop.operations import Registry
 from distop.spark_jobs.ingest import plan as ingest_plan
 from distop.spark_jobs.ingest.operation import Ingest
 from distop.spark_jobs.ingest.plan import IngestPlan
@@ -82,11 +83,7 @@ def test_what_was_ingested_is_refused_until_asked_for(ingesting: Ingesting) -> N
 def test_partitions_are_not_for_the_caller_to_choose(ingesting: Ingesting) -> None:
     request = ingesting.request(paths=write(ingesting, "a.csv"))
     with refused("partitions"):
-        ingesting.operation.plan(
-            PlanRequest(
-                table=request.table, head=None, watermarks={}, argument=request.argument, partitions=["0"]
-            )
-        )
+        ingesting.operation.plan(replace(request, partitions=["0"]))
 
 
 def test_the_format_is_told_by_the_names(ingesting: Ingesting) -> None:

@@ -37,9 +37,7 @@ def test_the_watermark_of_a_path_is_when_its_newest_file_was_modified() -> None:
 def test_what_was_ingested_is_not_ingested_again_unasked() -> None:
     """P16."""
     standing = {"file:///data/flights": {"2013-01": AT_NOON}}
-    with pytest.raises(
-        AlreadyIngested, match="'2013-01' was already ingested, up to '2013-01-01T12"
-    ) as caught:
+    with pytest.raises(AlreadyIngested, match="'2013-01' was already ingested, up to '2013-01-01") as caught:
         watermark_moves(found("2013-01", "2013-02"), standing)
     assert caught.value.code == "ALREADY_INGESTED"
     assert caught.value.details["partition"] == "2013-01"

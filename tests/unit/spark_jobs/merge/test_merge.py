@@ -83,16 +83,10 @@ def test_the_last_row_of_a_key_counts(table: Ingesting) -> None:
 def test_conditions_choose_what_a_row_does(table: Ingesting) -> None:
     """E5: a column that they alone speak of stays out of the table; of a NULL nothing is true."""
     merge(table, [row(1, 1), row(2, 2), row(3, 3)])
+    changes = [(1, None, "D"), (2, 20, "U"), (3, 30, None), (4, 40, "D"), (5, 50, "U"), (6, 60, "I")]
     facts = merge(
         table,
-        [
-            row(1, None, op="D"),
-            row(2, 20, op="U"),
-            row(3, 30, op=None),
-            row(4, 40, op="D"),
-            row(5, 50, op="U"),
-            row(6, 60, op="I"),
-        ],
+        [row(id, n, op=op) for id, n, op in changes],
         delete_where="op == 'D'",
         update_where="op == 'U'",
         insert_where="op == 'I'",
@@ -239,9 +233,9 @@ def test_it_does_what_a_dictionary_does(
     model: dict[int, Row] = {}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(deleting_files, "MAX_FILES_PER_JOB", 1)
-        for changes in given:
+        for rows in given:
             before, expected = dict(model), [0, 0, 0]
-            for one in {each["id"]: each for each in changes}.values():
+            for one in {each["id"]: each for each in rows}.values():
                 stands, deletes = one["id"] in before, conditions and one["op"] == "D"
                 if stands and deletes:
                     del model[one["id"]]
@@ -253,9 +247,7 @@ def test_it_does_what_a_dictionary_does(
                     model[one["id"]] = one
                     expected[0] += 1
             columns = {"columns": ["id", "part", "n"]}
-            assert counts(merge(table, changes, **columns, **(where if conditions else {}))) == tuple(
-                expected
-            )
+            assert counts(merge(table, rows, **columns, **(where if conditions else {}))) == tuple(expected)
     if table.table.head.exists:
         found = {one["id"]: one for one in table.read().to_pylist()}
         assert table.read().num_rows == len(found)

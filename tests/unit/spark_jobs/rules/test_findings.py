@@ -125,9 +125,7 @@ def test_a_verdict_is_the_same_however_often_it_is_worked_out(tmp_path: Path) ->
     table = new_table(tmp_path)
     arg = operation(tmp_path, ["all"], rules=30)
     row = {f"column {at}": "x" * 200 for at in range(32)}
-    staged = Staged(
-        arg, table.layout, {"all": done(arg, "all", [Violation(at, 7, [row]) for at in range(30)])}
-    )
+    staged = Staged(arg, table.layout, {"all": done(arg, "all", [Violation(n, 7, [row]) for n in range(30)])})
     told = []
     for _ in range(2):
         with pytest.raises(ValidationFailed, match=r"30 of 30 rules are broken: .*and 20 more") as raised:

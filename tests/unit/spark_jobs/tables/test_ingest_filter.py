@@ -71,9 +71,7 @@ def test_a_filter_names_its_columns() -> None:
     assert filter_columns(parse_filter("true")) == set()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "n >", "n > 1 or", "drop table x", "n like '%a%'", "(" * 1200 + "n = 1"]
-)
+@pytest.mark.parametrize("text", ["", "n >", "n > 1 or", "drop table", "n like '%a%'", "(" * 1200 + "n = 1"])
 def test_text_that_is_no_filter_is_refused(text: str) -> None:
     with refused("filter", "cannot be parsed"):
         parse_filter(text)
