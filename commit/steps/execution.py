@@ -102,6 +102,7 @@ def execute(
     check: Callable[[], None],
     workers: int = WORKERS,
     skip: Collection[int] = (),
+    only: Collection[int] | None = None,
     registry: StepRegistry | None = None,
 ) -> Executed:
     """Make sure that every step of a sequence is done. Blocking.
@@ -117,6 +118,8 @@ def execute(
         Steps executed at a time.
     skip:
         Indexes of steps that an operator decided to skip.
+    only:
+        Indexes of the steps of this call; ``None``: all.
 
     Raises
     ------
@@ -151,7 +154,11 @@ def execute(
 
     done = found = 0
     for stage in sequence.stages():
-        wanted = [(index, record) for index, record in stage.items() if index not in skip]
+        wanted = [
+            (index, record)
+            for index, record in stage.items()
+            if index not in skip and (only is None or index in only)
+        ]
         acted = _run(execute_one, wanted, workers)
         done, found = done + sum(acted), found + len(acted) - sum(acted)
     outcome = Executed(executed=done, found_done=found, skipped=len(skip))

@@ -51,13 +51,16 @@ class Collector:
         await prune_after(self._client, keys, tracked.arg.id, now=self._wall())
 
     async def _sweep(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> None:
-        """Remove staged files that were not published. Without a record of the outcome nothing is removed."""
+        """Remove staged files that were not published. Without a record of the outcome nothing is removed:
+        nor with one of another operation of this name, whose table was made after this one's was gone."""
         from distop.commit.cleanup.staged import sweep
 
         kv = await self._client.get(keys.history(tracked.arg.id))
         if not kv.exists:
             return
         history = decode(kv.value, HistoryRecord, kv.key)
+        if history.uuid != tracked.arg.uuid:
+            return
         jobs = await read_jobs(self._client, tracked.keys) if history.outcome == "success" else {}
         what = f"sweeping the files of {tracked.arg.id}"
         removed = await self._work.blocking(keys.name, what, sweep, tracked.arg, history, jobs)

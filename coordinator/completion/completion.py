@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,16 +35,16 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.call import Surroundings
-from distop.coordinator.work.work import Work, is_own
+from distop.coordinator.work.work import Work
 from distop.errors import (
     OF_THE_WORLD,
     Busy,
     Conflict,
     InvalidArgument,
-    OperationPaused,
     PreconditionFailed,
     UnknownOperationType,
     ValidationFailed,
+    as_distop,
     shortened,
 )
 from distop.metastore.crashpoints import reached
@@ -114,23 +114,6 @@ class Completion:
         self.memory = memory or Memory()
         self._finishing = Finishing(client, work, metrics or Metrics(), wall)
 
-    def publishes(self, arg: OperationArg) -> bool:
-        """Whether it changes more than the history: outputs, watermarks, or the effect of a hook.
-
-        A dynamic plan always does: only a seal decides which results count. A user-defined type is not asked:
-        a type with commit steps has effects. Never raises.
-        """
-        if arg.dynamic:
-            return True
-        try:
-            kind = self._registry.get(arg.type)
-            if arg.watermarks or _is_hooked(kind):
-                return True
-            return bool(kind.commit_steps(arg)) if is_own(kind, "commit_steps") else True
-        except Exception:
-            # Such as a type or a mode of another version: its completion fails, and the table's others go on.
-            return True
-
     async def finish(
         self,
         keys: TableKeys,
@@ -148,84 +131,85 @@ class Completion:
         check:
             Raises when this process may no longer act as the leader; also called from other threads.
         """
+        ends = self._bury if tracked.state == ABORTING else self._publish
         try:
-            if tracked.state == ABORTING:
-                await self._bury(keys, tracked, epoch, check)
-            else:
-                await self._complete(keys, tracked, epoch, check)
+            await ends(keys, tracked, epoch, check)
         except Interrupted:
             return  # the decision, or the end, is in etcd
-
-    async def _complete(
-        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
-    ) -> None:
-        try:
-            await self._publish(keys, tracked, epoch, check)
-        except OperationPaused:
-            raise
         except OF_THE_WORLD:
             raise
-        except (Conflict, InvalidArgument, PreconditionFailed) as error:
-            if isinstance(error, UnknownOperationType):
-                await self.parking.failed(tracked, epoch, error)
-                return
-            # Permanent: another attempt would fail the same way. The operation is aborted with this reason.
-            message = shortened(str(error), MAX_ERROR_LENGTH)
-            facts = error.facts if isinstance(error, ValidationFailed) else {}
-            record = ErrorRecord(code=error.code, message=message, at=self._wall(), facts=facts)
-            state, revision = await seal(
-                self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
-            )
-            tracked.error = record
-            tracked.set_state(state, revision)
         except Exception as error:
-            await self.parking.failed(tracked, epoch, error)
+            # These are permanent: another attempt would fail the same way.
+            refused = isinstance(error, Conflict | InvalidArgument | PreconditionFailed)
+            if refused and tracked.state == COMMITTING and not isinstance(error, UnknownOperationType):
+                await self._refused(tracked, epoch, error)
+            else:
+                await self.parking.failed(tracked, epoch, error)
+
+    async def _refused(self, tracked: Tracked, epoch: Epoch, error: Exception) -> None:
+        """Abort an operation that can never be published, with the reason."""
+        message = shortened(str(error), MAX_ERROR_LENGTH)
+        facts = error.facts if isinstance(error, ValidationFailed) else {}
+        record = ErrorRecord(code=as_distop(error).code, message=message, at=self._wall(), facts=facts)
+        state, revision = await seal(
+            self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
+        )
+        tracked.error = record
+        tracked.set_state(state, revision)
 
     async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")
         outcome = "cancelled" if error.code == "CANCELLED" else "failed"
-        facts = error.facts | await self._undo(keys, tracked, epoch, check)
-        facts |= await self._abort(tracked, epoch, error, check)
+        undone = self._external.undo(keys, tracked, epoch, check)
+        facts = error.facts | await self._tried(tracked, "undoError", undone)
+        if "undoError" in facts:
+            facts[NOT_UNDONE] = 1  # what its steps have made may be in use: nothing of it is swept
+        facts |= await self._tried(tracked, "abortError", self._abort(tracked, epoch, error, check))
         history = self._finishing.history(tracked, outcome, error=error, facts=facts)
-        async with self.memory.turn(keys.name):
-            await self._finishing.send(keys, tracked, epoch, None, history, ())
+        await self._rebased(
+            keys, tracked, lambda: self._finishing.send(keys, tracked, epoch, None, history, ())
+        )
 
-    async def _undo(
-        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
+    async def _rebased(self, keys: TableKeys, tracked: Tracked, send: Callable[[], Awaitable[bool]]) -> None:
+        """Send a finish, again while it loses races for the table and nothing about the operation changes."""
+        sealed = tracked.state
+        for _ in range(MAX_REBASES):
+            async with self.memory.turn(keys.name):
+                if await send():
+                    return
+            decided = tracked.cancel_requested or tracked.decision is not None
+            if tracked.state != sealed or (sealed == COMMITTING and decided):
+                return
+        raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
+
+    async def _tried(
+        self, tracked: Tracked, fact: str, attempt: Coroutine[Any, Any, dict[str, Any]]
     ) -> dict[str, Any]:
-        """Undo its external steps; return facts about that, also if it failed."""
+        """The facts of a part of an abort. One that has failed often enough is left out, and they say so: the
+        table must not wait for it for ever."""
         try:
-            return await self._external.undo(keys, tracked, epoch, check)
+            return await attempt
         except OF_THE_WORLD:
             raise
         except Exception as raised:
-            # Such as a log that this version cannot read. The table must not wait for it for ever.
-            if not await self.parking.gave_up(tracked, epoch, raised):
+            if not (isinstance(raised, UnknownOperationType) or self.parking.gives_up(tracked)):
                 raise
-            log.error("steps_not_undone", extra={"operation": str(tracked.arg.id), "error": str(raised)})
-            # What they have made may be in use: nothing of it is swept.
-            return {"undoError": text_of(raised), NOT_UNDONE: 1}
+            await self.parking.keep_trace(tracked, raised)
+            fields = {"operation": str(tracked.arg.id), "fact": fact, "error": str(raised)}
+            log.error("abort_incomplete", extra=fields)
+            return {fact: text_of(raised)}
 
     async def _abort(
         self, tracked: Tracked, epoch: Epoch, error: ErrorRecord, check: Callable[[], None]
     ) -> dict[str, Any]:
-        """Notify the type that its operation has failed; return facts if that failed, too."""
-        try:
-            kind = self._registry.get(tracked.arg.type)
-            if not overrides(kind, "abort_operation"):
-                return {}
+        """Notify the type that its operation has failed."""
+        kind = self._registry.get(tracked.arg.type)
+        if overrides(kind, "abort_operation"):
             view = replace(await read_view(self._client, tracked), error=error)
             reached("abort.before")
             call = partial(hook, "abort_operation", view)
             await self.outside.run(tracked, epoch, "abort_operation", call, check, kind)
             reached("abort.after")
-        except OF_THE_WORLD:
-            raise
-        except Exception as raised:
-            if isinstance(raised, UnknownOperationType) or await self.parking.gave_up(tracked, epoch, raised):
-                log.error("abort_not_told", extra={"operation": str(tracked.arg.id), "error": str(raised)})
-                return {"abortError": text_of(raised)}
-            raise
         return {}
 
     async def _publish(
@@ -255,41 +239,40 @@ class Completion:
                 await self._finishing.look_again(tracked, tracked.state_revision)
                 return
             skipped = done
-        for _ in range(MAX_REBASES):
-            async with self.memory.turn(keys.name):
-                contributions: list[Contribution] = []
-                run_ops: KeyValue | None = None
-                base: Base | None = None
-                if steps or tracked.arg.watermarks or tracked.arg.then is not None:
-                    base = await self._base(keys, tracked.arg)
-                    run_ops = base.run_ops
-                if base is not None and (steps or tracked.arg.watermarks):
-                    context, what = context_of(keys, base, view), "preparing the commit"
-                    waited = self.outside.blocking(tracked, epoch, what, prepare, context, steps)
-                    contributions = await waited
-                facts = failed | ({"skippedSteps": skipped} if skipped else {})
-                for contribution in contributions:
-                    facts.update(contribution.facts)
-                follow_up: FollowUpStart | None = None
-                if base is not None:
-                    try:
-                        prepared = self._follow_ups.prepare(keys, tracked.arg, base, joined(contributions))
-                        if tracked.arg.then is not None:
-                            what = "planning its follow-up"
-                            prepared = self.outside.followed(tracked, epoch, what, prepared)
-                        follow_up, said = await prepared
-                    except BaseException:
-                        await self._finishing.discard(keys, contributions)
-                        raise
-                    facts.update(said)
-                history = self._finishing.history(tracked, "success", facts=facts)
-                if await self._finishing.send(
-                    keys, tracked, epoch, run_ops, history, contributions, follow_up
-                ):
-                    return
-            if not tracked.state or tracked.cancel_requested:
-                return
-        raise Busy(f"{tracked.arg.id} lost {MAX_REBASES} races in a row for table {keys.name!r}")
+        facts = failed | ({"skippedSteps": skipped} if skipped else {})
+        await self._rebased(keys, tracked, lambda: self._send(keys, tracked, epoch, view, steps, facts))
+
+    async def _send(
+        self,
+        keys: TableKeys,
+        tracked: Tracked,
+        epoch: Epoch,
+        view: OperationView,
+        steps: list[StepRecord],
+        facts: dict[str, Any],
+    ) -> bool:
+        """Prepare the steps on the present base and send the finish; ``False`` if the base has moved."""
+        arg = tracked.arg
+        contributions: list[Contribution] = []
+        run_ops: KeyValue | None = None
+        follow_up: FollowUpStart | None = None
+        if steps or arg.watermarks or arg.then is not None:
+            base = await self._base(keys, arg)
+            run_ops = base.run_ops
+            if steps or arg.watermarks:
+                context, what = context_of(keys, base, view), "preparing the commit"
+                contributions = await self.outside.blocking(tracked, epoch, what, prepare, context, steps)
+            try:
+                prepared = self._follow_ups.prepare(keys, arg, base, joined(contributions))
+                if arg.then is not None:
+                    prepared = self.outside.followed(tracked, epoch, "planning its follow-up", prepared)
+                follow_up, said = await prepared
+            except BaseException:
+                await self._finishing.discard(keys, contributions)
+                raise
+            facts = facts | {name: fact for one in contributions for name, fact in one.facts.items()} | said
+        history = self._finishing.history(tracked, "success", facts=facts)
+        return await self._finishing.send(keys, tracked, epoch, run_ops, history, contributions, follow_up)
 
     async def _base(self, keys: TableKeys, arg: OperationArg) -> Base:
         """The base of a finish; first makes the room that its watermarks need."""

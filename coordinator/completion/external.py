@@ -5,7 +5,7 @@ The next leader of the table finds the log and continues.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ from distop.coordinator.completion.publication import (
 )
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.call import Surroundings
+from distop.errors import CallTimeout, Crashed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.steplog import CommitStepStore
@@ -31,6 +32,10 @@ if TYPE_CHECKING:
     from distop.commit.steps.contract import StepContext
     from distop.commit.steps.execution import Undone
     from distop.metastore.records.sequence import CommitSequence
+
+
+PARTS = 16
+"""Into how many parts a sequence is divided to find the step that its process dies of."""
 
 
 class ExternalSteps:
@@ -52,6 +57,8 @@ class ExternalSteps:
 
         ``None`` if a cancellation came before their log was durable: nothing was executed then.
         """
+        from distop.commit.steps.execution import StepFailed
+
         sequence = await self._store.load(self._client, tracked.keys)
         if sequence is None:
             context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
@@ -61,9 +68,26 @@ class ExternalSteps:
         if sequence is None:
             return None
         seen = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
-        executed = partial(_execute, sequence, seen, frozenset(tracked.completion.skipped))
-        await self._outside.run(tracked, epoch, "executing the commit steps", executed, check)
-        return [sequence.steps[index].step for index in tracked.completion.skipped]
+        skipped = tracked.completion.skipped
+
+        async def execute_some(indexes: Sequence[int]) -> None:
+            """A process that dies or hangs cannot say of which step: they are executed again in parts, until
+            one is left. What is done is found done."""
+            what = "executing the commit steps"
+            if len(indexes) == 1:
+                what = f"executing commit step {indexes[0]} ({sequence.steps[indexes[0]].step})"
+            call = partial(_execute, sequence, seen, frozenset(skipped), indexes)
+            try:
+                await self._outside.run(tracked, epoch, what, call, check)
+            except (Crashed, CallTimeout) as error:
+                if len(indexes) == 1:
+                    raise StepFailed.of(indexes[0], sequence.steps[indexes[0]], error) from error
+                size = max(1, len(indexes) // PARTS)
+                for start in range(0, len(indexes), size):
+                    await execute_some(indexes[start : start + size])
+
+        await execute_some(range(len(sequence)))
+        return [sequence.steps[index].step for index in skipped]
 
     async def undo(
         self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
@@ -83,11 +107,15 @@ class ExternalSteps:
 
 
 def _execute(
-    sequence: CommitSequence, context: StepContext, skip: frozenset[int], surroundings: Surroundings
+    sequence: CommitSequence,
+    context: StepContext,
+    skip: frozenset[int],
+    only: Sequence[int],
+    surroundings: Surroundings,
 ) -> None:
     from distop.commit.steps.execution import execute
 
-    execute(sequence, context, check=surroundings.check, skip=skip)
+    execute(sequence, context, check=surroundings.check, skip=skip, only=only)
 
 
 def _undo(sequence: CommitSequence, context: StepContext, surroundings: Surroundings) -> Undone:

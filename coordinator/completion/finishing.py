@@ -14,17 +14,16 @@ from distop.coordinator.completion.publication import joined
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
-from distop.errors import DistopError, OperationPaused, OutcomeUnknown
+from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish
-from distop.metastore.operations.pausing import is_paused
 from distop.metastore.operations.retention import prune_after
 from distop.metastore.operations.series import continued
 from distop.metastore.operations.starting import FollowUpStart
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation import RUNNING, ErrorRecord, HistoryRecord
+from distop.metastore.records.operation import ErrorRecord, HistoryRecord
 
 if TYPE_CHECKING:
     from distop.commit.steps.contract import Contribution
@@ -104,12 +103,13 @@ class Finishing:
             await self._work.blocking(keys.name, "removing what a lost race has left", contribution.discard)
 
     async def look_again(self, tracked: Tracked, revision: int) -> None:
-        """The outcome of an operation after a transaction about it was refused."""
-        cancel = await self._client.get(tracked.keys.cancel)
-        state = await self._client.get(tracked.keys.state)
-        tracked.cancel_requested = tracked.cancel_requested or cancel.exists
-        if tracked.state == RUNNING and await is_paused(self._client, tracked.keys):
-            raise OperationPaused(f"operation {tracked.arg.id} is paused, or its table is")
+        """What a transaction about an operation was refused for, before the watch shows it."""
+        wanted = (tracked.keys.cancel, tracked.keys.resolve, tracked.keys.state)
+        read = await self._client.read_at_once([Get(key) for key in wanted])
+        *requests, state = (read.one(index, key) for index, key in enumerate(wanted))
+        for request in requests:
+            if request.exists:
+                tracked.apply_put(request)
         # Of a state that was removed by hand: it was missing when the transaction was refused.
         tracked.set_state(state.value, state.mod_revision or revision)
 

@@ -78,7 +78,8 @@ class Outside:
             done, _ = await asyncio.wait({calling}, timeout=TELL_S)
             if not done:
                 await self._tell(tracked, epoch, what)
-            await asyncio.wait({calling})
+                await asyncio.wait({calling})
+                await self._tell(tracked, epoch, "")
             if calling.cancelled():
                 raise Interrupted
             return calling.result()

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
@@ -17,7 +16,7 @@ from distop.errors import Busy, CallTimeout, as_distop, shortened
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.parking import apply_resolve, note_failure
-from distop.metastore.records.operation import CompletionRecord, ResolveRecord
+from distop.metastore.records.operation import COMMITTING, CompletionRecord, ResolveRecord
 
 log = logging.getLogger(__name__)
 
@@ -63,53 +62,60 @@ class Parking:
         self._wall = wall
 
     async def failed(self, tracked: Tracked, epoch: Epoch, error: Exception) -> None:
-        """Count a failed attempt. Raises the error, unless it was the last: then the operation is parked."""
+        """Count a failed attempt at ending an operation.
+
+        Raises the error, and so the next attempt waits for its back-off. Unless there is none: the operation
+        is parked, or its state has changed meanwhile.
+        """
         from distop.commit.steps.execution import StepFailed, is_skippable
 
-        step = error if isinstance(error, StepFailed) else None
-        attempts = tracked.completion.attempts + 1
+        sealed, step = tracked.state, error if isinstance(error, StepFailed) else None
+        attempts, publishes = self._attempts(tracked) + 1, sealed == COMMITTING
         cause = step.cause if step is not None and step.cause is not None else error
-        record = self._failure(
-            cause,
+        known = as_distop(cause)
+        record = CompletionRecord(
             attempts=attempts,
-            step=step.record.step if step is not None else "",
-            index=step.index if step is not None else None,
-            skippable=step is not None and is_skippable(step.record),
-            parked=attempts >= self._max_attempts or (step is not None and step.permanent),
+            step="" if publishes else ABORT_OPERATION,
+            error_code=known.code,
+            error=shortened(str(known), MAX_ERROR_LENGTH),
+            at=self._wall(),
+            parked=publishes and (attempts >= self._max_attempts or (step is not None and step.permanent)),
             skipped=tracked.completion.skipped,
         )
+        if step is not None:
+            found = step.record
+            record = msgspec.structs.replace(
+                record, step=found.step, index=step.index, skippable=is_skippable(found)
+            )
         await self.keep_trace(tracked, cause)
-        if not await self._note(tracked, epoch, record):
-            return
-        if not record.parked:
+        noted = await self._note(tracked, epoch, record)
+        if noted and record.parked:
+            fields = {"operation": str(tracked.arg.id), "attempts": attempts, "step": record.step}
+            log.error("operation_parked", extra={**fields, "error": record.error})
+        elif tracked.state == sealed:
             raise error
-        fields = {"operation": str(tracked.arg.id), "attempts": attempts, "step": record.step}
-        log.error("operation_parked", extra={**fields, "error": record.error})
+
+    def gives_up(self, tracked: Tracked) -> bool:
+        """Whether the attempt at the abort of an operation that has just failed is the last one."""
+        return self._attempts(tracked) + 1 >= self._max_attempts
+
+    @staticmethod
+    def _attempts(tracked: Tracked) -> int:
+        """Failed attempts so far: those at the abort do not count those at publishing."""
+        before = tracked.completion
+        return before.attempts if tracked.state == COMMITTING or before.step == ABORT_OPERATION else 0
 
     async def runs_long(self, tracked: Tracked, epoch: Epoch, what: str) -> None:
-        """Record what the completion of an operation waits for."""
-        now = self._wall()
-        record = msgspec.structs.replace(tracked.completion, running=what, running_since=now)
+        """Record what the completion of an operation waits for; empty: for nothing any more."""
+        since = self._wall() if what else 0.0
+        record = msgspec.structs.replace(tracked.completion, running=what, running_since=since)
         await self._note(tracked, epoch, record)
-
-    async def gave_up(self, tracked: Tracked, epoch: Epoch, error: Exception) -> bool:
-        """Count a failed attempt at the abort of an operation; return whether no further one is made."""
-        before = tracked.completion
-        attempts = 1 + (before.attempts if before.step == ABORT_OPERATION else 0)
-        record = self._failure(error, attempts=attempts, step=ABORT_OPERATION)
-        await self.keep_trace(tracked, error)
-        return await self._note(tracked, epoch, record) and attempts >= self._max_attempts
 
     async def keep_trace(self, tracked: Tracked, error: Exception) -> None:
         """Store the stack trace of user code, for ``distop logs``."""
         arg, what = tracked.arg, "keeping a stack trace"
         with suppress(CallTimeout, Busy):  # of a hanging storage: the failure is counted anyway
             await self._work.blocking(arg.table, what, keep_trace, arg, error, limit_s=TRACE_S)
-
-    def _failure(self, error: Exception, **fields: Any) -> CompletionRecord:
-        known = as_distop(error)
-        text = shortened(str(known), MAX_ERROR_LENGTH)
-        return CompletionRecord(error_code=known.code, error=text, at=self._wall(), **fields)
 
     async def _note(self, tracked: Tracked, epoch: Epoch, record: CompletionRecord) -> bool:
         """Record how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""

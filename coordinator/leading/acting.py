@@ -43,10 +43,10 @@ class Acting:
 
     def interrupt(self, slot: Slot) -> None:
         """Interrupt the running call of an operation that is no longer to be published."""
-        if isinstance(slot.action, Finish) and not isinstance(
-            decide(slot.tracked, deadline_passed=False, paused=True), Finish | Wait
-        ):
-            self._completion.outside.interrupt(slot.tracked)
+        if isinstance(slot.action, Finish):
+            now = decide(slot.tracked, deadline_passed=False)
+            if not isinstance(now, Finish | Wait):
+                self._completion.outside.interrupt(slot.tracked)
 
     def reap(self, slot: Slot, now: float) -> None:
         """Handle an action that has ended. Its effects are read from etcd, so only a failure matters here."""

@@ -231,7 +231,7 @@ class TableDriver:
             # A newer version has started it and must end it. The table's other operations continue.
             self._report_unreadable(str(keys.operation), error)
             return None
-        return Tracked(keys, arg, publishes=self._completion.publishes(arg))
+        return Tracked(keys, arg)
 
     def _keep(self, tracked: Tracked) -> None:
         """Follow an operation from here on: all its present keys have been applied."""

@@ -81,8 +81,8 @@ async def _finish(
     now: float,
 ) -> None:
     """End an operation that runs, according to etcd, as its leader did then."""
-    # A cancellation or pause around the backup came too late.
-    held = (Delete(op.waiting), Delete(op.cancel))
+    # A cancellation, pause or decision around the backup came too late.
+    held = (Delete(op.waiting), Delete(op.cancel), Delete(op.resolve))
     await settle(client, Txn((epoch.held(),), (Put(op.state, COMMITTING), *held)))
     for _ in range(RACES):
         share = await share_of(client, keys, arg, failure=None, now=now)

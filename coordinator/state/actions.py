@@ -27,7 +27,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """Publish (committing) or clean up (aborting); one that publishes nothing ends from running."""
+    """Publish (committing) or clean up (aborting)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def decide(tracked: Tracked, *, deadline_passed: bool, paused: bool = False) -> 
         if paused:
             return _too_late(tracked) if deadline_passed else Wait()
         # Also when the deadline has just passed: the work is done.
-        return Seal(RUNNING, COMMITTING) if tracked.publishes else Finish()
+        return Seal(RUNNING, COMMITTING)
     return _too_late(tracked) if deadline_passed else Wait()
 
 

@@ -72,8 +72,6 @@ class Tracked:
     """How often its type has failed to sweep the remains of its attempts."""
     gone: bool = False
     """Its last key has been removed: nothing is left to do."""
-    publishes: bool = True
-    """Whether its end has outputs, watermarks or a hook; if not, a seal would freeze nothing."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
     """Unreadable marks, and why. Such a job is neither done nor failed."""
     run: RunRecord = field(default_factory=lambda: RunRecord(token=0))

@@ -43,7 +43,6 @@ from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
-    RUNNING,
     CancelRecord,
     ErrorRecord,
     HistoryRecord,
@@ -113,7 +112,7 @@ async def seal(
     error: ErrorRecord | None = None,
 ) -> tuple[bytes, int]:
     """IF ``.state = before`` AND the epoch is held THEN ``.state = after``; if that is ``committing``, only
-    while neither the operation nor its table is paused.
+    while neither the operation nor its table is paused. A decision that was not acted on ends with it.
 
     Returns the present state and the revision of the read or write: ``after``, or what another process made
     of it (empty: the operation is gone).
@@ -125,7 +124,7 @@ async def seal(
     OperationPaused
         It is paused; nothing was written.
     """
-    puts: tuple[Op, ...] = (Put(keys.state, after), Delete(keys.waiting))
+    puts: tuple[Op, ...] = (Put(keys.state, after), Delete(keys.waiting), Delete(keys.resolve))
     if error is not None:
         puts += (Put(keys.error, encode(error)),)
     compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
@@ -149,8 +148,7 @@ class Finish:
     """The parts of a finishing transaction."""
 
     sealed: bytes
-    """``committing`` or ``aborting``; or ``running``, when all jobs have succeeded and nothing is published:
-    no mark can be written any more, and existing ones are not read."""
+    """``committing`` or ``aborting``."""
     run_ops: KeyValue
     """As read."""
     history: HistoryRecord
@@ -181,9 +179,8 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
         unchanged(finish.run_ops),
     )
     if finish.sealed != ABORTING:
-        compares += (absent(op.cancel),)
-    if finish.sealed == RUNNING:
-        compares += not_paused(op)
+        # Whoever was told that it is cancelled, or that it is aborted while a call hangs, was told the truth.
+        compares += (absent(op.cancel), absent(op.resolve))
     left = slots_without(finish.run_ops, op.operation)
     publication = finish.publication
     if finish.follow_up is not None:
@@ -199,8 +196,6 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
     else:
         active = keys.keyspace.active_operation(op.operation)
         gone = (Delete(op.prefix, prefix_end(op.prefix)), Delete(active), Delete(paused))
-    if finish.sealed == RUNNING:
-        gone += (Delete(op.waiting),)  # otherwise the seal removed it
     history = Put(keys.history(op.operation), encode(finish.history))
     said = finish.history
     notes: tuple[Op, ...] = ()
@@ -272,16 +267,3 @@ async def collect(client: EtcdClient, keys: TableKeys, op: OperationKeys) -> int
     if (await settle(client, last, replied=lambda: reached("collect.after"))).succeeded:
         removed += 1
     return removed
-
-
-__all__ = [
-    "ABORTING",
-    "COMMITTING",
-    "Finish",
-    "Finished",
-    "collect",
-    "finish",
-    "finish_txn",
-    "request_cancel",
-    "seal",
-]

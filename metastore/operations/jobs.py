@@ -158,7 +158,7 @@ def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
     does not affect the others.
     """
     keys = run.keys
-    reads = [Get(keys.state), Get(keys.runner)]
+    reads = [Get(keys.state), Get(keys.runner), Get(keys.arg, keys_only=True)]
     reads += [Get(keys.job_state(mark.partition)) for mark in marks if mark.repeated]
     each = tuple(_one_mark(keys, mark) for mark in marks)
     return Txn(run.held(), each, tuple(reads), lane=keys.table_prefix)
@@ -184,15 +184,18 @@ def verdicts(run: Run, marks: Sequence[Mark], result: TxnResult) -> list[Verdict
         nested = zip(marks, result.results, strict=True)
         return [WON if _won(one) else _verdict_inside(keys, mark, one) for mark, one in nested]
     state, runner = result.one(0, keys.state), result.one(1, keys.runner)
-    reason, found, answers = run.why_over(state, runner), 2, []
+    # Names return when a table is dropped or renamed and made anew. What was started after this run began is
+    # another operation, and its keys say nothing about these marks.
+    other = result.one(2, keys.arg).create_revision > run.token
+    reason, found, answers = run.why_over(state, runner), 3, []
     for mark in marks:
         job = KeyValue.missing(b"")
         if mark.repeated:
             job = result.one(found, keys.job_state(mark.partition))
             found += 1
-        if job.exists:
+        if job.exists and not other:
             answers.append(_verdict_on(job, mark))
-        elif mark.repeated and not state.exists:
+        elif mark.repeated and (other or not state.exists):
             # Its first copy may have won, and the operation may have been published and cleared since.
             answers.append(Verdict(Outcome.UNKNOWN, reason))
         else:

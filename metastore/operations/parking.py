@@ -52,10 +52,10 @@ COMPLETION_FAILED = "COMPLETION_FAILED"
 
 
 async def note_failure(
-    client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord, state: bytes = COMMITTING
+    client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord, state: bytes
 ) -> tuple[int, bytes | None]:
-    """IF ``.state`` is still this one AND there is no decision AND the epoch is held THEN ``.completion`` is
-    this record.
+    """IF ``.state`` is still this one (a sealed one) AND there is no decision AND the epoch is held THEN
+    ``.completion`` is this record.
 
     Only the leader writes it, based on what it last wrote or read. Returns the revision, and ``None``; or,
     when it was refused, the state at that revision (empty: there is none any more): the same one if there is

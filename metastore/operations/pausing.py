@@ -141,12 +141,6 @@ async def _resume(
     return True
 
 
-async def is_paused(client: EtcdClient, keys: OperationKeys) -> bool:
-    """Whether the operation or its table is paused at present."""
-    result = await client.read_at_once([Get(keys.pause), Get(keys.table_pause)])
-    return any(result.got(index) for index in (0, 1))
-
-
 class PauseIndex:
     """What is paused at present, kept up to date from ``follow(keyspace.paused)``."""
 

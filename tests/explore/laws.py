@@ -48,7 +48,6 @@ _ALLOWED = {
     (RUNNING, COMMITTING),
     (RUNNING, ABORTING),
     (COMMITTING, ABORTING),
-    (RUNNING, b""),
     (COMMITTING, b""),
     (ABORTING, b""),
 }

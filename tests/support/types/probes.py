@@ -9,7 +9,7 @@ from typing import Any
 
 from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.operation import OperationArg, WatermarkMove
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 from support.types.work_types import await_file
@@ -118,6 +118,17 @@ class Hooked(_Probe):
             file.write(f"{operation.token} {operation.error.code if operation.error else '-'}\n")
         if before < operation.arg.argument.get("abortRaises", 0):
             raise RuntimeError("not yet")
+
+
+class Undescribed(_Probe):
+    """Has nothing to publish; ``describe_job`` refuses (``argument.refuses``), or raises."""
+
+    type = "undescribed"
+
+    def describe_job(self, operation: OperationArg, partition: str) -> str:
+        if operation.argument.get("refuses"):
+            raise InvalidArgument("no name")
+        raise RuntimeError("no name")
 
 
 class Sweeping(_Probe):

@@ -15,7 +15,7 @@ from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
 from distop.operations.job import JobContext
 
-STEPS = f"probe.stuck={__name__}:StuckStep"
+STEPS = f"probe.stuck={__name__}:StuckStep,probe.deadly={__name__}:DeadlyStep"
 """For ``DISTOP_COMMIT_STEPS``."""
 
 
@@ -28,8 +28,9 @@ class Odd(Exception):
 
 class Stuck(DistributedOperation):
     """Its argument says what hangs (``where``: object_of, combine, plan, commit_steps, hook, step, abort), or
-    how its hook ends (dies, exits, odd), and names a folder in which whoever hangs leaves a file named by its
-    process. What hangs in ``combine`` or ``plan`` does so without a rest."""
+    how its hook ends (dies, exits, odd), or that one of its steps kills (deadly step), and names a folder in
+    which whoever hangs leaves a file named by its process. What hangs in ``combine`` or ``plan`` does so
+    without a rest."""
 
     type = "stuck"
 
@@ -53,6 +54,12 @@ class Stuck(DistributedOperation):
         _hang("commit_steps", operation.argument)
         if operation.argument.get("where") in ("step", "checking step"):
             return [StepRecord(step="probe.stuck", argument=dict(operation.argument))]
+        if operation.argument.get("where") == "deadly step":
+            files = {f"{operation.argument['folder']}/{name}": name == "20" for name in map(str, range(40))}
+            return [
+                StepRecord(step="probe.deadly", argument={"file": file, "kills": kills})
+                for file, kills in files.items()
+            ]
         return []
 
     def complete_operation(self, operation: OperationView) -> None:
@@ -93,6 +100,20 @@ class StuckStep(ExternalStep):
                 raise
             time.sleep(0.01)
         _hang("step", self.argument)
+
+
+class DeadlyStep(ExternalStep):
+    """Writes a file, or ends its process."""
+
+    skippable = True
+
+    def verify(self, context: StepContext) -> StepState:
+        return StepState.DONE if Path(self.argument["file"]).exists() else StepState.NOT_DONE
+
+    def execute(self, context: StepContext) -> None:
+        if self.argument["kills"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        Path(self.argument["file"]).touch()
 
 
 def _hang(where: str, argument: Mapping[str, Any], *, rests: bool = True) -> None:

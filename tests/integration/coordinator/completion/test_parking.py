@@ -94,6 +94,34 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
     assert (await service.ended(other)).state == pb.SUCCEEDED
 
 
+async def undescribed(service: Service, client: LossyClient, **argument: bool) -> OperationId:
+    """An operation without anything to publish, whose end fails: one of its jobs may fail, and has."""
+    options = {"max_failed_partitions": 1}
+    operation = await service.start("t", "undescribed", {"partitions": 2, **argument}, options=options)
+    assert await mark(client, operation, "0")
+    assert await mark(client, operation, "1", error="no")
+    return operation
+
+
+async def test_what_publishes_nothing_is_parked_like_everything_else(
+    service: Service, client: LossyClient
+) -> None:
+    """O18, C10: and ends as somebody decides."""
+    operation = await undescribed(service, client)
+    seen = await service.parked(operation)
+    assert (seen.completion.attempts, seen.completion.error.message) == (ATTEMPTS, "RuntimeError: no name")
+    await service.resolve(operation, "abort", requested_by="me")
+    assert (await service.ended(operation)).error.code == "COMPLETION_FAILED"
+
+
+async def test_what_publishes_nothing_is_aborted_if_its_end_is_refused_for_good(
+    service: Service, client: LossyClient
+) -> None:
+    """O17, O18."""
+    ended = await service.ended(await undescribed(service, client, refuses=True))
+    assert (ended.state, ended.error.code) == (pb.FAILED, "INVALID_ARGUMENT")
+
+
 async def test_an_error_that_names_a_file_whose_name_is_no_text_is_an_error_like_others(
     service: Service, client: LossyClient, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -211,6 +239,25 @@ async def test_only_parked_operations_can_be_resolved(service: Service, client: 
         await service.resolve(operation, "abort")
     with pytest.raises(errors.OperationNotFound):
         await service.resolve(OperationId.parse("t/noop/99"), "abort")
+
+
+async def test_an_abort_that_fails_backs_off_and_says_why(
+    etcd_config: EtcdConfig, client: LossyClient
+) -> None:
+    """O17, O18: whatever it fails of. Here the backlog that its batch comes from cannot be read."""
+    await make_table(client)
+    keys = client.keyspace.operation(await begin(client, partition_count=1, batches=["a"]))
+    ordering = client.keyspace.table("t").ordering
+    await client.put(ordering, b"damaged")
+    assert await mark(client, keys.operation, "0", error="no")
+    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
+        more = ATTEMPTS + 1  # it is never parked: there is nothing to decide
+        seen = await eventually(
+            lambda: service.get(keys.operation), holds=lambda one: one.completion.attempts >= more
+        )
+        assert (seen.state, seen.completion.error.code) == (pb.ABORTING, "CORRUPT_RECORD")
+        await client.delete(ordering)
+        assert (await service.ended(keys.operation)).state == pb.FAILED
 
 
 async def parked_in_etcd(client: LossyClient) -> OperationKeys:

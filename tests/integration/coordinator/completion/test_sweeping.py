@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from distop.coordinator.completion.collector import MAX_SWEEPS
+from distop.commit.files.listing import entries
+from distop.coordinator.completion.collector import MAX_SWEEPS, Collector
+from distop.coordinator.completion.parking import Parking
+from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.work.work import Work
+from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.record import encode
+from distop.operations.job import staging_folder
+from distop.operations.registry import Registry
 from support.etcd.jobs import mark
 from support.etcd.lossy import LossyClient
+from support.etcd.starts import make_table
 from support.services.coordinators import Service
 from support.services.executing import lease
 from support.waiting import eventually
@@ -60,6 +73,28 @@ async def test_it_waits_until_no_runner_has_it(service: Service, client: LossyCl
         assert (await client.get(keys.arg)).exists
     await collected(client, operation)
     assert len(lines(tmp_path / "log")) == 1
+
+
+async def test_nothing_is_swept_by_the_outcome_of_another_operation_of_that_name(
+    client: LossyClient, tmp_path: Path
+) -> None:
+    """P8: a leader that was halted while its table was renamed, and one of its old name made anew."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    fields: dict[str, Any] = {"location": tmp_path.as_uri(), "stages_files": True, "uuid": "old"}
+    arg = OperationArg(table="t", type="noop", instance=1, **fields)
+    folder = Path(staging_folder(arg, "data").removeprefix("file://"))
+    await asyncio.to_thread(folder.mkdir, parents=True)
+    await asyncio.to_thread((folder / "0-a1.parquet").touch)
+    tracked = Tracked(keys.operation(arg.id), arg)
+    with ThreadPoolExecutor(1) as threads:
+        work = Work(Registry(), threads)
+        collector = Collector(client, work, Parking(client, work), time.time)
+        for uuid, left in (("new", 1), ("old", 0)):
+            line = HistoryRecord(outcome="failed", uuid=uuid)
+            await client.put(keys.history(arg.id), encode(line))
+            await collector.collect(keys, tracked, lambda: None)
+            assert len(entries(str(folder))) == left
 
 
 @pytest.mark.parametrize("raises", [2, 1000])

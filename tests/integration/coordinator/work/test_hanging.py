@@ -19,11 +19,14 @@ from distop.coordinator.completion import outside
 from distop.coordinator.work import work
 from distop.errors import DistopError, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.operation import CompletionRecord
 from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.record import decode
 from distop.operations import registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import from_json, to_json
+from support.etcd.lossy import LossyClient
 from support.services.coordinators import Service, serving
 from support.types.probes import PROBES
 from support.types.stuck import STEPS
@@ -61,7 +64,7 @@ async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
 
 
 def hanging(folder: Path) -> set[int]:
-    """The processes that hang, or did."""
+    """The processes that hang, or did: the numbers that are names of files."""
     return {int(path.name) for path in folder.iterdir()}
 
 
@@ -265,6 +268,7 @@ async def test_what_takes_too_long_is_parked(etcd_config: EtcdConfig, tmp_path: 
         operation = await service.start("t", "stuck", {"where": where, "folder": str(tmp_path)})
         completion = (await service.parked(operation, FEW_S)).completion
         assert (completion.attempts, completion.error.code) == (2, "CALL_TIMEOUT")
+        assert completion.step == ("probe.stuck" if where == "step" else "")
         await eventually(lambda: not any(map(lives, hanging(tmp_path))))
 
 
@@ -291,7 +295,7 @@ async def test_a_cancellation_ends_a_hook_that_hangs(service: Service, tmp_path:
 async def test_resolve_abort_ends_what_hangs(service: Service, tmp_path: Path, where: str) -> None:
     """G5: once it is reported; other decisions are refused, since the operation is not parked."""
     operation = await stuck(service, tmp_path, where)
-    named = {"hook": "complete_operation", "step": "executing the commit steps"}
+    named = {"hook": "complete_operation", "step": "executing commit step 0 (probe.stuck)"}
     seen = await eventually(lambda: service.get(operation), holds=lambda one: one.completion.running)
     assert seen.completion.running == named.get(where, where)
     with pytest.raises(DistopError) as refused:
@@ -314,3 +318,36 @@ async def test_code_that_ends_its_process_has_failed(service: Service, where: st
         return completion if completion.parked else None
 
     assert (await eventually(parked, FEW_S)).error.code == "CRASHED"
+
+
+async def test_a_step_that_ends_its_process_is_named_and_can_be_skipped(
+    service: Service, tmp_path: Path
+) -> None:
+    """C10: it is found among those of the same call, however many they are; the others are done once."""
+    operation = await service.start("t", "stuck", {"where": "deadly step", "folder": str(tmp_path)})
+    completion = (await service.parked(operation, FEW_S)).completion
+    assert (completion.step, completion.error.code, completion.skippable) == ("probe.deadly", "CRASHED", True)
+    await service.resolve(operation, "skip")
+    ended = await service.ended(operation, FEW_S)
+    assert ended.state == pb.SUCCEEDED
+    assert from_json(ended.facts_json, "facts")["skippedSteps"] == ["probe.deadly"]
+    assert hanging(tmp_path) == {*range(40)} - {20}
+
+
+async def test_a_call_that_has_ended_is_not_said_to_run(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+) -> None:
+    """U3: neither while what follows it takes its time, nor if the operation is parked then."""
+    keys = client.keyspace.operation(OperationId.parse("t/hooked/1"))
+    async with serving_stuck(etcd_config) as service:
+        argument = {"log": str(tmp_path / "log"), "until": str(tmp_path / "until"), "partitions": 0}
+        operation = await service.start("t", "hooked", argument)
+        await eventually(lambda: service.get(operation), holds=lambda one: one.completion.running)
+        (tmp_path / "until").touch()
+        assert (await service.ended(operation, FEW_S)).state == pb.SUCCEEDED
+    written = [
+        decode(kv.value, CompletionRecord)
+        for revision in range(1, await client.revision() + 1)
+        if (kv := await client.get(keys.completion, revision=revision)).mod_revision == revision
+    ]
+    assert [record.running for record in written] == ["complete_operation", ""]

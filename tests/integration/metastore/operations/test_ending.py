@@ -35,16 +35,20 @@ from distop.metastore.operations.ending import (
     request_cancel,
     seal,
 )
+from distop.metastore.operations.parking import apply_resolve, note_failure, request_resolve
 from distop.metastore.operations.retention import EVERY, prune, prune_after
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
+    ABORT,
     ABORTING,
     COMMITTING,
     RUNNING,
     CancelRecord,
+    CompletionRecord,
     ErrorRecord,
     HistoryRecord,
+    ResolveRecord,
     SeriesEntry,
     SeriesNote,
 )
@@ -386,6 +390,42 @@ async def test_either_the_cancellation_wins_or_the_finish(led: Led) -> None:
             assert await led.finish(op, await led.plan(ABORTING)) is Finished.DONE
             wins["cancel"] += 1
     assert all(wins.values()), wins
+
+
+async def hangs(led: Led) -> OperationKeys:
+    """A sealed operation with a call that is said to hang."""
+    op = await led.sealed()
+    await note_failure(led.client, op, led.epoch, CompletionRecord(running="a hook"), COMMITTING)
+    return op
+
+
+async def test_what_is_aborted_while_a_call_hangs_is_not_published_though_the_call_has_ended(
+    led: Led,
+) -> None:
+    """C10, P8: whoever was told that it is aborted was told the truth."""
+    op = await hangs(led)
+    plan = await led.plan()
+    abort = ResolveRecord(action=ABORT, by="me")
+    await request_resolve(led.client, op, abort, request="r1")
+    assert await led.finish(op, plan) is Finished.MOVED
+    decided = (await led.client.get(op.resolve)).mod_revision
+    acted = await apply_resolve(
+        led.client, op, led.epoch, CompletionRecord(running="a hook"), abort, decided=decided, now=2.0
+    )
+    assert acted is not None
+    assert await led.finish(op, await led.plan(ABORTING)) is Finished.DONE
+    assert await led.below(op) == []
+
+
+async def test_a_decision_does_not_outlive_what_it_was_made_about(led: Led) -> None:
+    """C10, O19: an operation that was cancelled meanwhile can note how its abort fails, and give up."""
+    op = await hangs(led)
+    await request_resolve(led.client, op, ResolveRecord(action=ABORT), request="r1")
+    await request_cancel(led.client, op, CANCEL)
+    await seal(led.client, op, led.epoch, before=COMMITTING, after=ABORTING)
+    assert not (await led.client.get(op.resolve)).exists
+    failed = CompletionRecord(attempts=1, error="x")
+    assert (await note_failure(led.client, op, led.epoch, failed, ABORTING))[1] is None
 
 
 async def test_a_finish_is_bounded(led: Led) -> None:

@@ -11,7 +11,7 @@ from distop.errors import DistopError, EtcdUnavailable, OutcomeUnknown
 from distop.executor.ledger.batcher import MarkBatcher
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.txn import Txn
+from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import (
     MAX_GROUP,
@@ -116,6 +116,21 @@ async def test_no_mark_of_an_earlier_run_lands(runs: Runs) -> None:
     assert second.run.token > first.run.token
     assert await send(runs.client, first.run, mark("0")) == [Outcome.GONE]
     assert await send(runs.client, second.run, mark("0")) == [Outcome.WON]
+
+
+async def test_a_mark_in_doubt_is_not_judged_by_another_operation_of_that_name(runs: Runs) -> None:
+    """P8, U3: the table was renamed, and one of its old name was made since; what the first copy of the mark
+    made was published, and its files are in use."""
+    arg, first = await running(runs)
+    keys = runs.client.keyspace.operation(arg.id)
+    in_doubt, started = [mark("0", repeated=True), mark("1")], (keys.arg, keys.state)
+    values = [(await runs.client.get(key)).value for key in started]
+    await remove_operation(runs.client, arg)
+    await runs.client.txn(Txn(then=tuple(map(Put, started, values))))
+    assert await send(runs.client, first.run, *in_doubt) == [Outcome.UNKNOWN, Outcome.GONE]
+    anew = await runs.take_over(arg)
+    assert await send(runs.client, anew.run, mark("0", "other")) == [Outcome.WON]
+    assert await send(runs.client, first.run, *in_doubt) == [Outcome.UNKNOWN, Outcome.GONE]
 
 
 async def test_a_mark_of_a_runner_whose_lease_ended_does_not_land(client: LossyClient) -> None:

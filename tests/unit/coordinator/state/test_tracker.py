@@ -166,8 +166,8 @@ def test_an_error_that_cannot_be_read_is_still_an_error() -> None:
 def situations() -> Iterator[tuple[Tracked, bool]]:
     """Every combination of what ``decide`` looks at, for three jobs."""
     states, flags = (RUNNING, COMMITTING, ABORTING, b""), (False, True)
-    for state, succeeded, failed, (cancel, gone, late, publishes) in product(
-        states, range(4), range(4), product(flags, flags, flags, flags)
+    for state, succeeded, failed, (cancel, gone, late) in product(
+        states, range(4), range(4), product(flags, flags, flags)
     ):
         if succeeded + failed > 3:
             continue
@@ -175,7 +175,7 @@ def situations() -> Iterator[tuple[Tracked, bool]]:
         one.set_state(state, 1)
         for index in range(succeeded + failed):
             Change(str(index), "success" if index < succeeded else "failed").apply(one, 2)
-        one.cancel_requested, one.gone, one.publishes = cancel, gone, publishes
+        one.cancel_requested, one.gone = cancel, gone
         yield one, late
 
 
@@ -194,10 +194,7 @@ def test_no_situation_is_without_progress_or_a_reason() -> None:
                 assert after == ABORTING or (all_done and not one.cancel_requested)
                 assert one.state == RUNNING or one.cancel_requested, "nothing else undoes a sealed success"
             case Finish():
-                ends_from_running = one.state == RUNNING and all_done and not one.publishes
-                assert one.state == ABORTING or (
-                    (one.state == COMMITTING or ends_from_running) and not one.cancel_requested
-                )
+                assert one.state == ABORTING or (one.state == COMMITTING and not one.cancel_requested)
             case Collect():
                 assert not one.state
 
@@ -206,7 +203,7 @@ def test_a_paused_operation_is_not_published_and_ends_in_every_other_way_as_befo
     """O21: it can fail, be cancelled, and pass its deadline; what is sealed is not held."""
     for one, late in situations():
         free, held = decide(one, deadline_passed=late), decide(one, deadline_passed=late, paused=True)
-        if free in (Seal(RUNNING, COMMITTING), Finish()) and one.state == RUNNING:
+        if free == Seal(RUNNING, COMMITTING):
             late_seal = isinstance(held, Seal) and held.code == "DEADLINE_EXCEEDED"
             assert late_seal if late else held == Wait()
         else:

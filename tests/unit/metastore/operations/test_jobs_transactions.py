@@ -25,8 +25,10 @@ from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
 from distop.metastore.records.operation_id import OperationId
 
 RUN = Run(Keyspace("t").operation(OperationId("flights", "ingest", 17)), 55)
-STATE = KeyValue(RUN.keys.state, b"running", 5, 5)
+STATE, ARG = KeyValue(RUN.keys.state, b"running", 5, 5), KeyValue(RUN.keys.arg, b"", 5, 5)
 RUNNER = KeyValue(RUN.keys.runner, b"{}", 55, 55)
+ANEW = KeyValue(RUN.keys.arg, b"", 57, 57), KeyValue(RUN.keys.state, b"running", 57, 57)
+"""Of an operation of that name that was started after the run began: its table was made anew."""
 
 
 def mark(partition: str = "0", attempt: str = "a", **fields: object) -> Mark:
@@ -107,21 +109,28 @@ def inside(*found: KeyValue) -> TxnResult:
         (inside(job("b")), False, Outcome.LOST),
         (inside(), False, Outcome.GONE),
         (inside(KeyValue(RUN.keys.job_state("0"), b"rubbish", 60, 60)), False, Outcome.LOST),
-        (failed([], []), False, Outcome.GONE),
-        (failed([STATE], []), False, Outcome.GONE),
-        (failed([], [], [job("a")]), True, Outcome.WON),
-        (failed([], [], [job("b")]), True, Outcome.LOST),
-        (failed([STATE], [], []), True, Outcome.GONE),
-        (failed([], [], []), True, Outcome.UNKNOWN),
+        (failed([], [], []), False, Outcome.GONE),
+        (failed([STATE], [], [ARG]), False, Outcome.GONE),
+        (failed([], [], [ARG], [job("a")]), True, Outcome.WON),
+        (failed([], [], [ARG], [job("b")]), True, Outcome.LOST),
+        (failed([STATE], [], [ARG], []), True, Outcome.GONE),
+        (failed([], [], [], []), True, Outcome.UNKNOWN),
+        (failed([ANEW[1]], [], [ANEW[0]], []), True, Outcome.UNKNOWN),
+        (failed([ANEW[1]], [], [ANEW[0]], [job("b")]), True, Outcome.UNKNOWN),
+        (failed([], [], [ANEW[0]], [job("b")]), True, Outcome.UNKNOWN),
+        (failed([ANEW[1]], [], [ANEW[0]]), False, Outcome.GONE),
     ],
     ids=[
         *("own from before", "of another", "claim lost", "a record that nobody can read"),
         *("first one, operation over", "first one, run over"),
         *("repeated, made", "repeated, of another", "repeated, run over", "repeated, no keys left"),
+        *("repeated, another operation runs", "repeated, it has a result", "repeated, it has ended"),
+        "first one, another operation runs",
     ],
 )
 def test_a_mark_that_was_not_made_is_looked_up(result: TxnResult, repeated: bool, outcome: Outcome) -> None:
-    """P8: what is repeated and has left no keys may have been published; nothing of it may be deleted."""
+    """P8: what is repeated and has left no keys may have been published; nothing of it may be deleted, also
+    if there is another operation of that name by now."""
     assert one(result, mark(repeated=repeated)) is outcome
 
 
@@ -129,7 +138,7 @@ def test_the_reasons_name_what_happened() -> None:
     aborting = KeyValue(RUN.keys.state, b"aborting", 6, 5)
     other = KeyValue(RUN.keys.runner, b"{}", 58, 58)
     reasons = [
-        verdicts(RUN, [mark()], failed(state, runner))[0].reason
+        verdicts(RUN, [mark()], failed(state, runner, [ARG]))[0].reason
         for state, runner in [([], []), ([aborting], [RUNNER]), ([STATE], []), ([STATE], [other])]
     ]
     assert reasons == ["the operation is over", "the operation is aborting", *["its runner is gone"] * 2]
@@ -137,5 +146,5 @@ def test_the_reasons_name_what_happened() -> None:
 
 def test_answers_of_repeats_belong_to_their_marks() -> None:
     marks = [mark("9"), mark("0", "a", repeated=True), mark("8"), mark("0", "b", repeated=True)]
-    said = verdicts(RUN, marks, failed([STATE], [], [job("a")], [job("a")]))
+    said = verdicts(RUN, marks, failed([STATE], [], [ARG], [job("a")], [job("a")]))
     assert [verdict.outcome for verdict in said] == [Outcome.GONE, Outcome.WON, Outcome.GONE, Outcome.LOST]
