@@ -139,7 +139,7 @@ class Parking:
         )
         tracked.decision = None
         if acted is None:
-            return  # an earlier copy of this transaction did it: the watch will show it
+            return  # an earlier copy of this transaction did it, or it is cancelled: the watch will show it
         state, record, error, revision = acted
         log.info(
             "operation_resolved",

@@ -170,7 +170,7 @@ async def apply_resolve(
     fields that this one does not know.
 
     Returns the resulting state, completion record and error, and the revision; ``None`` when the decision is
-    already gone (a reply was lost, or a predecessor acted on it): read again.
+    already gone (a reply was lost, or a predecessor acted on it), or the operation was cancelled meanwhile.
 
     Raises
     ------
@@ -191,11 +191,9 @@ async def apply_resolve(
             skipped.append(completion.index)
         record = CompletionRecord(skipped=skipped, at=now)
         gone += (Put(keys.completion, encode(record)),)
-    txn = Txn(
-        (equals(keys.state, COMMITTING), unchanged(KeyValue(keys.resolve, b"", decided, 0)), epoch.held()),
-        gone,
-        (Get(epoch.key),),
-    )
+    decision_stands = unchanged(KeyValue(keys.resolve, b"", decided, 0))
+    compares = (equals(keys.state, COMMITTING), decision_stands, absent(keys.cancel), epoch.held())
+    txn = Txn(compares, gone, (Get(epoch.key),))
     reached("act.before")
     result = await settle(client, txn, replied=lambda: reached("act.after"))
     if result.succeeded:

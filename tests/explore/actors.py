@@ -27,16 +27,21 @@ from distop.metastore.members.election import Epoch, campaign
 from distop.metastore.operations.claims import Claimed, Occupied, claim, release_claim
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, success_record
+from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.runs import Run, give_back, release_runner, take_runner
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
+    ABORT,
+    COMMITTING,
     RUNNING,
     CancelRecord,
     ClaimRecord,
+    CompletionRecord,
     OperationArg,
     PauseRecord,
+    ResolveRecord,
     RunnerRecord,
 )
 from distop.metastore.records.operation_id import OperationId
@@ -381,6 +386,26 @@ async def folds(env: Env, times: int) -> Any:
     return Next(folds, (times - 1,)) if times > 1 else "folded"
 
 
+async def resolves(env: Env, name: str) -> Any:
+    """Somebody who aborts the first operation that is parked."""
+
+    def parked(store: Store) -> str | None:
+        return next((str(keys.operation) for keys in operations(store) if is_parked(store, keys)), None)
+
+    operation = await env.until("an operation is parked", parked)
+    decision = ResolveRecord(action=ABORT, by=name, at=NOW)
+    keys = KEYS.operation(OperationId.parse(operation))
+    await request_resolve(env.client, keys, decision, request=name)
+    return f"{operation} aborted"
+
+
+def is_parked(store: Store, keys: OperationKeys) -> bool:
+    """Whether an operation waits for a decision."""
+    kv = store.get(keys.completion)
+    parked = kv.exists and decode(kv.value, CompletionRecord, kv.key).parked
+    return parked and store.get(keys.state).value == COMMITTING and not store.get(keys.resolve).exists
+
+
 def starter(number: int, wanted: Wanted) -> Actor:
     return Actor(f"starter-{number}", Next(starts, (wanted,)))
 
@@ -410,6 +435,10 @@ def folder(times: int) -> Actor:
 
 def pauser() -> Actor:
     return Actor("pauser", Next(pauses, ("pauser",)), mortal=False)
+
+
+def resolver() -> Actor:
+    return Actor("resolver", Next(resolves, ("resolver",)), mortal=False)
 
 
 def canceller() -> Actor:

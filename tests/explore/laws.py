@@ -35,7 +35,7 @@ from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_run_ops
 from distop.metastore.records.watermark_chunks import Chunks
 from distop.metastore.records.watermarks import Marks, decode_recent
-from explore.actors import REMOVED, operations
+from explore.actors import REMOVED, is_parked, operations
 from explore.process import Write
 from explore.search import Actor
 from explore.store import Entry, Store
@@ -52,6 +52,8 @@ _ALLOWED = {
     (ABORTING, b""),
 }
 _KINDS = {"coordinator": "leader"}
+SILENT = "silent", "failing"
+"""Types that publish nothing."""
 
 
 class Broken(Exception):
@@ -183,7 +185,7 @@ class TableLaws:
         moved = arg.watermarks.get(SOURCE, {}).get(PARTITION)
         if moved is not None and _watermark(after) != moved.after:
             raise Broken(f"{operation} succeeds, and its watermark is not {moved.after}")
-        return {entry_of(str(operation), jobs)}
+        return set() if operation.type in SILENT else {entry_of(str(operation), jobs)}
 
     def _published(self, change: _Change, published: set[str]) -> None:
         before, after = change.before, change.after
@@ -244,6 +246,10 @@ class TableLaws:
                 kv = store.get(KEYS.history(OperationId.parse(outcome.split()[0])))
                 if kv.exists and decode(kv.value, HistoryRecord, kv.key).outcome != "cancelled":
                     raise Broken(f"{outcome}, and it ended otherwise")
+            elif kind == "resolver" and isinstance(outcome, str) and outcome.endswith(" aborted"):
+                kv = store.get(KEYS.history(OperationId.parse(outcome.split()[0])))
+                if kv.exists and decode(kv.value, HistoryRecord, kv.key).outcome == "success":
+                    raise Broken(f"{outcome}, and it succeeded")
             elif kind == "attempt" and isinstance(outcome, str) and outcome.endswith(" won"):
                 name, attempt, _ = outcome.split()
                 kv = store.get(KEYS.history(OperationId.parse(name)))
@@ -256,6 +262,8 @@ class TableLaws:
             who.partition("-")[0] for who, at in told.items() if at is None and self._alive(store, who)
         }
         for keys in left:
+            if is_parked(store, keys) and not self._aborts(store, keys):
+                continue  # whoever could decide has met a fault
             jobs_done = self._jobs_done(store, keys)
             needed = {"leader"} if jobs_done or self._aborts(store, keys) else {"leader", "runner", "attempt"}
             # By somebody who was not told that it goes on.

@@ -17,6 +17,7 @@ from explore.actors import (
     foreign,
     leader,
     pauser,
+    resolver,
     runner,
     starter,
 )
@@ -127,6 +128,16 @@ SCENARIOS: dict[str, Scenario] = {
             *(leader(1), runner(1), runner(2), attempt(1, 0), attempt(2, 0), pauser()),
         ],
         Faults(lost=1),
+    ),
+    "silent": Scenario(
+        "somebody who cancels an operation that publishes nothing, and two leaders",
+        [starter(1, Wanted("silent", "r1")), leader(1), leader(2), canceller()],
+        Faults(lost=1, expire=1),
+    ),
+    "parks": Scenario(
+        "somebody who aborts an operation whose end always fails, somebody who cancels it, and two leaders",
+        [starter(1, Wanted("failing", "r1")), leader(1), leader(2), resolver(), canceller()],
+        Faults(lost=1, expire=1),
     ),
     "everybody": Scenario(
         "all of them; one goes on until it waits, or another one cuts in, twice at most",

@@ -20,13 +20,13 @@ from distop.commit.steps.contract import (
     TransactionalStep,
     default_registry,
 )
-from distop.errors import HeadConflict
+from distop.errors import Exhausted, HeadConflict
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord, WatermarkMove
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
+from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
 from distop.operations.registry import Registry
 from explore.store import Store
 
@@ -109,9 +109,29 @@ class Owned(Append):
     exclusive = True
 
 
+class Silent(Append):
+    """Publishes nothing."""
+
+    type = "silent"
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        return ()
+
+
+class Failing(Silent):
+    """Its end fails, whenever it is tried."""
+
+    type = "failing"
+
+    def complete_operation(self, operation: OperationView) -> None:
+        raise Exhausted("no room")
+
+
 def registry() -> Registry:
     """The types of the model."""
-    return Registry([f"{kind.__module__}:{kind.__name__}" for kind in (Append, Overwrite, Owned)])
+    return Registry(
+        [f"{kind.__module__}:{kind.__name__}" for kind in (Append, Overwrite, Owned, Silent, Failing)]
+    )
 
 
 @contextlib.contextmanager

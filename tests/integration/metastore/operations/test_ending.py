@@ -417,6 +417,18 @@ async def test_what_is_aborted_while_a_call_hangs_is_not_published_though_the_ca
     assert await led.below(op) == []
 
 
+async def test_what_is_cancelled_before_a_decision_is_acted_on_is_cancelled(led: Led) -> None:
+    """O19, C10: found by make explore; whoever was told that it is cancelled was told the truth."""
+    op = await hangs(led)
+    abort = ResolveRecord(action=ABORT)
+    await request_resolve(led.client, op, abort, request="r1")
+    assert await request_cancel(led.client, op, CANCEL)
+    decided = (await led.client.get(op.resolve)).mod_revision
+    record = CompletionRecord(running="a hook")
+    assert await apply_resolve(led.client, op, led.epoch, record, abort, decided=decided, now=2.0) is None
+    assert (await led.client.get(op.state)).value == COMMITTING
+
+
 async def test_a_decision_does_not_outlive_what_it_was_made_about(led: Led) -> None:
     """C10, O19: an operation that was cancelled meanwhile can note how its abort fails, and give up."""
     op = await hangs(led)
