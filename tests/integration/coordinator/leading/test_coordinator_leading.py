@@ -304,7 +304,7 @@ async def test_a_finish_that_always_loses_stands_back(
     async with leadership(client):
         operation = await begin(client)
         await eventually(lambda: "operation_action_failed" in caplog.text)
-        assert await state_of(client, operation) == RUNNING  # nothing to seal
+        assert await state_of(client, operation) == COMMITTING
         client.races = False
         assert await eventually(lambda: over(client, operation))
     await client.close()
