@@ -39,7 +39,7 @@ class CoordinatorConfig:
     max_commit_attempts: int = MAX_COMMIT_ATTEMPTS
     """Failed attempts at completing an operation before it is parked."""
     call_timeout_s: float = LIMIT_S
-    """Seconds that hooks, commit steps and the preparation of a commit may take without a heartbeat."""
+    """Seconds that user code and the preparation of a commit may take without a heartbeat."""
     remember_requests_s: float = REMEMBER_S
     """Seconds for which request ids are remembered, from the start of their operation."""
     operations: tuple[str, ...] | None = None

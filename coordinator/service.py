@@ -15,11 +15,13 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 import uvloop
 
+from distop.commit.steps.contract import StepRegistry
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.api.server import start_server
@@ -34,9 +36,9 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.lease import SharedLease
-from distop.coordinator.work.processes import Processes
-from distop.coordinator.work.work import Work
-from distop.errors import DistopError, EtcdDenied, InvalidArgument, OtherLayout, Restored
+from distop.coordinator.work.processes import LOAD_S, WORKERS, Processes
+from distop.coordinator.work.work import LIBRARIES, Work
+from distop.errors import DistopError, EtcdDenied, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.heap import settle_heap
@@ -49,6 +51,7 @@ from distop.metastore.members.registration import registered
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.denials import Denials
 from distop.operations.registry import Registry
+from distop.process.template import NotLoaded
 from distop.proto.http.tls import Tls
 
 if TYPE_CHECKING:
@@ -69,9 +72,6 @@ LAST_S = 0.5
 
 RETRY_S = 0.5
 """Pause before a new incarnation when etcd does not answer."""
-
-LOAD_S = 30.0
-"""Longest load of an operation type, in seconds."""
 
 TELL_EVERY_S, MAX_TOLD = 1.0, 50
 """How often slow calls are reported, and how many of them."""
@@ -119,14 +119,15 @@ class Coordinator:
         # Reads of storage for calls may hang: starts and commits must not wait for them.
         answering = ThreadPoolExecutor(ANSWERING_THREADS, thread_name_prefix=ANSWERING)
         working = ThreadPoolExecutor(WORKING_THREADS, thread_name_prefix=WORKING)
+        processes = Processes(self.config.operations)
         try:
-            await _load_types(registry, working)
+            refused = await _load_types(registry, processes, working)
         except BaseException:
             await client.close()
             working.shutdown(wait=False)
+            processes.close()
             raise
-        processes = Processes(self.config.operations)
-        planning = Work(registry, working, processes)
+        planning = Work(registry, working, processes, limit_s=self.config.call_timeout_s)
         publishing = Work(registry, working, processes, limit_s=self.config.call_timeout_s)
         metrics.long_calls(lambda: len(planning.long()) + len(publishing.long()))
         planner = Planner(planning, metrics)
@@ -176,7 +177,7 @@ class Coordinator:
                 self.catalog_address = catalog.address
             while not self._stop.is_set():
                 try:
-                    await self._incarnation(client, completion, planner, metrics, processes.lease)
+                    await self._incarnation(client, completion, planner, metrics, processes.lease, refused)
                 except (EtcdDenied, OtherLayout, Restored):
                     if not self.ready.is_set():
                         raise  # it is permanent
@@ -229,6 +230,7 @@ class Coordinator:
         planner: Planner,
         metrics: Metrics,
         shared: SharedLease,
+        refused: str,
     ) -> None:
         """Lead tables under one lease, until stopped or until the lease is lost."""
         session = LeaseSession(
@@ -249,7 +251,7 @@ class Coordinator:
             )
             metrics.incarnation(leadership.led)
             leading = asyncio.create_task(leadership.run(), name="leadership")
-            tell = partial(_tell, client, member.id, planner, session)
+            tell = partial(_tell, client, member.id, planner, session, refused)
             telling = asyncio.create_task(kept_running("telling", tell), name="telling")
             self.ready.set()
             tell_manager("READY=1")
@@ -264,40 +266,47 @@ class Coordinator:
                 await asyncio.gather(leading, telling, return_exceptions=True)
 
 
-async def _load_types(registry: Registry, threads: Executor) -> None:
-    """Load user-defined types at the start: a type that hangs here is refused, and blocks no call later.
-
-    Raises :class:`~distop.errors.InvalidArgument` for an invalid setting.
+async def _load_types(registry: Registry, processes: Processes, threads: Executor) -> str:
+    """Load user-defined types, and the modules of such steps, before any call needs them: first where what
+    hangs can be ended, then here. A type that cannot be loaded is refused, and holds up no other; return what
+    to say of those.
     """
-    loop = asyncio.get_running_loop()
-    try:
-        async with asyncio.timeout(LOAD_S):
-            names = await loop.run_in_executor(threads, registry.of_users)
-    except TimeoutError:
-        raise InvalidArgument(f"loading the operation types takes longer than {LOAD_S:g} s") from None
-
-    async def load(name: str) -> None:
+    loop, refused = asyncio.get_running_loop(), {}
+    types, steps = registry.of_users(), StepRegistry().of_users()
+    if types or steps:
+        for module in (__name__, *LIBRARIES):
+            with suppress(NotLoaded):
+                await processes.load(module, forkable=True)
+    for name, module in types.items():
         try:
+            await processes.load(module)
             async with asyncio.timeout(LOAD_S):
-                await loop.run_in_executor(threads, registry.get, name)
-        except TimeoutError:
-            registry.refuse(name, f"loading it takes longer than {LOAD_S:g} s")
-            log.error("type_not_loaded", extra={"type": name, "seconds": LOAD_S})
-        except Exception as error:  # the error is returned to callers who use it
-            log.warning("type_not_loaded", extra={"type": name, "error": str(error)})
+                await loop.run_in_executor(threads, registry.load, name)
+        except Exception as error:
+            refused[name] = str(error) or f"loading it takes longer than {LOAD_S:g} s"
+            registry.refuse(name, refused[name])
+            log.error("type_not_loaded", extra={"type": name, "error": refused[name]})
+    for module in steps:
+        try:
+            await processes.load(module)
+        except NotLoaded as error:  # a process that executes such a step will say so, too
+            log.error("steps_not_loaded", extra={"steps": module, "error": str(error)})
+    processes.operations = registry.extra
+    return "; ".join(f"type {name} cannot be used: {why}" for name, why in refused.items())
 
-    await asyncio.gather(*map(load, names))
 
-
-async def _tell(client: EtcdClient, member: str, planner: Planner, session: LeaseSession) -> None:
-    """Keep slow plans, and a slow etcd, in the member's record. Slow calls of completions are recorded with
-    their operations."""
+async def _tell(
+    client: EtcdClient, member: str, planner: Planner, session: LeaseSession, refused: str
+) -> None:
+    """Keep slow plans, types that cannot be loaded, and a slow etcd in the member's record. Slow calls of
+    completions are recorded with their operations."""
     reported: tuple[list[LongCall], list[HeldUp]] | None = None
     while True:
         await asyncio.sleep(TELL_EVERY_S)
         long = planner.work.long()[:MAX_TOLD]
         calls = [LongCall(table=one.table, what=one.what, since=one.at) for one in long]
-        held_up = still(reported[1] if reported else [], {"": slow_etcd(session.trips)})
+        words = "; ".join(filter(None, (slow_etcd(session.trips), refused)))
+        held_up = still(reported[1] if reported else [], {"": words})
         if (calls, held_up) == reported:
             continue
         key = client.keyspace.coordinator(member)
@@ -355,9 +364,8 @@ def run(config: CoordinatorConfig) -> int:
 def _hanging_threads() -> list[str]:
     """Planning or publishing that has not ended shortly after everything else."""
     deadline = time.monotonic() + LAST_S
-    ours = [
-        thread for thread in threading.enumerate() if thread.name.startswith((ANSWERING, WORKING, CATALOG))
-    ]
+    names = (ANSWERING, WORKING, CATALOG, WORKERS)
+    ours = [thread for thread in threading.enumerate() if thread.name.startswith(names)]
     for thread in ours:
         thread.join(max(0.0, deadline - time.monotonic()))
     return [thread.name for thread in ours if thread.is_alive()]

@@ -24,6 +24,18 @@ def _installed() -> dict[str, EntryPoint]:
     return {entry.name: entry for entry in entry_points(group=GROUP)}
 
 
+def _class_of(item: str) -> type[DistributedOperation]:
+    """The class that ``module:Class`` names."""
+    module, _, name = item.partition(":")
+    try:
+        kind = getattr(import_module(module), name, None)
+    except (ImportError, ValueError) as error:
+        raise InvalidArgument(f"{item!r} cannot be loaded: {error}") from error
+    if not (isinstance(kind, type) and issubclass(kind, DistributedOperation)):
+        raise InvalidArgument(f"{item!r} is not a DistributedOperation", hint="write module:Class")
+    return kind
+
+
 class Registry:
     """The operation types that this process knows. Loads a type on first use."""
 
@@ -36,14 +48,8 @@ class Registry:
     @cached_property
     def _named(self) -> dict[str, type[DistributedOperation]]:
         found = {}
-        for item in self._extra:
-            module, _, name = item.partition(":")
-            try:
-                kind = getattr(import_module(module), name, None)
-            except (ImportError, ValueError) as error:
-                raise InvalidArgument(f"{item!r} cannot be loaded: {error}") from error
-            if not (isinstance(kind, type) and issubclass(kind, DistributedOperation)):
-                raise InvalidArgument(f"{item!r} is not a DistributedOperation", hint="write module:Class")
+        for item in self.extra:
+            kind = _class_of(item)
             found[kind.type] = kind
         return found
 
@@ -51,13 +57,27 @@ class Registry:
         """All names, sorted, without loading the types."""
         return sorted({*_installed(), *self._named})
 
-    def of_users(self) -> list[str]:
-        """The types that are not distop's own."""
-        own = {name for name, entry in _installed().items() if entry.value.startswith("distop.")}
-        return [name for name in self.names() if name in self._named or name not in own]
+    def of_users(self) -> dict[str, str]:
+        """The modules of the types that are not distop's own, without loading them: by the name of the type,
+        or by the setting that names its class."""
+        installed = {name: entry.value for name, entry in _installed().items()}
+        named = installed | {item: item for item in self._extra}
+        return {name: at.partition(":")[0] for name, at in named.items() if not at.startswith("distop.")}
+
+    @property
+    def extra(self) -> list[str]:
+        """The types given by name, as ``module:Class``, without refused ones."""
+        return [item for item in self._extra if item not in self._refused]
+
+    def load(self, name: str) -> None:
+        """Load a type of :meth:`of_users`; raises whatever its module raises."""
+        if name in self._extra:
+            _class_of(name)
+        else:
+            self.get(name)
 
     def refuse(self, name: str, why: str) -> None:
-        """Refuse to load this type."""
+        """Refuse to load this type of :meth:`of_users`."""
         self._refused[name] = why
 
     def compatible(self, kind: DistributedOperation, other: str) -> bool:
@@ -89,8 +109,10 @@ class Registry:
                 kind = _installed()[name].load()
             if kind is None:
                 close = get_close_matches(name, self.names())
+                known = ", ".join(self.names())
+                refused = "".join(f"; {item} cannot be used: {why}" for item, why in self._refused.items())
                 raise UnknownOperationType(
-                    f"no operation type {name!r} is registered here, known: {', '.join(self.names())}",
+                    f"no operation type {name!r} is registered here, known: {known}{refused}",
                     hint=f"did you mean {' or '.join(close)}?" if close else "",
                     details={"field": "type"},
                 )

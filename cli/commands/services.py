@@ -63,7 +63,7 @@ def coordinator(
     ] = 5,
     call_timeout: Annotated[
         str,
-        typer.Option(metavar="DURATION", help="End a hook or commit step without a heartbeat for this long."),
+        typer.Option(metavar="DURATION", help="End user code that runs for this long without a heartbeat."),
     ] = "10m",
     remember_requests: Annotated[
         str, typer.Option(metavar="DURATION", help="How long request ids are remembered.")

@@ -235,6 +235,12 @@ class StepRegistry:
         """All names, sorted, without loading the steps."""
         return sorted({*_installed(), *self._extra})
 
+    def of_users(self) -> set[str]:
+        """The modules of the steps that are not distop's own, without loading them."""
+        installed = [entry.value for entry in _installed().values()]
+        named = (value.partition(":")[0] for value in (*installed, *self._extra.values()))
+        return {module for module in named if not module.startswith("distop.")}
+
     def kind(self, name: str) -> type[AnyStep]:
         """The class of the steps with this name.
 

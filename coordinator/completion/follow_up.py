@@ -41,9 +41,6 @@ from distop.operations.api import Plan, PlanRequest
 
 log = logging.getLogger(__name__)
 
-PLANNING_S = 30.0
-"""Longest planning: the finishes of the table wait for it."""
-
 ROOM_BYTES = 100_000
 """Part of a transaction reserved for the history and ``runOps``."""
 
@@ -158,4 +155,4 @@ class FollowUps:
             object=wanted.object,
             index=decode(published, IndexRecord, index.key) if published else None,
         )
-        return await self._planner.plan(kind, request, PLANNING_S)
+        return await self._planner.plan(kind, request)

@@ -34,9 +34,6 @@ log = logging.getLogger(__name__)
 LOOK_S = 1.0
 """How often a slow plan is checked for still being needed."""
 
-PLANNING_S = 300.0
-"""Longest planning."""
-
 AGAIN_S = 5.0
 """How long after a lost start its plan serves the next attempt, which follows at once. If it comes later, the
 table was paused meanwhile: files may have come that the plan does not know."""
@@ -122,7 +119,7 @@ class Launcher:
         if kept is not None and kept[0] == planned and loop.time() - kept[1] < AGAIN_S:
             planning = kept[2]
         else:
-            planning = Planning(self._planner, self._client, keys, body, PLANNING_S, f" for {whose}")
+            planning = Planning(self._planner, self._client, keys, body, whose=f" for {whose}")
         plan = await self._unless_changed(planning.on(state), depends_on)
         if plan is None:
             return Launched.LOST

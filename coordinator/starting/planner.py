@@ -16,7 +16,7 @@ from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.work.call import Call, Surroundings
 from distop.coordinator.work.work import Work
-from distop.errors import CallTimeout, DeadlineExceeded, PreconditionFailed
+from distop.errors import DeadlineExceeded, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.active import active_operations
@@ -39,14 +39,18 @@ class Planner:
         self._planning = 0
 
     async def plan(
-        self, kind: DistributedOperation, request: PlanRequest, limit_s: float, whose: str = ""
+        self,
+        kind: DistributedOperation,
+        request: PlanRequest,
+        deadline_s: float | None = None,
+        whose: str = "",
     ) -> Plan:
         """The type's plan for a request, under a uuid. ``whose`` names the plan in reports of slow calls.
 
-        Raises the errors of the type's ``plan``;
+        Raises the errors of the type's ``plan``; :class:`~distop.errors.CallTimeout`;
         :class:`~distop.errors.Busy` or :class:`~distop.errors.DeadlineExceeded` under overload.
         """
-        plan = await self._run(kind, request, limit_s, partial(_planned, kind.type, request), whose)
+        plan = await self._run(kind, request, deadline_s, partial(_planned, kind.type, request), whose)
         for partition in plan.partitions or ():
             check_partition(partition)
         check_room(
@@ -58,10 +62,10 @@ class Planner:
         return replace(plan, uuid=plan.uuid or uuid.uuid4().hex[:12])
 
     async def preview(
-        self, kind: DistributedOperation, request: PlanRequest, limit_s: float
+        self, kind: DistributedOperation, request: PlanRequest, deadline_s: float | None
     ) -> Mapping[str, Any]:
         """The type's preview; raises as :meth:`plan`."""
-        return await self._run(kind, request, limit_s, partial(_previewed, kind.type, request))
+        return await self._run(kind, request, deadline_s, partial(_previewed, kind.type, request))
 
     async def holds(
         self,
@@ -69,26 +73,29 @@ class Planner:
         plan: Plan,
         made_on: PlanRequest,
         request: PlanRequest,
-        limit_s: float,
+        deadline_s: float | None,
         whose: str = "",
     ) -> bool:
         """Whether a plan is valid for another state of its table; raises as :meth:`plan`."""
         if made_on.table != request.table:
             return False
         call = partial(_holds, kind.type, plan, made_on, request)
-        return await self._run(kind, request, limit_s, call, whose)
+        return await self._run(kind, request, deadline_s, call, whose)
 
     async def _run(
-        self, kind: DistributedOperation, request: PlanRequest, limit_s: float, call: Call[T], whose: str = ""
+        self,
+        kind: DistributedOperation,
+        request: PlanRequest,
+        deadline_s: float | None,
+        call: Call[T],
+        whose: str = "",
     ) -> T:
         """Run code of the type."""
         self._planning += 1
         self._metrics.planning(self._planning)
         try:
             what = f"planning {kind.type}{whose}"
-            return await self.work.user(kind, request.table.name, what, call, limit_s=limit_s)
-        except CallTimeout:
-            raise DeadlineExceeded(f"planning {kind.type} took longer than {limit_s:.0f} s") from None
+            return await self.work.user(kind, request.table.name, what, call, deadline_s=deadline_s)
         finally:
             self._planning -= 1
             self._metrics.planning(self._planning)
@@ -99,8 +106,8 @@ class Planning:
 
     Parameters
     ----------
-    limit_s:
-        Total time for planning.
+    deadline_s:
+        Seconds in which the caller needs it, with all repetitions; ``None``: whenever it comes.
     whose:
         For messages, such as `` for batch 17``.
     """
@@ -111,14 +118,14 @@ class Planning:
         client: EtcdClient,
         keys: TableKeys,
         body: StartBody,
-        limit_s: float,
+        deadline_s: float | None = None,
         whose: str = "",
     ) -> None:
         self._whose = whose
         self._planner, self._client, self._keys, self.body = planner, client, keys, body
         self.kind = planner.registry.get(body.type)
-        self._limit_s = limit_s
-        self._until = asyncio.get_running_loop().time() + limit_s
+        self._deadline_s = deadline_s
+        self._until = asyncio.get_running_loop().time() + (deadline_s or 0.0)
         self._made: tuple[Plan, PlanRequest] | None = None
         self._planned_on: tuple[KeyValue, ...] = ()
 
@@ -130,12 +137,14 @@ class Planning:
         if self._made is not None and self.is_for(state):
             return self._made[0]
         request = await self._request(state)
-        left_s = self._until - asyncio.get_running_loop().time()
-        if left_s <= 0.0:
-            raise DeadlineExceeded(
-                f"table {self._keys.name!r} has changed before {self.kind.type} was planned, again and again "
-                f"for {self._limit_s:.0f} s"
-            )
+        left_s = None
+        if self._deadline_s is not None:
+            left_s = self._until - asyncio.get_running_loop().time()
+            if left_s <= 0.0:
+                raise DeadlineExceeded(
+                    f"table {self._keys.name!r} has changed before {self.kind.type} was planned, again and "
+                    f"again for {self._deadline_s:.0f} s"
+                )
         planner, limits = self._planner, (left_s, self._whose)
         if self._made is None or not await planner.holds(self.kind, *self._made, request, *limits):
             self._made = await planner.plan(self.kind, request, *limits), request
@@ -148,7 +157,7 @@ class Planning:
 
     async def preview(self, state: TableState) -> Mapping[str, Any]:
         """The preview for the given state of the table; raises as :meth:`Planner.plan`."""
-        return await self._planner.preview(self.kind, await self._request(state), self._limit_s)
+        return await self._planner.preview(self.kind, await self._request(state), self._deadline_s)
 
     async def _request(self, state: TableState) -> PlanRequest:
         seen = await active_operations(self._client, self._keys) if self.kind.sees_active else ()

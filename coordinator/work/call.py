@@ -1,13 +1,15 @@
-"""A call, and its environment: a thread of the coordinator, or a separate process."""
+"""A call, and its environment: a thread of the coordinator, or a worker."""
 
 from __future__ import annotations
 
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from distop.coordinator.work.lease import SharedLease
+from distop.metastore import crashpoints
 from distop.operations.registry import Registry
+from distop.process.serving import alive
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -28,10 +30,30 @@ class Call(Protocol[T_co]):
     def __call__(self, surroundings: Surroundings, /) -> T_co: ...
 
 
-def portable(error: BaseException) -> BaseException:
-    """An error that can be sent to another process, with its stack trace as a note."""
-    note = "".join(traceback.format_exception(error)).rstrip()
-    for each in (error, getattr(error, "cause", None)):
-        if isinstance(each, BaseException):
-            each.__notes__ = [*getattr(each, "__notes__", ()), f"in a separate process:\n{note}"]
-    return error
+# -- in a worker ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Coordinator:
+    registry: Registry
+    lease: SharedLease
+
+
+_coordinator: _Coordinator
+
+
+def begin(operations: Sequence[str] | None, pid: int, lease_file: int) -> None:
+    """Work for this coordinator: with its types, and under its lease."""
+    global _coordinator
+    crashpoints.works_for(pid)
+    _coordinator = _Coordinator(Registry(operations), SharedLease(lease_file))
+
+
+def load_type(name: str) -> None:
+    """Load a type, unless the template has it."""
+    _coordinator.registry.get(name)
+
+
+def perform(lease: int, call: Call[T_co]) -> T_co:
+    """Run a call for a lease of the coordinator."""
+    return call(Surroundings(_coordinator.registry, _coordinator.lease.check_of(lease, alive)))

@@ -1,133 +1,41 @@
-"""Processes that each run one call at a time for a coordinator; they are reused, and ended if they hang."""
+"""The workers of a coordinator: forked from a template that has loaded the types of users, and few enough."""
 
 from __future__ import annotations
 
 import asyncio
-import atexit
-import json
-import logging
 import os
-import pickle
-import signal
-import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any, TypeVar
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
 
-from distop.coordinator.work.call import Call
-from distop.coordinator.work.frames import ALIVE, CALL, ERROR, HEAD, HELLO, LOG, framed
+from distop.coordinator.work.call import Call, begin, load_type, perform
 from distop.coordinator.work.lease import SharedLease
-from distop.coordinator.work.template import FORK, KILL
-from distop.errors import Crashed
+from distop.coordinator.work.places import Places
+from distop.errors import Busy, CallTimeout, Crashed
+from distop.process.template import Template
+from distop.process.workers import START_S, Died, Idle, NotBegun, TooLong, Worker
 
-log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_IDLE = 8
-"""Idle processes kept for later calls: as many as planning uses at a time."""
+"""Idle workers kept for later calls."""
 
-START_S = 60.0
-"""Longest wait for a new process."""
+LOAD_S = 30.0
+"""Longest load of a module of a user, in seconds."""
 
-_PROGRAM = "import sys, json; control, sys.path[:] = json.loads(sys.argv[1]); \
-from distop.coordinator.work.template import main; main(control)"
+WORKER_BYTES, MOST, FEWEST = 256 << 20, 64, 16
+"""Memory of the host, or of its control group, for each running call; and bounds for their number."""
 
+WORKERS = "distop-workers"
+"""The name of the threads that wait for them."""
 
-class _Template:
-    """The process from which the workers of all coordinators here are forked. It takes a second to start."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._program: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
-        self._environ: dict[str, str] = {}
-
-    def start(self) -> None:
-        """Start it, unless it runs."""
-        with self._lock:
-            self._started()
-
-    def _started(self) -> socket.socket:
-        if self._control is not None and self._program is not None and self._program.poll() is None:
-            return self._control
-        if self._control is not None:
-            self._control.close()
-        else:
-            atexit.register(self.close)
-        self._control, theirs = socket.socketpair()
-        self._environ = dict(os.environ)
-        with theirs:
-            self._program = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps([theirs.fileno(), sys.path])],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                start_new_session=True,  # the coordinator handles Ctrl-C
-            )
-        return self._control
-
-    def fork(self, message: Mapping[str, object], *files: int) -> None:
-        """Request a process, with the changes of this one's environment since the start."""
-        with self._lock:
-            control = self._started()
-            names = self._environ.keys() | os.environ.keys()
-            changed = {
-                name: os.environ.get(name)
-                for name in names
-                if self._environ.get(name) != os.environ.get(name)
-            }
-            _ask(control, FORK, {**message, "environ": changed, "path": sys.path}, *files)
-
-    def kill(self, pid: int) -> None:
-        """End one of its processes."""
-        with self._lock:
-            if self._control is not None and self._program is not None and self._program.poll() is None:
-                _ask(self._control, KILL, pid)
-            else:  # no other process can
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-    def close(self) -> None:
-        """End it and all of its processes."""
-        with self._lock:
-            if self._control is not None:
-                self._control.close()
-            if self._program is not None:
-                self._program.wait()
-
-
-def _ask(control: socket.socket, what: bytes, message: object, *files: int) -> None:
-    body = json.dumps(message).encode()
-    socket.send_fds(control, [what + len(body).to_bytes(4)], files)
-    control.sendall(body)
-
-
-_template = _Template()
-
-
-class _Process:
-    """One worker process, at the other end of a link."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
-        self.pid = 0
-
-    async def hear(self) -> tuple[bytes, Any]:
-        """The next message that is not a line of its log."""
-        while True:
-            kind, length = HEAD.unpack(await self.reader.readexactly(HEAD.size))
-            value = pickle.loads(await self.reader.readexactly(length))
-            if kind != LOG:
-                return kind, value
-            record = logging.makeLogRecord(value)
-            logging.getLogger(record.name).handle(record)
+_template = Template()
 
 
 class Processes:
-    """The worker processes of one coordinator; belongs to one event loop.
+    """The workers of one coordinator; belongs to one event loop.
 
     Parameters
     ----------
@@ -136,95 +44,101 @@ class Processes:
     """
 
     def __init__(self, operations: Sequence[str] | None = None) -> None:
-        self._operations = None if operations is None else list(operations)
+        self.operations = None if operations is None else list(operations)
         self.lease = SharedLease()
-        self._idle: list[_Process] = []
-        self._pickling = ThreadPoolExecutor(1, thread_name_prefix="distop-pickling")
-        self._busy: set[_Process] = set()
+        self._idle = Idle(MAX_IDLE)
+        self._busy: set[Worker] = set()
         self._closed = False
+        # One for each call of planning and of publishing, and more for those that are being ended.
+        self._threads = ThreadPoolExecutor(4 * MOST, thread_name_prefix=WORKERS)
         _template.start()  # so that the first call need not wait for it
 
-    async def run(self, call: Call[T], *, modules: Sequence[str] = (), alive: Callable[[], None]) -> T:
-        """Run a call in a separate process, which is ended when this is cancelled.
+    @staticmethod
+    def places() -> Places:
+        """Slots for calls: at a time as many as cores are good for, in all as many as memory has room for."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        most = min(max(memory_bytes() // WORKER_BYTES, FEWEST), MOST)
+        return Places(at_a_time=min(max(2 * cores, 4), most), most=most)
+
+    async def load(self, module: str, *, forkable: bool = False) -> None:
+        """Load a module in the template, once: workers have it without loading it.
+
+        Raises :class:`~distop.process.template.NotLoaded`, also if it takes longer than :data:`LOAD_S`.
+        ``forkable``: see :meth:`Template.load`.
+        """
+        limit_s = START_S if forkable else LOAD_S
+        load = partial(_template.load, module, limit_s, forkable=forkable)
+        await asyncio.get_running_loop().run_in_executor(self._threads, load)
+
+    async def run(self, call: Call[T], kind: str = "", *, limit_s: float) -> T:
+        """Run a call in a worker, which is ended when this is cancelled.
 
         Parameters
         ----------
-        modules:
-            Modules to load first, in the template where possible.
-        alive:
-            Called for heartbeats.
+        kind:
+            The type that it is of. To load it is no part of the call.
+        limit_s:
+            Seconds of its own that it may take without a heartbeat.
 
-        Raises
-        ------
+        Raises what the call raises, and
+
         Crashed
             The process died during the call.
+        CallTimeout
+            It has taken too long. The message is the caller's.
+        Busy
+            It has not begun: the machine has no processor or no memory left for it.
         """
-        while self._idle and self._idle[-1].reader.at_eof():
-            self._end(self._idle.pop(), kill=False)
-        process = self._idle.pop() if self._idle else await self._forked(modules)
-        self._busy.add(process)
-        ended = False
+        loop = asyncio.get_running_loop()
+        worker = self._idle.take() or await self._forked()
+        self._busy.add(worker)
+        asked = partial(perform, self.lease.lease, call)
+        prepare = partial(load_type, kind) if kind else None
         try:
             # In a thread: pickling the results of a million jobs takes seconds.
-            loop, payload = asyncio.get_running_loop(), (self.lease.lease, call)
-            message = await loop.run_in_executor(self._pickling, framed, CALL, payload)
-            process.writer.write(message)
-            await process.writer.drain()
-            while True:
-                kind, value = await process.hear()
-                if kind != ALIVE:
-                    break
-                alive()
-            ended = True
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise Crashed(f"the process that ran it has died ({process.pid})") from error
+            running = partial(worker.run, asked, limit_s=limit_s, prepare=prepare)
+            return await loop.run_in_executor(self._threads, running)
+        except Died as error:
+            raise Crashed(f"the process that ran it has died ({worker.pid})") from error
+        except TooLong:
+            raise CallTimeout from None
+        except NotBegun:
+            raise Busy("it has not begun: this machine is busy") from None
         finally:
-            self._busy.discard(process)
-            if ended and not self._closed and len(self._idle) < MAX_IDLE:
-                self._idle.append(process)
-            else:
-                self._end(process, kill=not ended)
-        if kind == ERROR:
-            raise value
-        result: T = value
-        return result
+            self._busy.discard(worker)
+            self._idle.put(worker)
 
-    async def _forked(self, modules: Sequence[str]) -> _Process:
+    async def _forked(self) -> Worker:
         if self._closed:
             raise Crashed("the coordinator is being stopped")
-        ours, theirs = socket.socketpair()
+        fork = partial(_template.fork, partial(begin, self.operations, os.getpid()), self.lease.file)
+        forking = asyncio.get_running_loop().run_in_executor(self._threads, fork)
         try:
-            with theirs:
-                setup = {"modules": modules, "operations": self._operations, "log": logging.getLogger().level}
-                _template.fork(setup, theirs.fileno(), self.lease.file)
-            process = _Process(*await asyncio.open_unix_connection(sock=ours))
-        except BaseException:
-            ours.close()
+            return await asyncio.shield(forking)
+        except asyncio.CancelledError:
+            forking.add_done_callback(self._came_late)
             raise
-        try:
-            async with asyncio.timeout(START_S):
-                kind, process.pid = await process.hear()
-            assert kind == HELLO
-        except BaseException as error:
-            process.writer.close()
-            if isinstance(error, Exception):
-                raise Crashed("no process could be started for it") from error
-            raise
-        return process
+        except (OSError, EOFError) as error:  # it says nothing about the call
+            raise Busy(f"no process could be started for it: {error}") from error
 
-    def _end(self, process: _Process, *, kill: bool) -> None:
-        process.writer.close()
-        if kill:
-            log.warning("process_ended", extra={"pid": process.pid})
-            _template.kill(process.pid)
+    def _came_late(self, forking: asyncio.Future[Worker]) -> None:
+        if not forking.cancelled() and forking.exception() is None:
+            self._idle.put(forking.result())
 
     def close(self) -> None:
         """End them all."""
         self._closed = True
-        for process in self._idle:
-            self._end(process, kill=False)
-        for process in self._busy:
-            self._end(process, kill=True)
-        self._idle.clear()
-        self._pickling.shutdown(wait=False)
+        self._idle.close()
+        for worker in self._busy:
+            worker.end()
+        self._threads.shutdown(wait=False)
         self.lease.close()
+
+
+def memory_bytes() -> int:
+    """Memory of this host, or less where its control group limits it."""
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(physical, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no such group, or no limit
+        return physical

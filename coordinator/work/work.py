@@ -11,17 +11,20 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, TypeVar
 
 from distop.coordinator.work.call import Call, Surroundings
 from distop.coordinator.work.places import Places, Slot
 from distop.coordinator.work.processes import Processes
-from distop.coordinator.work.template import load
-from distop.errors import Busy, CallTimeout, DistopError
+from distop.errors import Busy, CallTimeout, DeadlineExceeded, DistopError
 from distop.operations.api import DistributedOperation
 from distop.operations.registry import Registry
+from distop.process.template import NotLoaded
 
 T = TypeVar("T")
 
@@ -29,17 +32,14 @@ LONG_S = 5.0
 """Seconds after which a call counts as slow, and may hang."""
 
 LIMIT_S = 600.0
-"""Seconds that a call may take without a heartbeat."""
-
-ASKED_S = 10.0
-"""Seconds that a method of a type that reads nothing may take."""
+"""Seconds that a call may take without a heartbeat: of its own, see :mod:`distop.process.workers`."""
 
 _OWN, _PROVISIONED, _LIGHT = "distop.", "distop.spark_jobs.", "distop.operations."
 """Prefixes of modules: of distop's types, of types whose plan reads storage, and of types that read
 nothing."""
 
-_LIBRARIES = ("pyarrow.parquet", "pyiceberg.table", "fsspec")
-"""Modules that all provisioned types need and that load slowly."""
+LIBRARIES = ("pyarrow.parquet", "pyiceberg.table", "fsspec")
+"""Modules that nearly all types need and that load slowly. What they start can be forked."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +78,10 @@ class Work:
     ) -> None:
         self.registry, self.limit_s = registry, limit_s
         self._threads, self._processes = threads, processes
-        self._places = places(), places()
+        self._places = places(), places() if processes is None else processes.places()
         """The slots for threads, and those for processes."""
-        self._loaded = False
+        self._loaded: set[str] = set()
+        """Modules of distop in the template."""
         self.running: set[Running] = set()
         """Calls in progress."""
 
@@ -126,7 +127,7 @@ class Work:
         call: Call[T],
         *,
         check: Callable[[], None] = lambda: None,
-        limit_s: float | None = None,
+        deadline_s: float | None = None,
     ) -> T:
         """Run code of a type, or of its steps, in turn; ended when it takes too long, or this is cancelled.
 
@@ -136,52 +137,58 @@ class Work:
         ----------
         check:
             Check of the lease, for calls in a thread; those in processes check it themselves.
-        limit_s:
-            Time limit including the wait for its turn; heartbeats do not extend it.
+        deadline_s:
+            Seconds after which nobody needs the result any more, including the wait for its turn.
 
         Raises what the call raises; :class:`~distop.errors.CallTimeout`; :class:`~distop.errors.Crashed`;
-        :class:`~distop.errors.Busy` when its turn did not come.
+        :class:`~distop.errors.DeadlineExceeded`; :class:`~distop.errors.Busy` when it never began.
         """
         if self._processes is None:
-            return await self.blocking(table, what, call, Surroundings(self.registry, check), limit_s=limit_s)
+            surroundings = Surroundings(self.registry, check)
+            try:
+                return await self.blocking(table, what, call, surroundings, limit_s=deadline_s)
+            except CallTimeout:
+                if deadline_s is None:
+                    raise
+                raise _too_late(what, deadline_s) from None
         if kind is not None and type(kind).__module__.startswith(_LIGHT):
             return call(Surroundings(self.registry, check))
         with self._begun(table, what):
             place: Slot | None = None
             try:
-                async with asyncio.timeout(limit_s) as until:
+                async with asyncio.timeout(deadline_s) as until:
                     place = await self._places[1].enter(table)
                     try:
-
-                        def alive() -> None:
-                            if limit_s is None:
-                                until.reschedule(asyncio.get_running_loop().time() + self.limit_s)
-
-                        alive()
-                        modules = _modules(call, kind)
-                        self._load(modules)
-                        return await self._processes.run(call, modules=modules, alive=alive)
+                        await self._load(_modules(call, kind))
+                        name = kind.type if kind is not None else ""
+                        return await self._processes.run(call, name, limit_s=self.limit_s)
                     finally:
                         place.leave()
+            except CallTimeout:
+                raise _too_long(what, self.limit_s, place) from None
             except TimeoutError:
-                if not until.expired():
+                if not until.expired() or deadline_s is None:
                     raise
-                raise _too_long(what, self.limit_s if limit_s is None else limit_s, place) from None
+                if place is None:
+                    raise _too_long(what, deadline_s, place) from None
+                raise _too_late(what, deadline_s) from None
 
     async def asked(self, kind: DistributedOperation, table: str, method: str, call: Call[T]) -> T:
         """Run a method that only reads its arguments: at once if it is distop's, as :meth:`user` if it is
         user-defined; raises as that."""
         if is_own(kind, method):
             return call(Surroundings(self.registry, lambda: None))
-        return await self.user(
-            kind, table, f"{method} of {kind.type}", call, limit_s=min(ASKED_S, self.limit_s)
-        )
+        return await self.user(kind, table, f"{method} of {kind.type}", call)
 
-    def _load(self, modules: tuple[str, ...]) -> None:
-        """Load libraries here, too, once per process: the commit will need them."""
-        if not self._loaded and len(modules) > 1:
-            self._loaded = True
-            _ = asyncio.get_running_loop().run_in_executor(self._threads, load, modules)
+    async def _load(self, modules: tuple[str, ...]) -> None:
+        """Load modules of distop in the template, and once here: the commit will need them."""
+        assert self._processes is not None
+        for module in modules:
+            if module not in self._loaded:
+                with suppress(NotLoaded):  # the call will say so
+                    await self._processes.load(module, forkable=True)
+                self._loaded.add(module)
+                _ = asyncio.get_running_loop().run_in_executor(self._threads, _imported, module)
 
     @contextmanager
     def _begun(self, table: str, what: str) -> Iterator[None]:
@@ -200,12 +207,21 @@ def is_own(kind: DistributedOperation, method: str) -> bool:
 
 
 def _modules(call: Call[Any], kind: DistributedOperation | None) -> tuple[str, ...]:
-    """Modules to load once for all processes; no user-defined ones, since they might start threads."""
+    """Modules of distop that the call needs. Those of users are loaded before any call."""
     function: str = getattr(call, "func", call).__module__
     module = type(kind).__module__ if kind is not None else ""
-    if not module.startswith(_PROVISIONED):
-        return (function,)
-    return (function, *_LIBRARIES, module, f"{module.rpartition('.')[0]}.planning")
+    return (function, *(_provisioned(module) if module.startswith(_PROVISIONED) else ()))
+
+
+@cache
+def _provisioned(module: str) -> tuple[str, ...]:
+    planning = f"{module.rpartition('.')[0]}.planning"
+    return (*LIBRARIES, module, *([planning] if find_spec(planning) is not None else []))
+
+
+def _imported(module: str) -> None:
+    with suppress(ImportError):
+        import_module(module)
 
 
 def _called(call: Callable[..., T], *args: Any) -> T:
@@ -213,6 +229,10 @@ def _called(call: Callable[..., T], *args: Any) -> T:
         return call(*args)
     except StopIteration as error:  # a future refuses it: the caller would wait for ever
         raise RuntimeError("something that must be there was not found") from error
+
+
+def _too_late(what: str, deadline_s: float) -> DistopError:
+    return DeadlineExceeded(f"{what} has not ended within {deadline_s:.0f} s")
 
 
 def _too_long(what: str, limit_s: float, place: Slot | None) -> DistopError:

@@ -1,23 +1,19 @@
 """A DuckDB connection in a separate process with a hard memory limit, which can be killed.
 
 DuckDB limits the memory of sorting and grouping, not of the values that functions make: one expression can
-take any amount of memory and time. So callers' expressions run in a limited process, which is killed when the
-answer is no longer needed. Such processes are reused: starting one takes half a second.
+take any amount of memory and time. So callers' expressions run in a worker with a limit, which is ended when
+the answer is no longer needed. Such workers are reused: starting one takes half a second.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import socket
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
+
+from distop.process.workers import Died, Idle, NotBegun, TooLong, Worker, spawned
 
 ADDRESS_SPACE = 1 << 30
 """Bytes that such a process may have in addition to its libraries."""
@@ -26,11 +22,8 @@ QUERY_S = 3600.0
 MAX_IDLE = 2
 """Idle processes that are kept."""
 
-_LOOK_S = 0.2
 _KEPT = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR", "TZ")
 """Environment variables that it gets: no secrets."""
-_PROGRAM = "import sys, json; a = json.loads(sys.argv[1]); sys.path[:] = a.pop(); \
-from distop.spark_jobs.rules.confined import main; main(*a)"
 
 
 class NotEvaluable(Exception):
@@ -41,38 +34,7 @@ class SqlError(Exception):
     """The query is invalid. The text is the reason."""
 
 
-class _Process:
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _PROGRAM, json.dumps([theirs.fileno(), os.getpid(), sys.path])],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env={name: os.environ[name] for name in _KEPT if name in os.environ},
-                start_new_session=True,  # the parent process handles Ctrl-C
-            )
-        self.link = Connection(ours.detach())
-
-    def ask(self, message: tuple[Any, ...], look: Callable[[], None]) -> Any:
-        """The answer. Raises the errors of ``look``; ``EOFError`` if the process has died, ``TimeoutError``
-        if it takes too long."""
-        self.link.send(message)
-        end = time.monotonic() + QUERY_S
-        while not self.link.poll(_LOOK_S):
-            look()
-            if time.monotonic() > end:
-                raise TimeoutError
-        return self.link.recv()
-
-    def end(self) -> None:
-        self.link.close()
-        self._process.kill()
-        self._process.wait()
-
-
-_idle: list[_Process] = []
-_lock = threading.Lock()
+_idle = Idle(MAX_IDLE)
 
 
 class Confined:
@@ -91,10 +53,10 @@ class Confined:
     def __init__(
         self, at: str, config: dict[str, Any], settings: Sequence[str], look: Callable[[], None]
     ) -> None:
-        self._opening = ("open", at, config, list(settings))
+        self._opening = partial(_open, at, config, list(settings))
         self._look = look
-        self._rows: tuple[Any, ...] | None = None
-        self._process: _Process | None = None
+        self._rows: partial[None] | None = None
+        self._worker: Worker | None = None
 
     def run(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of an answer.
@@ -106,7 +68,7 @@ class Confined:
         SqlError
             The query is invalid.
         """
-        found: list[tuple[Any, ...]] = self._ask("run", sql, list(parameters))
+        found: list[tuple[Any, ...]] = self._ask(partial(_run, sql, list(parameters)))
         return found
 
     def register(self, name: str, rows: Any) -> None:
@@ -116,119 +78,110 @@ class Confined:
         with pa.BufferOutputStream() as sink:
             with pa.ipc.new_stream(sink, rows.schema) as stream:
                 stream.write_table(rows)
-            self._rows = ("register", name, sink.getvalue().to_pybytes())
-        self._ask(*self._rows)
+            self._rows = partial(_register, name, sink.getvalue().to_pybytes())
+        self._ask(self._rows)
 
     def unregister(self) -> None:
         """Hide it again."""
         self._rows = None
-        if self._process is not None:
-            self._ask("unregister")
+        if self._worker is not None:
+            self._ask(_unregister)
 
     def close(self) -> None:
         """Return the process."""
-        if self._process is None:
+        if self._worker is None:
             return
         with suppress(Exception):
-            self._ask("close")
-        with _lock:
-            if self._process is None:
-                return  # it has died meanwhile
-            if len(_idle) < MAX_IDLE:
-                _idle.append(self._process)
-                self._process = None
-        self._end()
+            self._ask(_close)
+        if self._worker is not None:  # it has not died meanwhile
+            _idle.put(self._worker)
+            self._worker = None
 
-    def _ask(self, *message: Any) -> Any:
+    def _ask(self, call: Callable[[], Any]) -> Any:
         try:
-            if self._process is None:
+            if self._worker is None:
                 self._begin()
-                if self._rows is not None and message != self._rows:
-                    self._answered(self._rows)
-            return self._answered(message)
-        except TimeoutError as error:
-            self._end()
+                if self._rows is not None and call is not self._rows:
+                    self._answer(self._rows)
+            return self._answer(call)
+        except TooLong as error:
             raise NotEvaluable(f"it takes longer than {QUERY_S:,.0f} s") from error
-        except (EOFError, OSError) as error:
-            self._end()
+        except (Died, NotBegun, MemoryError) as error:
             raise NotEvaluable(
                 f"it takes more than {ADDRESS_SPACE >> 20} MiB of memory, or ends the process that it runs in"
             ) from error
-        except (NotEvaluable, SqlError):
-            raise
-        except BaseException:  # the answer is no longer needed
-            self._end()
-            raise
+        finally:
+            if self._worker is not None and not self._worker.is_idle:
+                self._worker = None  # it was ended
 
     def _begin(self) -> None:
-        while True:
-            with _lock:
-                kept = _idle.pop() if _idle else None
-            self._process = kept or _Process()
-            try:
-                self._answered(self._opening)
+        while (kept := _idle.take()) is not None:
+            self._worker = kept
+            with suppress(Died):
+                self._answer(self._opening)
                 return
-            except (EOFError, OSError):
-                self._end()
-                if kept is None:
-                    raise
+        self._worker = spawned({name: os.environ[name] for name in _KEPT if name in os.environ})
+        self._answer(self._opening)
 
-    def _answered(self, message: tuple[Any, ...]) -> Any:
-        assert self._process is not None
-        kind, value = self._process.ask(message, self._look)
-        if kind == "done":
-            return value
-        raise (NotEvaluable if kind == "data" else SqlError)(value)
-
-    def _end(self) -> None:
-        if self._process is not None:
-            self._process.end()
-            self._process = None
+    def _answer(self, call: Callable[[], Any]) -> Any:
+        assert self._worker is not None
+        return self._worker.run(call, limit_s=QUERY_S, look=self._look)
 
 
 # -- in the process --------------------------------------------------------------------------------------
 
+_connection: Any = None
+_registered = ""
 
-def main(file: int, parent: int) -> None:
-    """Answer requests on this file until its other end is closed."""
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Errors of DuckDB as their first lines."""
     import duckdb
+
+    data = duckdb.DataError, duckdb.InvalidInputException, duckdb.OutOfMemoryException, MemoryError
+    try:
+        yield
+    except data as error:
+        raise NotEvaluable(_first_line(error) or "it takes too much memory") from None
+    except duckdb.Error as error:
+        raise SqlError(_first_line(error)) from None
+
+
+def _open(at: str, config: dict[str, Any], settings: list[str]) -> None:
+    global _connection
+    import duckdb
+
+    if _connection is None:
+        _limit()
+    with _explained():
+        _connection = duckdb.connect(at, config=config)
+        for setting in settings:
+            _connection.execute(setting)
+
+
+def _register(name: str, data: bytes) -> None:
+    global _registered
     import pyarrow as pa
 
-    threading.Thread(target=_outlive_nobody, args=(parent,), daemon=True).start()
-    _limit()
-    link = Connection(file)
-    connection: Any = None
-    while True:
-        try:
-            message = link.recv()
-        except (EOFError, OSError):
-            os._exit(0)
-        try:
-            answer: Any = None
-            match message:
-                case ("open", at, config, settings):
-                    connection = duckdb.connect(at, config=config)
-                    for setting in settings:
-                        connection.execute(setting)
-                case ("register", name, data):
-                    registered = name
-                    connection.register(name, pa.ipc.open_stream(data).read_all())
-                case ("unregister",):
-                    connection.unregister(registered)
-                case ("run", sql, parameters):
-                    answer = connection.execute(sql, parameters).fetchall()
-                case ("close",):
-                    connection.close()
-            link.send(("done", answer))
-        except (
-            duckdb.DataError,
-            duckdb.InvalidInputException,
-            duckdb.OutOfMemoryException,
-            MemoryError,
-        ) as error:
-            link.send(("data", _first_line(error) or "it takes too much memory"))
-        except duckdb.Error as error:
-            link.send(("error", _first_line(error)))
+    _registered = name
+    with _explained():
+        _connection.register(name, pa.ipc.open_stream(data).read_all())
+
+
+def _unregister() -> None:
+    with _explained():
+        _connection.unregister(_registered)
+
+
+def _run(sql: str, parameters: list[Any]) -> list[tuple[Any, ...]]:
+    with _explained():
+        rows: list[tuple[Any, ...]] = _connection.execute(sql, parameters).fetchall()
+        return rows
+
+
+def _close() -> None:
+    _connection.close()
 
 
 def _first_line(error: BaseException) -> str:
@@ -237,6 +190,9 @@ def _first_line(error: BaseException) -> str:
 
 def _limit() -> None:
     """Limit memory to what is loaded by now, plus :data:`ADDRESS_SPACE`."""
+    import pyarrow as pa
+
+    assert pa.__version__  # it counts as loaded
     with suppress(ImportError, OSError, ValueError):
         import resource
 
@@ -244,9 +200,3 @@ def _limit() -> None:
             most = int(file.read().split()[0]) * resource.getpagesize() + ADDRESS_SPACE
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-
-
-def _outlive_nobody(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)

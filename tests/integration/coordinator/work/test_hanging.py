@@ -14,9 +14,8 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
 from distop.commit.steps.contract import VARIABLE, default_registry
-from distop.coordinator import service as service_module
 from distop.coordinator.completion import outside
-from distop.coordinator.work import work
+from distop.coordinator.work import processes, work
 from distop.errors import DistopError, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation import CompletionRecord
@@ -177,7 +176,7 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
     etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G5: of a package; it is refused by its name."""
-    monkeypatch.setattr(service_module, "LOAD_S", 1.0)
+    monkeypatch.setattr(processes, "LOAD_S", 1.0)
     until = tmp_path / "until"
     (tmp_path / "hangs_when_loaded.py").write_text(
         f"import pathlib, time\nwhile not pathlib.Path({str(until)!r}).exists():\n    time.sleep(0.01)\n"
@@ -188,11 +187,18 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
     (package / "entry_points.txt").write_text("[distop.operations]\nhangs = hangs_when_loaded:Hangs\n")
     monkeypatch.syspath_prepend(tmp_path)
     registry._installed.cache_clear()
+    at_once = pb.DiagnoseRequest(patience=Duration())
+
+    async def found() -> str:
+        replies = [reply async for reply in service.cluster.Diagnose(at_once, timeout=30)]
+        return " ".join(one.sentence for reply in replies for one in reply.findings)
+
     try:
         async with serving_stuck(etcd_config) as service:
             with pytest.raises(UnknownOperationType, match="loading it takes longer than 1 s"):
                 await service.start("t", "hangs")
             await service.ended(await service.start("t", "noop", {"partitions": 0}))
+            await eventually(found, FEW_S, holds=lambda text: "type hangs cannot be used: loading it" in text)
     finally:
         until.touch()
         registry._installed.cache_clear()
@@ -207,10 +213,14 @@ async def test_a_preview_that_hangs_ends_with_its_call(service: Service, tmp_pat
 
 
 async def test_batches_whose_type_hangs_when_they_are_combined_are_applied_one_by_one(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    etcd_config: EtcdConfig, tmp_path: Path
 ) -> None:
     """G5, B14."""
-    monkeypatch.setattr(work, "ASKED_S", 1.0)
+    async with serving_stuck(etcd_config, call_timeout_s=1.0) as service:
+        await combined_one_by_one(service, tmp_path)
+
+
+async def combined_one_by_one(service: Service, tmp_path: Path) -> None:
     argument = to_json({"where": "combine", "folder": str(tmp_path)}, "argument")
     backlog = distop_pb2_grpc.BacklogServiceStub(service.channel)
     await backlog.SetOrdering(pb.SetOrderingRequest(table="t", gate="closed", together=2), timeout=10)
@@ -244,31 +254,37 @@ async def test_completions_that_hang_keep_no_other_table_from_publishing(
     await eventually(lambda: not any(map(lives, hanging(tmp_path))))
 
 
-async def test_what_does_not_get_its_turn_has_not_failed(
-    service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """G5: others of its table take long, and are not parked for it either."""
+async def test_what_does_not_get_its_turn_has_not_failed(service: Service, tmp_path: Path) -> None:
+    """G5: others of its table take long, and it is not parked for that."""
     hang = {"where": "hook", "folder": str(tmp_path)}
     longs = [await service.start("t", "stuck_object", hang, object=f"o{n}") for n in range(4)]
     await eventually(lambda: len(hanging(tmp_path)) == 4, FEW_S)
-    with monkeypatch.context() as impatient:
-        impatient.setattr(work, "ASKED_S", 0.2)
-        late = await service.start("t", "stuck_object", {"where": ""}, object="late")
-        await eventually(lambda: caplog.text.count("operation_action_failed") > 3, FEW_S)
-    assert not (await service.get(late)).completion.attempts
+    late = await service.start("t", "stuck_object", {"where": ""}, object="late")
+    waits = await eventually(lambda: service.get(late), FEW_S, holds=lambda seen: seen.completion.running)
+    assert (waits.completion.running, waits.completion.attempts) == ("commit_steps", 0)
     for operation in longs:
         await service.cancel(operation)
     assert (await service.ended(late, FEW_S)).state == pb.SUCCEEDED
 
 
-@pytest.mark.parametrize("where", ["hook", "step"])
+NAMED = {
+    "commit_steps": "commit_steps of stuck",
+    "hook": "complete_operation",
+    "step": "commit step 0 (probe.stuck)",
+}
+
+
+@pytest.mark.parametrize("where", NAMED)
 async def test_what_takes_too_long_is_parked(etcd_config: EtcdConfig, tmp_path: Path, where: str) -> None:
-    """G5: with a code of its own."""
+    """G5: with a code of its own, by its name, and with the option that gives it more time."""
     async with serving_stuck(etcd_config, call_timeout_s=0.5) as service:
         operation = await service.start("t", "stuck", {"where": where, "folder": str(tmp_path)})
         completion = (await service.parked(operation, FEW_S)).completion
         assert (completion.attempts, completion.error.code) == (2, "CALL_TIMEOUT")
         assert completion.step == ("probe.stuck" if where == "step" else "")
+        assert NAMED[where] in completion.error.message
+        assert "longer than 0.5 s" in completion.error.message
+        assert "--call-timeout" in completion.error.message
         await eventually(lambda: not any(map(lives, hanging(tmp_path))))
 
 
@@ -296,8 +312,8 @@ async def test_resolve_abort_ends_what_hangs(service: Service, tmp_path: Path, w
     """G5: once it is reported; other decisions are refused, since the operation is not parked."""
     operation = await stuck(service, tmp_path, where)
     named = {"hook": "complete_operation", "step": "executing commit step 0 (probe.stuck)"}
-    seen = await eventually(lambda: service.get(operation), holds=lambda one: one.completion.running)
-    assert seen.completion.running == named.get(where, where)
+    what = named.get(where, where)
+    await eventually(lambda: service.get(operation), holds=lambda one: one.completion.running == what)
     with pytest.raises(DistopError) as refused:
         await service.resolve(operation, "retry")
     assert refused.value.code == "NOT_PARKED"

@@ -20,6 +20,7 @@ from distop.commit.writing.prepared import new_write
 from distop.errors import InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest
+from distop.process.workers import Idle
 from distop.spark_jobs.dataframes.operation import Write
 from distop.spark_jobs.rules import confined
 from distop.spark_jobs.rules.checks import RowChecks, Violation
@@ -301,11 +302,13 @@ def test_a_rule_ends_when_its_job_is_cancelled() -> None:
 
 def test_rules_are_worked_out_where_no_secrets_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """S5: in the environment of a process that runs what callers write."""
-    monkeypatch.setattr(confined, "_idle", [])
+    monkeypatch.setattr(confined, "_idle", Idle(1))
     monkeypatch.setenv("DISTOP_ETCD_PASSWORD", "canary")
     parse_rules("id > 0", SCHEMA)
-    (kept,) = confined._idle
-    environment = Path(f"/proc/{kept._process.pid}/environ").read_bytes()
+    kept = confined._idle.take()
+    assert kept is not None
+    environment = Path(f"/proc/{kept.pid}/environ").read_bytes()
+    kept.end()
     assert b"PATH=" in environment
     assert b"canary" not in environment
 

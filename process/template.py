@@ -1,0 +1,278 @@
+"""A template: a process that has loaded modules, and from which workers are forked that have them, too.
+
+A service that uses threads or gRPC cannot be forked. A template uses neither, so its forks cost milliseconds
+and share the memory of what it has loaded. A module that starts threads or opens files when it is loaded must
+not be in a template, since forks would lack the threads and share the files: each worker loads it anew.
+
+The template is the parent of its workers, so it alone knows for certain which process an id means, and ends
+all of them when its own parent is gone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from distop.process.frames import ERROR, RESULT, Link
+from distop.process.serving import portable, serve
+from distop.process.workers import START_S, Worker, spawn
+
+log = logging.getLogger(__name__)
+
+_LOAD, _FORK, _KILL = b"L", b"F", b"K"
+
+REAP_S = 2.0
+"""How often it checks for workers that have ended."""
+
+
+class NotLoaded(Exception):
+    """A module cannot be loaded. The text is the reason."""
+
+
+@dataclass(frozen=True)
+class _Around:
+    """What a request takes from its process: modules and calls see the same."""
+
+    environ: dict[str, str]
+    path: list[str]
+    log_level: int
+
+    @classmethod
+    def here(cls) -> _Around:
+        return cls(dict(os.environ), list(sys.path), logging.getLogger().level)
+
+    def adopt(self) -> None:
+        sys.path[:] = self.path
+        if os.environ != self.environ:
+            os.environ.clear()
+            os.environ.update(self.environ)
+
+
+class _Program:
+    """One run of the template's program."""
+
+    def __init__(self) -> None:
+        self._process, end = spawn("distop.process.template")
+        self._link = Link(end)
+
+    def lives(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, kind: bytes, value: object, *files: int, limit_s: float) -> object:
+        """Its answer, or the error that it answers. ``EOFError``: it has died; ``TimeoutError``: it hangs."""
+        self._link.send(kind, pickle.dumps(value), *files)
+        if not self._link.is_readable(limit_s):
+            raise TimeoutError
+        message = self._link.receive()
+        if message is None:
+            raise EOFError
+        if message[0] == ERROR:
+            raise message[1]
+        return message[1]
+
+    def kill(self, pid: int) -> None:
+        """End one of its workers."""
+        with suppress(OSError):
+            if self.lives():
+                self._link.send(_KILL, pid)
+            else:  # no other process can
+                os.kill(pid, signal.SIGKILL)
+
+    def close(self, *, hangs: bool = False) -> None:
+        """End it and all of its workers; one that hangs is killed, and leaves them to their links."""
+        if hangs:
+            self._process.kill()
+        self._link.shut()
+        self._process.wait()
+        self._link.close()
+
+
+class Template:
+    """The template of this process; for any thread. It is started anew, with its modules, if it dies."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._program: _Program | None = None
+        self._modules: dict[str, bool] = {}
+        """What is loaded, in its order, and whether it was looked at."""
+        self._apart: dict[str, str] = {}
+        """Modules that are not to be in it, since each worker must load them for itself, or cannot: why."""
+
+    def load(self, module: str, limit_s: float, *, forkable: bool = False) -> None:
+        """Load a module, unless it is there.
+
+        Parameters
+        ----------
+        forkable:
+            Its threads and files are known to do no harm in forks; otherwise a module that has some is left
+            to the workers.
+
+        Raises :class:`NotLoaded`, also if that takes longer than so many seconds or ends the process.
+        """
+        with self._lock:
+            if module not in self._apart and module not in self._modules:
+                self._load(self._started(), module, forkable, limit_s)
+            if why := self._apart.get(module):
+                raise NotLoaded(why)
+
+    def _load(self, program: _Program, module: str, forkable: bool, limit_s: float) -> None:
+        """Load it, or start anew without it: what has failed may have left anything behind."""
+        why, hangs = "", False
+        try:
+            grew = program.ask(_LOAD, (_Around.here(), module), limit_s=limit_s)
+            if forkable or not grew:
+                self._modules[module] = forkable
+                return
+        except TimeoutError:
+            why, hangs = f"loading it takes longer than {limit_s:g} s", True
+        except EOFError:
+            why = "loading it ends the process"
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+        log.info("module_not_in_template", extra={"module_name": module, "error": why})
+        self._apart[module] = why
+        self._end(hangs=hangs)
+
+    def fork(self, begin: Callable[..., object], *files: int) -> Worker:
+        """A new worker.
+
+        Parameters
+        ----------
+        begin:
+            Called first in the worker, with its descriptors of ``files``.
+
+        Raises ``OSError`` or ``TimeoutError`` if there is none.
+        """
+        ours, theirs = socket.socketpair()
+        with self._lock, theirs:
+            try:
+                program = self._started()
+                asked = _Around.here(), begin
+                pid = program.ask(_FORK, asked, theirs.fileno(), *files, limit_s=START_S)
+            except BaseException as error:
+                ours.close()
+                if isinstance(error, EOFError | TimeoutError):
+                    self._end(hangs=isinstance(error, TimeoutError))
+                raise
+        assert isinstance(pid, int)
+        return Worker(ours, pid, lambda: program.kill(pid))
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        with self._lock:
+            self._started()
+
+    def _started(self) -> _Program:
+        if self._program is not None and self._program.lives():
+            return self._program
+        if self._program is None:
+            atexit.register(self.close)
+        self._end()
+        self._program = _Program()
+        modules, self._modules = self._modules, {}
+        for module, forkable in modules.items():
+            self._load(self._program, module, forkable, START_S)
+            if module in self._apart:
+                self._modules = {name: known for name, known in modules.items() if name != module}
+                return self._started()
+        return self._program
+
+    def _end(self, *, hangs: bool = False) -> None:
+        program, self._program = self._program, None
+        if program is not None:
+            program.close(hangs=hangs)
+
+    def close(self) -> None:
+        """End it and all of its workers."""
+        with self._lock:
+            self._end()
+
+
+# -- in the process --------------------------------------------------------------------------------------
+
+
+def main(file: int) -> None:
+    """Load and fork for the process at the other end of this socket until it is gone."""
+    link, children = Link(socket.socket(fileno=file)), set[int]()
+    with suppress(OSError):  # it has gone in the middle of a message
+        while True:
+            is_asked = link.is_readable(REAP_S if children else None)
+            children -= {pid for pid in children if _has_ended(pid)}
+            if not is_asked:
+                continue
+            message = link.receive()
+            if message is None:
+                break
+            kind, value, files = message
+            if kind == _KILL:
+                if value in children:
+                    os.kill(value, signal.SIGKILL)
+                continue
+            try:
+                around, wanted = pickle.loads(value)
+                around.adopt()
+                answer = _loaded(wanted) if kind == _LOAD else _forked(link, around, wanted, files, children)
+            except Exception as error:  # such as no memory for a fork
+                answer = ERROR, portable(error)
+            for each in files:
+                os.close(each)
+            link.send(*answer)
+    for pid in children:
+        if not _has_ended(pid):
+            os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _forked(
+    link: Link, around: _Around, begin: Callable[..., object], files: list[int], children: set[int]
+) -> tuple[bytes, object]:
+    """Fork a worker. The answer: its id."""
+    pid = os.fork()
+    if not pid:
+        _work(link, around, begin, files)
+    children.add(pid)
+    return RESULT, pid
+
+
+def _work(link: Link, around: _Around, begin: Callable[..., object], files: list[int]) -> None:
+    """The life of a worker."""
+    try:
+        link.close()
+        begin(*files[1:])
+        serve(Link(socket.socket(fileno=files[0])), around.log_level)
+    finally:
+        os._exit(0)
+
+
+def _loaded(module: str) -> tuple[bytes, object]:
+    """Load a module. The answer: whether it started threads or opened files, so that this process must not be
+    forked; or why it cannot be loaded."""
+    before = _held()
+    try:
+        import_module(module)
+    except Exception as error:
+        return ERROR, portable(error)
+    gc.collect()
+    gc.freeze()  # or collecting in forks would copy the memory that they share
+    return RESULT, any(now > then for now, then in zip(_held(), before, strict=True))
+
+
+def _held() -> tuple[int, int]:
+    """The numbers of threads, also of those that Python does not know, and of open files."""
+    return len(list(Path("/proc/self/task").iterdir())), len(list(Path("/proc/self/fd").iterdir()))
+
+
+def _has_ended(pid: int) -> bool:
+    return os.waitpid(pid, os.WNOHANG)[0] == pid
