@@ -95,23 +95,6 @@ def test_a_filter_means_the_same_however_a_table_is_read(service: Service, spark
         assert {where: ids_of(natively)} == {where: ids}
 
 
-@pytest.mark.slow("starts a streaming query, and workers of its own for it")
-def test_a_stream_carries_rows_from_table_to_table(service: Service, spark: Any, tmp_path: Path) -> None:
-    """P15: in one batch or more."""
-    source, target = service.table(), service.table()
-    writing(service, source, numbers(spark, 30, 1))
-    where = {"coordinator": service.address}
-    read_as_it_comes = spark.readStream.format("distop").options(table=source, **where).load()
-    query = (
-        read_as_it_comes.writeStream.format("distop")
-        .options(table=target, checkpointLocation=str(tmp_path / "checkpoint"), **where)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    assert service.ids(target) == list(range(30))
-
-
 @pytest.mark.slow("a stream that is started three times, each with Python workers of its own")
 def test_a_stream_reads_what_is_published_as_it_is_published(
     service: Service, spark: Any, tmp_path: Path

@@ -53,13 +53,6 @@ def test_a_command_prints_one_json_document(service: FakeService, address: str) 
         assert done.stdout.count("\n") == 1
 
 
-def test_failures_leave_nothing_on_stdout(address: str) -> None:
-    for words, code in (["show", "flights/noop/1"], 3), (["ls", "--oops"], 2):
-        done = distop(*words, "-o", "json", address=address)
-        assert (done.returncode, done.stdout) == (code, "")
-        assert json.loads(done.stderr)["error"]["exit_code"] == code
-
-
 async def test_ctrl_c_leaves_the_operation_running_and_exits_130(service: FakeService, address: str) -> None:
     watching = await asyncio.create_subprocess_exec(
         *DISTOP, "watch", "flights/noop/9", env=environment(address), stdout=PIPE, stderr=PIPE

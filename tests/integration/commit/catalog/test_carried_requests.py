@@ -13,6 +13,7 @@ from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.requests import forget
 from distop.metastore.records.operation import RequestRecord
 from distop.metastore.records.record import encode
+from distop.metastore.tables.watermarks import read_marks
 from support.etcd.lossy import Fault
 from support.tables.catalogs import SCHEMA, faulty, ids, ids_in, keys_of
 
@@ -36,13 +37,18 @@ def test_a_commit_that_comes_again_is_answered_and_not_done(catalog: EtcdCatalog
     assert ids_in(catalog, "t") == [0, 1, 2, 3]
 
 
-def test_of_a_commit_whose_reply_is_lost_nothing_is_there_twice(catalog: EtcdCatalog) -> None:
-    """C8, P8"""
+def test_of_a_commit_whose_reply_is_lost_nothing_is_there_twice(
+    catalog: EtcdCatalog, store: SyncEtcd
+) -> None:
+    """C8, P8: neither rows nor watermarks."""
     table = catalog.create_table("default.t", SCHEMA)
-    faulty(catalog, Fault.LOST_REPLY)
-    table.append(ids(0, 1), snapshot_properties=REQUEST)
-    table.append(ids(0, 1), snapshot_properties=REQUEST)
-    assert ids_in(catalog, "t") == [0]
+    for number, told in enumerate((REQUEST, {"distop.watermark.orders.0": "1"})):
+        faulty(catalog, Fault.LOST_REPLY)
+        table.append(ids(number, 1), snapshot_properties=told)
+    catalog.load_table("default.t").append(ids(0, 1), snapshot_properties=REQUEST)
+    assert ids_in(catalog, "t") == [0, 1]
+    found, _ = store.run(lambda client: read_marks(client, keys_of(store, "t")))
+    assert found["orders"]["0"] == "1"
 
 
 def test_an_id_is_of_one_table_which_may_be_made_with_its_first_rows(catalog: EtcdCatalog) -> None:

@@ -15,8 +15,7 @@ from distop.commit.iceberg.provenance import without
 from distop.errors import AlreadyIngested, InvalidArgument, WatermarkConflict
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.watermarks import read_marks
-from support.etcd.lossy import Fault
-from support.tables.catalogs import SCHEMA, faulty, ids, ids_in, keys_of, metadata_files
+from support.tables.catalogs import SCHEMA, ids, ids_in, keys_of, metadata_files
 
 AT = "distop.watermark.orders%2Eeu.0"
 
@@ -63,15 +62,6 @@ def test_nobody_elses_snapshot_says_what_only_ours_do(catalog: EtcdCatalog, stor
     assert last.summary is not None
     assert not [name for name in last.summary.additional_properties if name.startswith("distop.")]
     assert without([last], marks(store)) == {"orders.eu": {"0": "5"}}
-
-
-def test_of_a_commit_whose_reply_is_lost_both_have_moved(catalog: EtcdCatalog, store: SyncEtcd) -> None:
-    """C8, P8"""
-    table = catalog.create_table("default.t", SCHEMA)
-    faulty(catalog, Fault.LOST_REPLY)
-    table.append(ids(0, 1), snapshot_properties={AT: "1"})
-    assert marks(store) == {"orders.eu": {"0": "1"}}
-    assert catalog.load_table("default.t").scan().to_arrow().num_rows == 1
 
 
 @pytest.mark.parametrize("name", ["orders", "orders.", ".0", "a.b.c"])

@@ -18,7 +18,6 @@ from distop.errors import (
     HeadConflict,
     OperationNotFound,
     RequestIdReused,
-    TableNotEmpty,
     WriteGivenUp,
     WriteTooOld,
 )
@@ -138,8 +137,7 @@ async def test_a_batch_is_recognised_when_its_request_is_forgotten(driver: Drive
     """P15: the watermark remembers what the history has forgotten."""
     await driver.write_batch(7, 0)
     store = driver.service.store
-    for request in ("q.7",):
-        await store.delete(store.keyspace.table("t").request(request))
+    await store.delete(store.keyspace.table("t").request("q.7"))
     outcome = await driver.write_batch(7, 0)
     assert (outcome.ours, outcome.facts) == (False, {"watermark": "7"})
     assert await driver.ids() == list(range(12))
@@ -274,19 +272,6 @@ async def test_an_overwrite_is_refused_if_others_have_written_meanwhile(driver: 
     outcome = await driver.write(200, mode="overwrite", on_conflict="rebase")
     assert outcome.facts["removedRows"] == 24
     assert await driver.ids() == list(range(200, 212))
-
-
-async def test_modes_that_look_at_what_is_there(driver: Driver) -> None:
-    """P5"""
-    await driver.write(0, mode="error_if_exists")
-    second, second_written = await driver.written(12)
-    with pytest.raises(OperationFailed) as refused:
-        await driver.publish(plain(second, mode="error_if_exists"), second_written)
-    assert refused.value.details["cause"] == TableNotEmpty.code
-    outcome = await driver.write(24, mode="ignore")
-    assert outcome.facts["ignored"] is True
-    assert await driver.ids() == list(range(12))
-    await driver.swept()
 
 
 async def test_nothing_to_write_makes_no_snapshot(driver: Driver) -> None:

@@ -24,6 +24,8 @@ from support.sources.ingesting import Ingesting, LocalJob, quarantined, staged_f
 from support.sources.kafka import Brokers, KafkaTopic, running_brokers
 from support.sources.kafka_batches import compacted, end_of_transaction
 
+QUARANTINED: dict[str, Any] = {"schema": {"id": "long"}, "on_bad_rows": "quarantine"}
+
 
 @pytest.fixture
 def ingesting(tmp_path: Path) -> Ingesting:
@@ -213,7 +215,7 @@ def test_bad_records_go_into_quarantine_and_others_into_the_table(
     ingesting: Ingesting, topic: KafkaTopic, value: bytes, reason: str
 ) -> None:
     topic.produce([{"id": 7}, value, b'{\n  "id": 8\n}\n', {"id": None}], 1)
-    jobs = ingesting.ingest(kafka=topic.argument(), schema={"id": "long"}, on_bad_rows="quarantine")
+    jobs = ingesting.ingest(kafka=topic.argument(), **QUARANTINED)
     (entry,) = quarantined(ingesting, jobs)
     assert (entry["partition"], entry["offset"]) == (1, 1)
     assert entry["topic"].endswith(topic.name)
@@ -226,9 +228,7 @@ def test_records_beside_bad_ones_keep_their_own_offsets(ingesting: Ingesting, to
     values = [b"bad" if number % 7 == 0 else {"id": number} for number in range(2000)]
     topic.produce(values, 0)
     metadata = {"offset": "at", "partition": "part"}
-    jobs = ingesting.ingest(
-        kafka=topic.argument(metadata=metadata), schema={"id": "long"}, on_bad_rows="quarantine"
-    )
+    jobs = ingesting.ingest(kafka=topic.argument(metadata=metadata), **QUARANTINED)
     assert ingesting.rows("id", "at") == sorted(((n, n) for n in range(2000) if n % 7), key=repr)
     assert [entry["offset"] for entry in quarantined(ingesting, jobs)] == list(range(0, 2000, 7))
     assert set(ingesting.rows("part")) == {0}
@@ -314,7 +314,7 @@ def test_a_value_beyond_what_fits_into_memory_is_a_bad_row(
     monkeypatch.setattr(kafka_records, "MAX_VALUE_BYTES", 10_000)
     monkeypatch.setattr(kafka_records, "MAX_RAW_BYTES", 100)
     topic.produce([{"id": 1}, {"id": 2, "text": "x" * 20_000}, {"id": 3}], 0)
-    jobs = ingesting.ingest(kafka=topic.argument(), schema={"id": "long"}, on_bad_rows="quarantine")
+    jobs = ingesting.ingest(kafka=topic.argument(), **QUARANTINED)
     (entry,) = quarantined(ingesting, jobs)
     assert entry["reason"] == "the value has 20021 bytes, but at most 10000 are read"
     assert len(entry["raw"]) < 200
