@@ -151,11 +151,11 @@ class Completion:
         message = shortened(str(error), MAX_ERROR_LENGTH)
         facts = error.facts if isinstance(error, ValidationFailed) else {}
         record = ErrorRecord(code=as_distop(error).code, message=message, at=self._wall(), facts=facts)
-        state, revision = await seal(
+        sealed = await seal(
             self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
         )
-        tracked.error = record
-        tracked.set_state(state, revision)
+        tracked.run_ops, tracked.error = sealed.run_ops, record
+        tracked.set_state(sealed.state, sealed.revision)
 
     async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
         error = tracked.error or ErrorRecord(code="ABORTED", message="aborted")

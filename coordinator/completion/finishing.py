@@ -49,7 +49,8 @@ class Finishing:
     ) -> bool:
         """Send the finishing transaction; ``False`` if something that it compares has changed.
 
-        ``run_ops``: as read with what else the finish depends on; ``None``: it is read here.
+        ``run_ops``: as read with what else the finish depends on; ``None``: nothing else was read, and what
+        the seal has read may do.
         """
         failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
         if failure is not None and history.facts.get(NOT_UNDONE):
@@ -66,7 +67,7 @@ class Finishing:
                 share += line
             plan = Finish(
                 sealed=tracked.state,
-                run_ops=run_ops or await self._client.get(keys.run_ops),
+                run_ops=run_ops or tracked.run_ops or await self._client.get(keys.run_ops),
                 history=history,
                 arg=tracked.arg,
                 publication=share + joined(contributions),
@@ -91,6 +92,7 @@ class Finishing:
             if not leave_keys:
                 await prune_after(self._client, keys, operation, now=self._wall())
             return True
+        tracked.run_ops = None
         self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)
         await self.discard(keys, contributions)

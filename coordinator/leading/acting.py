@@ -81,7 +81,7 @@ class Acting:
                 error = None
                 if action.code:
                     error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
-                now, revision = await seal(
+                sealed = await seal(
                     self._client,
                     tracked.keys,
                     self._epoch,
@@ -91,10 +91,10 @@ class Acting:
                 )
                 log.info(
                     "operation_sealed",
-                    extra={**self._fields, "operation": str(tracked.arg.id), "state": now.decode()},
+                    extra={**self._fields, "operation": str(tracked.arg.id), "state": sealed.state.decode()},
                 )
-                tracked.set_state(now, revision)
-                tracked.error = error or tracked.error
+                tracked.set_state(sealed.state, sealed.revision)
+                tracked.run_ops, tracked.error = sealed.run_ops, error or tracked.error
             case Finish():
                 await self._completion.finish(self._keys, tracked, self._epoch, check=self._session.check)
             case Resolve(decision):

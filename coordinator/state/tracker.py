@@ -62,6 +62,8 @@ class Tracked:
     cancel_text: str = "cancelled on request"
     """Who requested it, and why."""
     error: ErrorRecord | None = None
+    run_ops: KeyValue | None = None
+    """What ran on the table when its leader here sealed it; ``None``: a finish reads it."""
     completion: CompletionRecord = field(default_factory=CompletionRecord)
     """How completing it has failed so far."""
     completion_revision: int = 0

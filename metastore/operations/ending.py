@@ -102,6 +102,17 @@ async def request_cancel(
     return (await update(client, reads, decide, is_ours, what=what, replied=replied))[0]
 
 
+@dataclass(frozen=True)
+class Sealed:
+    """What became of an operation's state."""
+
+    state: bytes
+    """As asked for, or what another process made of it; empty: the operation is gone."""
+    revision: int
+    run_ops: KeyValue | None = None
+    """What ran on the table when this call sealed it, so that the finish that follows need not read it."""
+
+
 async def seal(
     client: EtcdClient,
     keys: OperationKeys,
@@ -110,12 +121,9 @@ async def seal(
     before: bytes,
     after: bytes,
     error: ErrorRecord | None = None,
-) -> tuple[bytes, int]:
+) -> Sealed:
     """IF ``.state = before`` AND the epoch is held THEN ``.state = after``; if that is ``committing``, only
     while neither the operation nor its table is paused. A decision that was not acted on ends with it.
-
-    Returns the present state and the revision of the read or write: ``after``, or what another process made
-    of it (empty: the operation is gone).
 
     Raises
     ------
@@ -124,23 +132,24 @@ async def seal(
     OperationPaused
         It is paused; nothing was written.
     """
-    puts: tuple[Op, ...] = (Put(keys.state, after), Delete(keys.waiting), Delete(keys.resolve))
+    run_ops = keys.keyspace.table(keys.operation.table).run_ops
+    then: tuple[Op, ...] = (Get(run_ops), Put(keys.state, after), Delete(keys.waiting), Delete(keys.resolve))
     if error is not None:
-        puts += (Put(keys.error, encode(error)),)
+        then += (Put(keys.error, encode(error)),)
     compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
     if after == COMMITTING:
         compares += not_paused(keys)
-    txn = Txn(compares, puts, (Get(keys.state), Get(epoch.key)), lane=keys.table_prefix)
+    txn = Txn(compares, then, (Get(keys.state), Get(epoch.key)), lane=keys.table_prefix)
     reached("seal.before")
     result = await settle(client, txn, replied=lambda: reached("seal.after"))
     if result.succeeded:
-        return after, result.revision
+        return Sealed(after, result.revision, result.one(0, run_ops))
     state, leader = result.one(0, keys.state), result.one(1, epoch.key)
     if leader.create_revision != epoch.revision:
         raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
     if state.value == before:
         raise OperationPaused(f"operation {keys.operation} is paused, or its table is")
-    return state.value, result.revision
+    return Sealed(state.value, result.revision)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,9 +152,9 @@ async def test_sealing_freezes_the_results(led: Led) -> None:
     for number in range(15):
         op = await led.begin(kind=f"k{number}", compatible=lambda other: True)
         racing = [asyncio.create_task(mark(led.client, op.operation, str(job))) for job in range(20)]
-        sealed, _ = await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)
+        sealed = await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)
         frozen = await led.below(op)
-        assert sealed == COMMITTING
+        assert (sealed.state, sealed.run_ops) == (COMMITTING, await led.client.get(led.keys.run_ops))
         landed = sum(await asyncio.gather(*racing))
         assert await led.below(op) == frozen
         assert len([key for key in frozen if key.endswith(b".state") and key != op.state]) == landed
@@ -166,12 +166,12 @@ async def test_a_lost_reply_to_a_seal_is_found_again(led: Led, fault: Fault) -> 
     op = await led.begin()
     led.client.fail(fault, fault)
     error = ErrorRecord(code="X", message="why")
-    state, revision = await seal(led.client, op, led.epoch, before=RUNNING, after=ABORTING, error=error)
+    sealed = await seal(led.client, op, led.epoch, before=RUNNING, after=ABORTING, error=error)
     assert led.client.spent
-    assert state == ABORTING
+    assert sealed.state == ABORTING
     standing = await led.client.get(op.state)
     assert standing.value == ABORTING
-    assert revision >= standing.mod_revision
+    assert sealed.revision >= standing.mod_revision
     assert decode((await led.client.get(op.error)).value, ErrorRecord) == error
 
 
@@ -192,9 +192,9 @@ async def test_a_stale_epoch_seals_nothing(led: Led) -> None:
 
 async def test_sealing_twice_shows_what_stands(led: Led) -> None:
     op = await led.sealed(ABORTING)
-    assert (await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING))[0] == ABORTING
+    assert (await seal(led.client, op, led.epoch, before=RUNNING, after=COMMITTING)).state == ABORTING
     gone = led.keys.operation(OperationId("t", "noop", 99))
-    assert (await seal(led.client, gone, led.epoch, before=RUNNING, after=COMMITTING))[0] == b""
+    assert (await seal(led.client, gone, led.epoch, before=RUNNING, after=COMMITTING)).state == b""
 
 
 async def test_everything_of_a_finish_happens_at_one_revision(led: Led) -> None:
