@@ -57,9 +57,7 @@ def main(given: list[str] | None = None) -> int:
         return 0
     etcd = find_etcd()
     if etcd.lossy:
-        print(
-            f"etcd {etcd.version} ({etcd.path}) can lose data when it is killed: a run with it shows nothing."
-        )
+        print(f"etcd {etcd.version} ({etcd.path}) can lose data when killed: a run with it shows nothing.")
         print("Put another one on PATH, or set DISTOP_ETCD_BINARY (docs/operating.md, etcd).")
         return 2
     rng = random.Random(chosen.seed)

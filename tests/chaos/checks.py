@@ -128,9 +128,7 @@ def check_rows(book: Book, seen: Standing) -> Findings:
     book.fresh.clear()
     findings = Findings(len(new), sum(found[number] for number in new), lost.total(), doubled)
     if foreign := sorted(number for number in strange if number not in expected):
-        findings.wrong.append(
-            f"{book.table}: {len(foreign)} rows that nobody published, such as {foreign[0]}"
-        )
+        findings.wrong.append(f"{book.table}: {len(foreign)} rows nobody published, such as {foreign[0]}")
     if seen.watermarks != book.watermarks:
         differing = sorted(seen.watermarks ^ book.watermarks)
         findings.wrong.append(f"{book.table}: watermarks do not match what is published: {differing[:5]}")

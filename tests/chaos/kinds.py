@@ -15,8 +15,9 @@ from distop.commit.delta.commit import DeltaArgument, DeltaFile
 from distop.commit.steps.contract import FinishContext, StepPlan
 from distop.commit.steps.hook import HookCall
 from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.operations import DistributedOperation, JobContext, OperationView, Plan, PlanRequest
+from distop.operations import JobContext, OperationView
 from support.types import step_probes
+from support.types.work_types import Given
 
 KINDS = ",".join(
     [
@@ -28,7 +29,7 @@ KINDS = ",".join(
 STEPS = f"{step_probes.STEPS},chaos.versioned=chaos.kinds:VersionedPlan"
 
 
-class Stepping(DistributedOperation):
+class Stepping(Given):
     """Claims its jobs, saves a checkpoint at each step, fails each job's first try, has a hook.
 
     Below ``argument.folder``: ``tried-<partition>`` once a job was tried, ``job-<partition>`` once it has
@@ -38,9 +39,6 @@ class Stepping(DistributedOperation):
     type = "stepping"
     exclusive = True
     resumable = True
-
-    def plan(self, request: PlanRequest) -> Plan:
-        return Plan(argument=dict(request.argument), partition_count=int(request.argument["partitions"]))
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
         argument, folder = job.operation.argument, Path(job.operation.argument["folder"])
@@ -60,14 +58,11 @@ class Stepping(DistributedOperation):
         (folder / "hook").write_text(operation.token)
 
 
-class Holding(DistributedOperation):
+class Holding(Given):
     """Its jobs wait for a file, or until cancelled. An abort adds its token to ``argument.aborted``."""
 
     type = "holding"
     stages_files = True
-
-    def plan(self, request: PlanRequest) -> Plan:
-        return Plan(argument=dict(request.argument), partition_count=int(request.argument["partitions"]))
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
         path = _held(job)
@@ -92,16 +87,10 @@ def _held(job: JobContext) -> Path:
     return Path(urlsplit(job.staging_path(".held")).path)
 
 
-class Notifying(DistributedOperation):
+class Notifying(Given):
     """Calls a hook when it commits."""
 
     type = "notifying"
-
-    def plan(self, request: PlanRequest) -> Plan:
-        return Plan(argument=dict(request.argument), partition_count=1)
-
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
-        return None
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
         argument = {"call": "chaos.kinds:note_token", "argument": {"path": operation.argument["path"]}}
@@ -114,13 +103,10 @@ def note_token(call: HookCall) -> None:
         file.write(f"{call.token}\n")
 
 
-class Versioned(DistributedOperation):
+class Versioned(Given):
     """Adds a file of each job to a Delta table: ids from ``argument.first`` on, ten for each job."""
 
     type = "versioned"
-
-    def plan(self, request: PlanRequest) -> Plan:
-        return Plan(argument=dict(request.argument), partition_count=int(request.argument["partitions"]))
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
         import pyarrow as pa

@@ -153,9 +153,7 @@ async def notified(lab: Lab) -> list[str]:
     started = await lab.start(await lab.table("notified"), "notifying", {"path": str(path)})
     problems = await lab.ended(started)
     tokens = set(path.read_text().splitlines()) if path.exists() else set()
-    return (
-        problems if len(tokens) == 1 else [*problems, f"{started.operation} gave its hook {sorted(tokens)}"]
-    )
+    return problems if len(tokens) == 1 else [*problems, f"{started.operation} gave {sorted(tokens)}"]
 
 
 async def parked(lab: Lab) -> list[str]:

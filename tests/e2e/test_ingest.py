@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, find_etcdctl
 from distop.metastore.etcd.txn import Txn, TxnResult
 from support.etcd.lossy import LossyClient, puts
+from support.processes import captured
 from support.services.executing import Child, runner
 from support.services.whole import HEADER, Whole, coordinated, error_of, write_csv
 from support.waiting import eventually
@@ -65,9 +65,7 @@ async def test_the_keys_of_a_running_operation_read_as_documented(
             "--prefix",
             f"{etcd_config.prefix}.",
         ]
-        said = subprocess.run(
-            command, capture_output=True, text=True, timeout=20, check=True
-        ).stdout.splitlines()
+        said = captured(command, check=True).stdout.splitlines()
         return {key.partition(".")[2]: value for key, value in zip(said[::2], said[1::2], strict=True)}
 
     async with coordinated(etcd_config, tmp_path, client) as service:

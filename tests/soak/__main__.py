@@ -32,9 +32,7 @@ history."""
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make soak ARGS=...", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument(
-        "--warm-up", type=float, metavar="SECONDS", help="default: a third, at most 20 minutes"
-    )
+    parser.add_argument("--warm-up", type=float, metavar="SECONDS", help="default: a third, at most 20 min")
     parser.add_argument("--rate", type=float, default=10.0, help="operations per second, over all tables")
     parser.add_argument("--tables", type=int, default=20)
     parser.add_argument("--jobs", type=int, default=4, help="of each operation")

@@ -101,9 +101,7 @@ class Service:
 
     async def parked(self, operation: OperationId, timeout_s: float = 15.0) -> pb.Operation:
         """The operation once it is parked."""
-        return await eventually(
-            lambda: self.get(operation), timeout_s, holds=lambda seen: seen.completion.parked
-        )
+        return await eventually(lambda: self.get(operation), timeout_s, holds=lambda it: it.completion.parked)
 
 
 @contextlib.contextmanager
@@ -231,11 +229,9 @@ class CoordinatorProcess:
             "PYTHONPATH": str(TESTS),
             **({"DISTOP_CRASH_POINTS": self._crash} if self._crash else {}),
         }
-        where = [self.address, str(self._ttl_s), *filter(None, [self.catalog])]
+        to = [self.address, str(self._ttl_s), *filter(None, [self.catalog])]
         self.log_file.unlink(missing_ok=True)
-        self._process = preloaded.start(
-            "support.services.coordinator_main", where, env=env, log=self.log_file
-        )
+        self._process = preloaded.start("support.services.coordinator_main", to, env=env, log=self.log_file)
 
     async def member(self, client: EtcdClient) -> str:
         """Its member id, once it is ready. ``client`` must reach the same etcd."""

@@ -35,9 +35,7 @@ LINGER_S = 300.0
 def write_csv(folder: Path, name: str, start: int, rows: int, *, kinds: int = 3) -> Path:
     """A file of ``rows`` rows with ids from ``start`` on; returns its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    lines = (
-        f"{number},k{number % kinds},2013-01-{1 + number % 28:02}" for number in range(start, start + rows)
-    )
+    lines = (f"{n},k{n % kinds},2013-01-{1 + n % 28:02}" for n in range(start, start + rows))
     (folder / name).write_text(HEADER + "\n".join(lines) + "\n")
     return folder
 

@@ -10,62 +10,52 @@ from typing import Any
 from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, WatermarkMove
-from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope
-from distop.operations.job import JobContext
-from support.types.work_types import await_file
+from distop.operations.api import OperationView, Plan, PlanRequest, Scope
+from support.types.work_types import Given, await_file
 
 
-class _Probe(DistributedOperation):
-    def plan(self, request: PlanRequest) -> Plan:
-        argument = dict(request.argument)
-        return Plan(argument=argument, partition_count=int(argument.get("partitions", 1)))
-
-    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
-        return None
-
-
-class PerObject(_Probe):
+class PerObject(Given):
     """One operation per object."""
 
     type = "per_object"
     scope = Scope.PER_OBJECT
 
 
-class Friend(_Probe):
+class Friend(Given):
     """May run at the same time as ``friendly``."""
 
     type = "friend"
     compatible_types = frozenset({"friendly"})
 
 
-class Friendly(_Probe):
+class Friendly(Given):
     """May run at the same time as ``friend``."""
 
     type = "friendly"
     compatible_types = frozenset({"friend", "noop", "hooked_friend"})
 
 
-class Reading(_Probe):
+class Reading(Given):
     """A type of a user's that only reads."""
 
     type = "reading"
     effect = Effect.READS
 
 
-class Appending(_Probe):
+class Appending(Given):
     """A type of a user's that only appends."""
 
     type = "appending"
     effect = Effect.APPENDS
 
 
-class Replacing(_Probe):
+class Replacing(Given):
     """A type of a user's that says nothing of what it does, and so may replace the table."""
 
     type = "replacing"
 
 
-class Slow(_Probe):
+class Slow(Given):
     """``plan`` waits until the file ``argument.until`` is there."""
 
     type = "slow"
@@ -75,7 +65,7 @@ class Slow(_Probe):
         return Plan(argument={}, partition_count=0)
 
 
-class Clumsy(_Probe):
+class Clumsy(Given):
     """``plan`` raises something that is no error of distop."""
 
     type = "clumsy"
@@ -84,7 +74,7 @@ class Clumsy(_Probe):
         raise ZeroDivisionError("a defect of the operation type")
 
 
-class Hooked(_Probe):
+class Hooked(Given):
     """``complete_operation`` writes a line into the file ``argument.log``: its token.
 
     Then it raises as often as ``argument.raises`` says, ``argument.said`` times with a file name that is no
@@ -120,7 +110,7 @@ class Hooked(_Probe):
             raise RuntimeError("not yet")
 
 
-class Undescribed(_Probe):
+class Undescribed(Given):
     """Has nothing to publish; ``describe_job`` refuses (``argument.refuses``), or raises."""
 
     type = "undescribed"
@@ -131,7 +121,7 @@ class Undescribed(_Probe):
         raise RuntimeError("no name")
 
 
-class Sweeping(_Probe):
+class Sweeping(Given):
     """``sweep_operation`` writes a line into the file ``argument.log``: its token, the attempts that count,
     the code of the error. Then it raises as often as ``argument.raises`` says."""
 
@@ -153,7 +143,7 @@ class HookedFriend(Hooked):
     compatible_types = frozenset({"friendly"})
 
 
-class Letters(_Probe):
+class Letters(Given):
     """Appends letters to a string, which is kept as a watermark: only its finish writes it, and only once.
 
     Several apply together. ``plan`` refuses a letter ``!``, ``complete_operation`` a letter ``?``; a letter
@@ -182,7 +172,7 @@ class Letters(_Probe):
             raise PreconditionFailed("no letter: ?")
 
 
-class Seer(_Probe):
+class Seer(Given):
     """``plan`` keeps what it was shown of the table."""
 
     type = "seer"
@@ -195,7 +185,7 @@ class Seer(_Probe):
         return Plan(argument=shown, partitions=list(request.partitions or ["0"]))
 
 
-class Tally(_Probe):
+class Tally(Given):
     """Counts itself in a watermark that all share. ``plan`` writes what it has found into the file
     ``argument.log``, then waits for the file ``argument.until``."""
 
@@ -213,7 +203,7 @@ class Tally(_Probe):
         return Plan(argument=argument, watermarks={"tally": {"count": move}})
 
 
-class Onlooker(_Probe):
+class Onlooker(Given):
     """``plan`` records the active operations that it was shown. May run at the same time as ``noop``."""
 
     type = "onlooker"
@@ -227,5 +217,5 @@ class Onlooker(_Probe):
 PROBES = tuple(
     f"{__name__}:{name}"
     for name, kind in list(globals().items())
-    if isinstance(kind, type) and issubclass(kind, _Probe) and kind is not _Probe
+    if isinstance(kind, type) and issubclass(kind, Given) and kind is not Given
 )

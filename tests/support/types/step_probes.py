@@ -10,8 +10,7 @@ from typing import Any
 from distop.commit.steps.contract import ExternalStep, FinishContext, StepContext, StepPlan, StepState
 from distop.errors import PermanentStepError
 from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.operations.api import DistributedOperation, Plan, PlanRequest
-from distop.operations.job import JobContext
+from support.types.work_types import Given
 
 STEPS = ",".join(f"probe.{name.lower()}={__name__}:{name}" for name in ("Write", "Must", "Many"))
 """For ``DISTOP_COMMIT_STEPS``."""
@@ -67,16 +66,10 @@ class Many(StepPlan):
         return {"written": len(context.view.jobs) + 1}
 
 
-class Stepped(DistributedOperation):
+class Stepped(Given):
     """Commits through the external steps of ``argument.steps``."""
 
     type = "stepped"
-
-    def plan(self, request: PlanRequest) -> Plan:
-        return Plan(argument=dict(request.argument), partition_count=int(request.argument["partitions"]))
-
-    def start_or_resume_job(self, job: JobContext) -> None:
-        return None
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
         return {**first, "partitions": first["partitions"] + second["partitions"]}

@@ -38,7 +38,18 @@ def files(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("*.out"))
 
 
-class Traced(DistributedOperation):
+class Given(DistributedOperation):
+    """Is planned as its argument says: so many ``partitions``, or one. Its jobs do nothing."""
+
+    def plan(self, request: PlanRequest) -> Plan:
+        argument = dict(request.argument)
+        return Plan(argument=argument, partition_count=int(argument.get("partitions", 1)))
+
+    def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
+        return None
+
+
+class Traced(Given):
     """A job writes a file, and removes it when it does not count.
 
     ``argument`` may name partitions: ``hold`` waits for the file ``release``; ``fail`` raises (a mapping of
@@ -48,9 +59,6 @@ class Traced(DistributedOperation):
 
     type = "traced"
     stages_files = True
-
-    def plan(self, request: PlanRequest) -> Plan:
-        return Plan(argument=dict(request.argument), partition_count=int(request.argument["partitions"]))
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any] | None:
         argument = job.operation.argument

@@ -33,10 +33,8 @@ def world(jobs: int) -> World:
     shared.add(
         at(0),
         *(
-            pb.OperationUpdate(
-                operation=at(done), jobs=[pb.JobUpdate(partition=str(done - 1), state="success")]
-            )
-            for done in range(1, jobs + 1)
+            pb.OperationUpdate(operation=at(n), jobs=[pb.JobUpdate(partition=str(n - 1), state="success")])
+            for n in range(1, jobs + 1)
         ),
         pb.OperationUpdate(operation=at(jobs, pb.SUCCEEDED)),
     )

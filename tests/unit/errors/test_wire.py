@@ -93,14 +93,12 @@ def test_codes_are_unique() -> None:
 
 
 def test_an_unknown_code_is_kept_and_caught_by_its_kind() -> None:
-    info = error_details_pb2.ErrorInfo(
-        reason="FLUX_NOT_FOUND", domain="distop", metadata={"retryable": "true"}
-    )
+    info = error_details_pb2.ErrorInfo(reason="NO_FLUX", domain="distop", metadata={"retryable": "true"})
     status = status_pb2.Status(code=5, message="no flux")
     status.details.add().Pack(info)
     received = from_rpc_error(rpc_error(grpc.StatusCode.NOT_FOUND, "no flux", status))
     assert type(received) is NotFound
-    assert (received.code, received.kind, received.retryable) == ("FLUX_NOT_FOUND", Kind.NOT_FOUND, True)
+    assert (received.code, received.kind, received.retryable) == ("NO_FLUX", Kind.NOT_FOUND, True)
     assert NotFound.code == "NOT_FOUND"
 
 

@@ -209,9 +209,7 @@ async def test_a_stream_goes_on_with_its_line_when_one_of_its_batches_has_failed
 async def test_of_two_drivers_with_the_same_batch_one_wins(driver: Driver) -> None:
     """P15, P16"""
     attempts = [await driver.written(0) for _ in range(4)]
-    outcomes = await asyncio.gather(
-        *(driver.publish(batch(target, 0), written) for target, written in attempts)
-    )
+    outcomes = await asyncio.gather(*(driver.publish(batch(target, 0), rows) for target, rows in attempts))
     assert sum(outcome.ours for outcome in outcomes) == 1
     assert await driver.ids() == list(range(12))
     await driver.swept()
