@@ -1,22 +1,22 @@
 """The claims that tasks of this host hold, under one lease.
 
 A lease is an incarnation: when it is lost all claims under it are lost, and the next one starts without any.
-Claims of tasks that vanished are released, so that another attempt need not wait for a lease that this
-host keeps renewing.
+One task looks again and again at what is bound to the lease, and releases the claims that are nobody's: those
+of tasks that vanished, of runs that are over, of requests whose outcome stayed unknown or that arrived late.
+So no attempt waits for a lease that this host keeps renewing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from distop.errors import Compacted, CorruptRecord, DistopError, LeaseLost
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.etcd.watch import Event, watch
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.claims import Claimed, Occupied, claim, release_claim, save_checkpoint
@@ -30,7 +30,8 @@ log = logging.getLogger(__name__)
 CLAIM_WAIT_S = 20.0
 """How long a request for a claim waits for the attempt that holds it, before the task has to ask again."""
 
-_Key = tuple[bytes, int, str]
+LOOK_S, _RETRY_S = 10.0, 0.5
+"""How often a desk looks whether claims are nobody's without a reason to do so, in seconds."""
 
 # Not sent yet, for want of a lease.
 _NOBODY_YET = Occupied("", KeyValue.missing(b""), 0)
@@ -65,10 +66,13 @@ class ClaimDesk:
         """Leases so far."""
         self._session: LeaseSession | None = None
         self._renewed = asyncio.Event()
-        self._held: dict[_Key, _Held] = {}
-        self._asking: dict[_Key, list[str]] = {}
+        self._held: dict[bytes, _Held] = {}
+        """By the key of the claim, as all that follows."""
+        self._asking: dict[bytes, list[str]] = {}
         """Attempts whose claim may be in transit."""
-        self._chores: set[asyncio.Task[None]] = set()
+        self._due = asyncio.Event()
+        """Set when a claim may be nobody's."""
+        self._looking: asyncio.Task[None] | None = None
 
     def begin(self, member: str, session: LeaseSession) -> None:
         """Claim under this lease from now on. ``member`` names its owner for users who read a claim."""
@@ -92,6 +96,8 @@ class ClaimDesk:
         """Leave the claims for the next sidecar to move to its lease; return whether there are any."""
         held = bool(self._held)
         self._held.clear()
+        if self._looking is not None:
+            self._looking.cancel()
         return held
 
     async def claim(
@@ -102,24 +108,24 @@ class ClaimDesk:
         ``held`` is a claim of the attempt from an earlier incarnation of this host's sidecar, which is moved
         to this lease.
         """
-        key = (*run.key, partition)
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look(), name="claims")
+        key = run.keys.claim(partition)
         self._asking.setdefault(key, []).append(attempt)
         try:
             answer, session = await self._claim_or_wait(run, partition, attempt, held)
         except (DistopError, asyncio.CancelledError):
-            # It may have been made anyway, and its watch event was ignored while we asked.
-            self._soon(self._disown(run, partition, attempt))
+            self._due.set()  # it may have been made all the same
             raise
         finally:
             self._asking[key].remove(attempt)
             if not self._asking[key]:
                 del self._asking[key]
         if isinstance(answer, Verdict) and answer.outcome is Outcome.GONE:
-            # A copy whose reply was lost may have made it while the run was held.
-            self._soon(self._disown(run, partition, attempt))
+            self._due.set()  # a copy whose reply was lost may have made it while the run was held
         if isinstance(answer, Claimed):
             if claimant.closed or session is not self._session:
-                self._soon(self._release(run, partition, answer.claim))
+                self._due.set()
                 return Verdict(Outcome.GONE, "the sidecar has lost its lease")
             self._held[key] = _Held(run, partition, answer.claim, answer.checkpoint, claimant)
         return answer
@@ -127,11 +133,11 @@ class ClaimDesk:
     async def release(self, run: Run, partition: str, claim: int) -> None:
         """Release a claim."""
         self.forget(run, partition, claim)
-        await release_claim(self._client, run, partition, claim)
+        await release_claim(self._client, run.keys.claim(partition), claim)
 
     async def save(self, run: Run, partition: str, claim: int, value: bytes) -> Verdict | None:
         """Save a checkpoint; a verdict if the attempt no longer owns the job."""
-        held = self._held.get((*run.key, partition))
+        held = self._held.get(run.keys.claim(partition))
         if held is None or held.claim != claim:
             return Verdict(Outcome.GONE, "its claim is lost")
         saved = await save_checkpoint(self._client, run, partition, claim, value, held.checkpoint)
@@ -142,9 +148,9 @@ class ClaimDesk:
 
     def forget(self, run: Run, partition: str, claim: int) -> None:
         """The job's mark released the claim, or the task did."""
-        held = self._held.get((*run.key, partition))
-        if held is not None and held.claim == claim:
-            del self._held[*run.key, partition]
+        key = run.keys.claim(partition)
+        if key in self._held and self._held[key].claim == claim:
+            del self._held[key]
 
     def claimant_gone(self, claimant: Claimant, run: Run | None = None) -> None:
         """Release all that it holds: its process has ended. With ``run``: for that, which it has left."""
@@ -154,44 +160,31 @@ class ClaimDesk:
 
     async def close(self) -> None:
         """Stop everything in progress. Its claims end with its lease."""
-        for task in self._chores:
-            task.cancel()
-        await asyncio.gather(*self._chores, return_exceptions=True)
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
 
     # -- events of the watch over the run (see ClaimListener) ----------------------------------------
 
     def claims_listed(self, run: Run, claims: dict[str, KeyValue], revision: int) -> None:
-        for held in [held for key, held in self._held.items() if key[:2] == run.key]:
+        for held in self._held_for(run):
             standing = claims.get(held.partition)
             younger = held.claim > revision
             if not younger and (standing is None or standing.create_revision != held.claim):
                 self._lose(held, "its claim is lost")
-        for partition, standing in claims.items():
-            self._release_if_nobodys(run, partition, standing)
 
     def claim_changed(self, run: Run, partition: str, event: Event) -> None:
-        held = self._held.get((*run.key, partition))
-        if event.kind == "put":
-            self._release_if_nobodys(run, partition, event.kv)
-        elif held is not None and event.kv.mod_revision > held.claim:
+        held = self._held.get(event.kv.key)
+        if held is not None and event.kind == "delete" and event.kv.mod_revision > held.claim:
             self._lose(held, "its claim is lost")
 
     def claims_over(self, run: Run) -> None:
         # The operation may go on with another run, on hosts that could only wait for the end of our lease.
-        for held in [held for key, held in self._held.items() if key[:2] == run.key]:
+        for held in self._held_for(run):
             self._give_back(held)
 
-    def _release_if_nobodys(self, run: Run, partition: str, standing: KeyValue) -> None:
-        """A delayed copy of a claim may arrive after its attempt has ended. Under our own lease we can detect
-        it, and no other process could end it while we renew the lease."""
-        key = (*run.key, partition)
-        if self._session is None or standing.lease != self._session.lease_id:
-            return
-        asking, held = self._asking.get(key, []), self._held.get(key)
-        # A claim listed without its value may belong to any requester; they will see for themselves.
-        may_be_asked_for = bool(asking) and (not standing.value or _attempt_of(standing) in asking)
-        if not may_be_asked_for and (held is None or held.claim != standing.create_revision):
-            self._soon(self._release(run, partition, standing.create_revision))
+    def _held_for(self, run: Run) -> list[_Held]:
+        return [held for held in self._held.values() if held.run.key == run.key]
 
     def _lose(self, held: _Held, reason: str) -> None:
         self.forget(held.run, held.partition, held.claim)
@@ -201,7 +194,42 @@ class ClaimDesk:
 
     def _give_back(self, held: _Held) -> None:
         self.forget(held.run, held.partition, held.claim)
-        self._soon(self._release(held.run, held.partition, held.claim))
+        self._due.set()
+
+    async def _look(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S):
+                    await self._due.wait()
+            self._due.clear()
+            try:
+                await self._release_nobodys()
+            except Exception as error:
+                known = isinstance(error, DistopError)
+                log.warning("claims_not_released", extra={"error": str(error)}, exc_info=not known)
+                self._due.set()
+                await asyncio.sleep(_RETRY_S)
+
+    async def _release_nobodys(self) -> None:
+        """Release each claim under the lease that no attempt here holds or asks for. No other process can
+        end it while we renew the lease."""
+        if (session := self._session) is None:
+            return
+        bound = await self._client.lease_keys(session.lease_id)
+        keys = [key for key in bound if key.endswith(b".claim") and key not in self._held]
+        if not keys:
+            return
+        read = await self._client.read_many([Get(key) for key in keys])
+        found = [read.one(index, key) for index, key in enumerate(keys)]
+        nobodys = [
+            release_claim(self._client, kv.key, kv.create_revision) for kv in found if self._is_nobodys(kv)
+        ]
+        await asyncio.gather(*nobodys)
+
+    def _is_nobodys(self, standing: KeyValue) -> bool:
+        if self._session is None or standing.lease != self._session.lease_id or standing.key in self._held:
+            return False
+        return _attempt_of(standing) not in self._asking.get(standing.key, ())
 
     async def _claim_or_wait(
         self, run: Run, partition: str, attempt: str, held: int
@@ -213,7 +241,8 @@ class ClaimDesk:
             try:
                 async with asyncio.timeout_at(deadline):
                     if isinstance(answer, Occupied) and answer is not _NOBODY_YET:
-                        self._release_if_nobodys(run, partition, answer.standing)
+                        if self._is_nobodys(answer.standing):
+                            self._due.set()
                         await self._until_changed(run, partition, answer.revision)
                     await self._renewed.wait()
             except TimeoutError:
@@ -243,25 +272,6 @@ class ClaimDesk:
                         return
         except Compacted:
             return
-
-    async def _disown(self, run: Run, partition: str, attempt: str) -> None:
-        standing = await self._client.get(run.keys.claim(partition))
-        if standing.exists and _attempt_of(standing) == attempt:
-            self._release_if_nobodys(run, partition, standing)
-
-    async def _release(self, run: Run, partition: str, claim: int) -> None:
-        await release_claim(self._client, run, partition, claim)
-
-    def _soon(self, chore: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(self._tolerate(chore))
-        self._chores.add(task)
-        task.add_done_callback(self._chores.discard)
-
-    async def _tolerate(self, chore: Coroutine[Any, Any, None]) -> None:
-        try:
-            await chore
-        except DistopError as error:
-            log.warning("claim_not_released", extra={"error": str(error)})
 
 
 def _attempt_of(standing: KeyValue) -> str:

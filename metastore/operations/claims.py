@@ -114,9 +114,8 @@ async def claim(
         held = standing.create_revision
 
 
-async def release_claim(client: EtcdClient, run: Run, partition: str, claim: int) -> None:
-    """Release a claim; does nothing if it is already lost."""
-    key = run.keys.claim(partition)
+async def release_claim(client: EtcdClient, key: bytes, claim: int) -> None:
+    """Release a claim, given its key and create revision; does nothing if it is already lost."""
     reached("unclaim.before")
     txn = Txn((created_at(key, claim),), (Delete(key),))
     await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("unclaim.after"))

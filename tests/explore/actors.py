@@ -299,7 +299,7 @@ async def works(env: Env, name: str, partition: str, lease: int, operation: str,
         await env.client.txn(Txn(then=(Put(REMOVED + f"{operation}.{attempt}".encode(), b""),)))
         if held:  # as ClaimDesk does when a run is over
             try:
-                await release_claim(env.client, run, partition, held)
+                await release_claim(env.client, run.keys.claim(partition), held)
             except DistopError:
                 return "claim not released"
         return Next(attempts, (name, partition, lease))

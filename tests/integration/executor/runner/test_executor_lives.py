@@ -15,7 +15,7 @@ import pytest
 from distop.errors import UnknownOperationType
 from distop.executor.launch.launch import Launch, LauncherBroken, LaunchFailed, LocalLauncher, LocalTasks
 from distop.executor.launch.spark_job import SparkJob
-from distop.executor.ledger import oversight
+from distop.executor.ledger import claims, oversight
 from distop.executor.ledger.claims import ClaimDesk
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.ledger.oversight import Oversight
@@ -363,12 +363,15 @@ async def test_a_claim_that_is_nobodys_does_not_keep_others_waiting(client: Loss
         assert isinstance(await desk.claim(run, Claimant(), "0", "mine"), Claimed)
 
 
-async def test_a_claim_that_is_nobodys_is_noticed_by_the_watch(client: LossyClient) -> None:
+async def test_a_claim_that_is_nobodys_is_noticed_by_the_next_look(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H1: also when no task here works for its run any more, so that nothing of it is watched."""
+    monkeypatch.setattr(claims, "LOOK_S", 0.1)
     async with ghost_claim(client) as (desk, run):
-        oversight = Oversight(client)
-        oversight.attach(run, Told(), claims=desk)
+        assert isinstance(await desk.claim(run, Claimant(), "1", "mine"), Claimed)
         await eventually(lambda: client.get(run.keys.claim("0")), holds=lambda kv: not kv.exists)
-        await oversight.close()
+        assert (await client.get(run.keys.claim("1"))).exists
 
 
 async def test_a_claim_that_is_held_or_asked_for_is_let_be(client: LossyClient) -> None:

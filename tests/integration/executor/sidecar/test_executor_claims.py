@@ -15,12 +15,14 @@ from distop.executor.ledger.claims import Claimant, ClaimDesk
 from distop.executor.sidecar import wire
 from distop.executor.sidecar.dial import dial
 from distop.executor.task.task import TaskSummary
+from distop.metastore.operations import claims
+from distop.metastore.operations.claims import Claimed
 from distop.metastore.operations.jobs import SUCCESS, Verdict
 from distop.metastore.operations.pausing import pause_operation
 from distop.metastore.operations.runs import release_runner
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.tables.audit import audit_put
-from support.etcd.lossy import Fault, puts
+from support.etcd.lossy import Fault, deletes, puts
 from support.services.executing import Child, place_in, short_folder, sidecar_process, take
 from support.services.leases import LEASE_S
 from support.services.sidecars import Host, connected, task
@@ -228,6 +230,22 @@ async def test_a_claim_whose_reply_was_lost_before_the_run_was_over_is_given_bac
     host.client.meanwhile = [lambda: asyncio.run_coroutine_threadsafe(over(), loop).result(5)]
     assert isinstance(await desk.claim(taken.run, Mock(Claimant), "0", "a"), Verdict)
     await eventually(lambda: host.is_free(taken))
+    await desk.close()
+
+
+async def test_a_claim_that_etcd_did_not_let_go_of_is_let_go_later(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H1: its run is over, and nothing of it is watched any more; the lease goes on."""
+    monkeypatch.setattr(claims, "PATIENCE_S", 0.1)
+    taken = await host.take("owned", jobs=1, exclusive=True)
+    desk = ClaimDesk(host.client)
+    desk.begin("tester", host.session)
+    assert isinstance(await desk.claim(taken.run, Mock(Claimant, closed=False), "0", "a"), Claimed)
+    host.client.fail(*[Fault.DOWN] * 20, when=deletes(taken.run.keys.claim("0")))
+    desk.claims_over(taken.run)
+    await eventually(lambda: host.is_free(taken))
+    assert host.client.spent
     await desk.close()
 
 

@@ -83,7 +83,7 @@ async def test_one_attempt_owns_a_job(job: Job) -> None:
     answer = await job.try_claim(B)
     assert isinstance(answer, Occupied)
     assert answer.holder == "a"
-    await release_claim(job.client, job.run, "0", owner.claim)
+    await release_claim(job.client, job.run.keys.claim("0"), owner.claim)
     assert (await job.claimed(B)).claim > owner.claim
 
 
@@ -128,14 +128,14 @@ async def test_a_checkpoint_is_what_the_next_owner_finds(job: Job) -> None:
     first = await job.claimed(A)
     assert not first.checkpoint.exists
     await job.save(first, b"half")
-    await release_claim(job.client, job.run, "0", first.claim)
+    await release_claim(job.client, job.run.keys.claim("0"), first.claim)
     assert (await job.claimed(B)).checkpoint.value == b"half"
 
 
 async def test_a_former_owner_saves_and_marks_nothing(job: Job) -> None:
     """O10: also when nobody has claimed the job since."""
     former = await job.claimed(A)
-    await release_claim(job.client, job.run, "0", former.claim)
+    await release_claim(job.client, job.run.keys.claim("0"), former.claim)
     for _ in range(2):
         assert outcome(await job.save(former, b"stale")) is Outcome.GONE
         assert await job.mark(former) is Outcome.GONE
