@@ -22,7 +22,8 @@ Fetch = Callable[[Sequence[bytes]], Sequence[tuple[bytes, bytes] | None]]
 ``None``: there is none at or after it."""
 
 CHUNK_BYTES = 32 << 10
-"""A chunk that would grow beyond this is split; names of sources, stored once for each, are not counted."""
+"""A chunk that would grow beyond this is split. The name of its first source is not counted: every piece of a
+source has it, however many there are."""
 
 PROBES = 16
 """Chunks in one read."""
@@ -36,6 +37,19 @@ def position(source: str, partition: str = "") -> bytes:
     return b"%s.%s" % (escape(source).encode(), escape(partition).encode())
 
 
+def entry_bytes(entry: Entry, before: str | None) -> int:
+    """What an entry adds to the value of a chunk or of what is recent, in bytes.
+
+    Parameters
+    ----------
+    before:
+        The source of the entry before it there: a source's name is stored once for its partitions.
+    """
+    source, partition, value = entry
+    size = len(encode_plain(partition)) + len(encode_plain(value)) + 2
+    return size if source == before else size + len(encode_plain(source)) + 4
+
+
 class Chunk:
     """The entries of a range of positions, in their order."""
 
@@ -43,7 +57,6 @@ class Chunk:
         self.start = start
         """It is known to cover positions from here; it may begin earlier."""
         self.bound = bound
-        self.size = len(value)
         self.entries = {
             position(source, partition): (source, partition, value)
             for source, partitions in decode_watermarks(value).items()
@@ -141,19 +154,23 @@ def refilled(chunk: Chunk, newer: Iterable[tuple[bytes, Entry | None]]) -> dict[
     """A chunk with newer entries, split as needed: bound -> value, ``None``: it is deleted."""
     merged: dict[bytes, Entry | None] = {**chunk.entries, **dict(newer)}
     entries = [(where, entry) for where in sorted(merged) if (entry := merged[where]) is not None]
-    sizes = [len(partition) + len(value) + 8 for _, (_, partition, value) in entries]
+    sources = [source for _, (source, _, _) in entries]
+    sizes = [
+        entry_bytes(entry, before)
+        for (_, entry), before in zip(entries, [*sources[:1], *sources], strict=False)
+    ]
     # If entries arrive in order the pieces are full; others are halved, so that both have room.
     total, most = sum(sizes), CHUNK_BYTES
     if chunk.bound != END and total > most:
         most = total // -(-total // most)
     bounds: list[bytes] = []
     pieces: list[list[Entry]] = []
-    size = most
+    size = 0
     for (where, entry), takes in zip(entries, sizes, strict=True):
-        if size >= most:
+        if not pieces or size >= most or size + takes > CHUNK_BYTES:
             bounds.append(where)
             pieces.append([])
-            size = 0
+            size, takes = 0, entry_bytes(entry, entry[0])
         size += takes
         bounds[-1] = where
         pieces[-1].append(entry)

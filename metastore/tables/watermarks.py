@@ -8,9 +8,10 @@ them, or when a source has been renumbered.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import cache
-from itertools import islice
+from operator import itemgetter
 from typing import Any
 
 from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
@@ -27,7 +28,7 @@ from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
-from distop.metastore.records.watermark_chunks import Chunks, Entry, chunk_value, position, refilled
+from distop.metastore.records.watermark_chunks import Chunk, Chunks, chunk_value, position, refilled
 from distop.metastore.records.watermarks import (
     FOLD_BYTES,
     MAX_ENTRY_BYTES,
@@ -38,7 +39,7 @@ from distop.metastore.records.watermarks import (
 )
 
 FOLDED_BYTES = 400_000
-"""Bytes that one fold writes into chunks."""
+"""Bytes that one fold writes into chunks; more only if already one entry needs more."""
 
 FOLDED_CHUNKS = 40
 """About how many chunks it writes at most."""
@@ -51,6 +52,10 @@ MAX_FOLDS = 2000
 
 DEADLINES = 4
 """Longest wait of a thread for chunks, in deadlines of a request."""
+
+
+_Waiting = tuple[bytes, str, str, str | None]
+"""Position, source, partition and value of a recent watermark."""
 
 
 def watermark_chunks(keyspace: Keyspace, table: TableRecord) -> bytes:
@@ -163,7 +168,7 @@ async def fold(client: EtcdClient, keys: TableKeys) -> int:
             return None, len(standing.value)
         recent, record = decode_recent(standing.value), decode(table.value, TableRecord, table.key)
         reader = ChunkReader(client, record, read.revision)
-        ops = await _folded(client, recent, reader, watermark_chunks(client.keyspace, record))
+        ops = await folded(client, recent, reader, watermark_chunks(client.keyspace, record))
         left = encode_plain(recent)
         reached("watermarks.fold.before")
         return Txn((unchanged(table), unchanged(standing)), (*ops, Put(keys.watermarks, left))), len(left)
@@ -173,36 +178,53 @@ async def fold(client: EtcdClient, keys: TableKeys) -> int:
     return (await update(client, reads, decide, what=what, replied=replied))[0]
 
 
-async def _folded(client: EtcdClient, recent: Recent, reader: ChunkReader, prefix: bytes) -> list[Op]:
-    """The writes that move some of ``recent`` into chunks; removes them from it."""
-    waiting: list[tuple[bytes, str, str, str | None]] = sorted(
+async def folded(
+    client: EtcdClient, recent: Recent, reader: ChunkReader, prefix: bytes
+) -> list[Put | Delete]:
+    """The writes that move some of ``recent`` into chunks, at least one entry; removes them from it."""
+    waiting: list[_Waiting] = sorted(
         (position(source, partition), source, partition, value)
         for source, partitions in recent.items()
         for partition, value in partitions.items()
     )
-    ops: list[Op] = []
-    first, size, chunks = 0, 0, Chunks(reader)
+    ops: list[Put | Delete] = []
+    first, room, chunks = 0, FOLDED_BYTES, Chunks(reader)
     while first < len(waiting) and len(ops) < FOLDED_CHUNKS:
         start = [waiting[first][0]]
         chunks.learn(start, await reader.read(client, start))
         chunk = chunks.at(start[0])
-        size += chunk.size
-        taken: list[tuple[bytes, Entry | None]] = []
-        for where, source, partition, value in islice(waiting, first, None):
-            size += len(where) + len(value or "")
-            if where > chunk.bound or size > FOLDED_BYTES:
+        last = end = bisect_right(waiting, chunk.bound, key=itemgetter(0))
+        while (size := sum(map(_bytes, writes := _written(chunk, waiting[first:last], prefix)))) > room:
+            if last - first == 1:
                 break
-            taken.append((where, None if value is None else (source, partition, value)))
+            last = (first + last) // 2
+        if size > room and ops:
+            break  # the next fold has room for its first entry, whatever that takes
+        ops += writes
+        room -= size
+        for _, source, partition, _ in waiting[first:last]:
             del recent[source][partition]
             if not recent[source]:
                 del recent[source]
-        if not taken:
-            break
-        first += len(taken)
-        for bound, marks in refilled(chunk, taken).items():
-            key = prefix + bound
-            ops.append(Delete(key) if marks is None else Put(key, marks))
+        first = last
+        if last < end:
+            break  # the chunk as it was read knows nothing of what goes into it here
     return ops
+
+
+def _written(chunk: Chunk, taken: Iterable[_Waiting], prefix: bytes) -> list[Put | Delete]:
+    newer = (
+        (where, None if value is None else (source, partition, value))
+        for where, source, partition, value in taken
+    )
+    return [
+        Delete(prefix + bound) if marks is None else Put(prefix + bound, marks)
+        for bound, marks in refilled(chunk, newer).items()
+    ]
+
+
+def _bytes(op: Put | Delete) -> int:
+    return len(op.key) + (len(op.value) if isinstance(op, Put) else 0)
 
 
 # -- by hand -----------------------------------------------------------------------------------------

@@ -169,3 +169,21 @@ async def test_chunks_are_read_in_a_process_of_its_own(client: LossyClient) -> N
         there = await asyncio.wrap_future(pool.submit(reader, [b"", b"s.2024/001500%2Ecsv"]))
     assert here == there
     assert all(there)
+
+
+async def test_sources_with_long_names_are_folded_as_others_are(client: LossyClient) -> None:
+    """G4: a chunk is split by what it takes, names included; one that could not be written would stop all."""
+    keys = client.keyspace.table("t")
+    await make_table(client)
+    sources = [f"s3://{'landing' * 40}/{number:04}/{'x' * (number % 600)}" for number in range(1_500)]
+    marks: Plain = {}
+    for first in range(3):
+        newer = {source: {"0": str(first)} for source in sources[first::3]}
+        await change(client, partial(with_more, newer))
+        marks |= newer
+        await make_room(client, keys, 0)
+        assert len((await client.get(keys.watermarks)).value) <= FOLD_BYTES
+    assert await standing(client) == marks
+    chunks = (await client.scan(await prefix_of(client))).kvs
+    assert all(len(kv.value) <= CHUNK_BYTES + 1_000 for kv in chunks)
+    assert len(chunks) < 60
