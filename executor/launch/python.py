@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from distop.errors import PreconditionFailed, shortened
+from distop.executor.launch.settings import refuse_old
 
 PYTHON, FILES = "spark.pyspark.python", "spark.submit.pyFiles"
 VARIABLE = "PYSPARK_PYTHON"
@@ -46,10 +47,13 @@ def refuse_unusable(master: str, settings: Mapping[str, str], environ: Mapping[s
 
     Raises
     ------
+    SparkTooOld
+        This version of Spark lacks what distop needs.
     PythonUnusable
         The Python of the workers is a PEX, distop comes in ``--py-files``, or the interpreter does not find
         distop.
     """
+    refuse_old()
     named = settings.get(PYTHON) or environ.get(VARIABLE)
     if named and _is_pex(named):
         raise PythonUnusable(f"the workers' Python, {named}, is a PEX: sidecars cannot be started from one")

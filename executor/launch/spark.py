@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LauncherBroken, pack
 from distop.executor.launch.python import refuse_unusable
-from distop.executor.launch.settings import REAPED, SETTINGS, with_retries
+from distop.executor.launch.settings import REAPED, SETTINGS, refuse_unchecked, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
 from distop.executor.launch.spark_job import SparkJob, executors_of, is_release, last_removal
 from distop.executor.launch.spark_task import SparkTask
@@ -85,6 +85,10 @@ class SparkLauncher:
             Spark cannot be started.
         PythonUnusable
             The workers' Python cannot work.
+        ShufflesUnchecked
+            The session may lose rows of DataFrames, or double them.
+        SparkTooOld
+            This version of Spark lacks what distop needs.
         SidecarUnavailable
             The sidecar of this host does not start.
         """
@@ -102,6 +106,7 @@ class SparkLauncher:
                     f"Spark cannot be started with master {self._master!r}: {error}",
                     hint="it needs Java 17 or newer, and a master that can be reached",
                 ) from error
+        await asyncio.to_thread(refuse_unchecked, self._session)
         context = self._session.sparkContext
         if context.getConf().get(unix := "spark.python.unix.domain.socket.enabled", "false") != "true":
             log.warning("spark_tasks_are_slow", extra={"hint": f"make the session with {unix}=true"})

@@ -5,6 +5,8 @@ counts once. That alone is not enough. When an executor is lost together with sh
 these again and repeats only the tasks that have not ended. It avoids that where it knows that the rows may
 then be partitioned differently; but it does not know every such case (a column of random numbers, a
 user-defined function). So a computation with any repeated stage is abandoned as a whole, and started again.
+Under adaptive execution each shuffle is a job of its own, so all stages of all jobs of the launch count; and
+what no stage shows is left to Spark's checksums of shuffles: a session without them is refused.
 Cached or checkpointed DataFrames, and those without a shuffle, are not affected.
 """
 
@@ -16,7 +18,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ import msgspec
 
 from distop.errors import DistopError, JobFailed
 from distop.executor.launch.launch import Launch, LaunchFailed
+from distop.executor.launch.settings import refuse_unchecked
 from distop.executor.launch.spark_job import SparkJob
 from distop.executor.launch.spark_task import SparkTask, settle_worker
 from distop.executor.task.frame_task import FrameResult, run_frame_job
@@ -38,6 +41,7 @@ HEARD_WITHIN_S = 30.0
 """How long Spark may take to report the stages of a job after its end."""
 
 _RESULT = "result binary"
+_UNDER_WAY = ("PENDING", "ACTIVE")
 _PERMANENT = re.compile(
     r"^distop\.errors(?:\.\w+)*\.(?:InvalidArgument|JobFailed|BadRow|SourceUnreadable): (.*)$", re.MULTILINE
 )
@@ -73,6 +77,7 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str, ours: bool
     ) -> None:
         self._task = SparkFrameTask(task)
+        self._seen: dict[int, Any] = {}
         super().__init__(session, launch, name=name, pool=pool, ours=ours)
 
     async def progress(self) -> tuple[int, int]:
@@ -81,18 +86,33 @@ class SparkFrame(SparkJob[list[FrameResult]]):
     def _progress(self) -> tuple[int, int]:
         """Progress of the stage that is being computed. Those before it read and shuffle; which one is the
         last is unknown before it runs."""
-        tracker = self._context.statusTracker()
-        for job in sorted(tracker.getJobIdsForGroup(self._name), reverse=True):
-            seen = tracker.getJobInfo(job)
-            for stage in sorted(seen.stageIds if seen is not None else (), reverse=True):
-                info = tracker.getStageInfo(stage)
-                if info is not None and info.numActiveTasks:
-                    return info.numTasks, info.numCompletedTasks
-        return 0, 0
+        at_work = [stage for _, stage in sorted(self._look().items()) if stage.numActiveTasks()]
+        return (at_work[-1].numTasks(), at_work[-1].numCompleteTasks()) if at_work else (0, 0)
+
+    def _look(self) -> dict[int, Any]:
+        """What Spark says of the last attempt at each stage of this launch. It is kept, since Spark forgets
+        stages, and jobs, that have ended.
+
+        Raises :class:`LaunchFailed` if it has forgotten one that had not ended when it was last seen.
+        """
+        tracker, store = self._context.statusTracker(), self._context._jsc.sc().statusStore()
+        seen = dict(self._seen)
+        for job in tracker.getJobIdsForGroup(self._name):
+            for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
+                if tracker.getStageInfo(stage) is not None:
+                    seen[stage] = store.lastStageAttempt(stage)
+                elif stage not in seen or str(seen[stage].status()) in _UNDER_WAY:
+                    raise LaunchFailed(
+                        "Spark has forgotten a stage already, so it is unknown whether it was repeated",
+                        hint="let Spark keep more with spark.ui.retainedStages and spark.ui.retainedJobs",
+                    )
+        self._seen = seen
+        return seen
 
     def _collect(self) -> list[FrameResult]:
         work = self._launch.work
         frame = work.operation.frame(self._session, work.arg)
+        refuse_unchecked(frame.sparkSession)
         rows = frame.mapInArrow(self._task, _RESULT).collect()
         results = [msgspec.msgpack.decode(row["result"], type=ready(FrameResult)) for row in rows]
         results.sort(key=lambda result: result.partition)
@@ -109,36 +129,41 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         return JobFailed(said[-1].strip()) if said else super()._failure(error)
 
     def _check_computed_once(self, stages: set[int], tasks: int) -> None:
-        """Raise :class:`LaunchFailed` unless no stage of this job was repeated."""
-        tracker = self._context.statusTracker()
+        """Raise :class:`LaunchFailed` unless no stage of this launch was repeated."""
         if len(stages) != 1:
             raise LaunchFailed(f"the results come from {len(stages)} stages")
         last = stages.pop()
-        seen = [tracker.getStageInfo(stage) for stage in self._stages_beside(last)]
-        infos = [info for info in seen if info is not None]
-        if len(infos) < len(seen):
-            raise LaunchFailed(
-                "Spark has forgotten a stage already, so it is unknown whether it was repeated",
-                hint="let Spark keep more with spark.ui.retainedStages and spark.ui.retainedJobs",
-            )
-        if any(info.currentAttemptId for info in infos):
+        self._until_reported(last)
+        seen = self._look()
+        if any(stage.attemptId() for stage in seen.values()) or _ran_twice(seen.values()):
             raise LaunchFailed("Spark has repeated a stage half-way, after it lost some of its output")
-        result = next(info for info in infos if info.stageId == last)
-        if result.numTasks != tasks:
-            raise LaunchFailed(f"{tasks} of {result.numTasks} tasks gave a result")
-        if result.numFailedTasks and self._context.getConf().get("spark.speculation", "false") == "true":
+        result = seen[last]
+        if result.numTasks() != tasks:
+            raise LaunchFailed(f"{tasks} of {result.numTasks()} tasks gave a result")
+        if result.numFailedTasks() and self._context.getConf().get("spark.speculation", "false") == "true":
             # A twin of the failed task may have ended before the stage was repeated, on recomputed rows.
             raise LaunchFailed("a task failed while duplicates of it may have been running")
 
-    def _stages_beside(self, last: int) -> list[int]:
-        """All stages of the job that ended with this one, once Spark's own state is up to date: its listeners
-        get everything in order, but late."""
+    def _until_reported(self, last: int) -> None:
+        """Wait until Spark's own state knows that the job of this stage has ended, and so all before it: its
+        listeners get everything in order, but late."""
         tracker, deadline = self._context.statusTracker(), time.monotonic() + HEARD_WITHIN_S
         while True:
             for job in tracker.getJobIdsForGroup(self._name):
                 info = tracker.getJobInfo(job)
                 if info is not None and last in info.stageIds and info.status == "SUCCEEDED":
-                    return list(info.stageIds)
+                    return
             if time.monotonic() > deadline:
                 raise LaunchFailed("Spark does not report the stages of its job")
             time.sleep(0.02)
+
+
+def _ran_twice(stages: Iterable[Any]) -> bool:
+    """Whether Spark has computed a part of a shuffle again, for another job than the one that it was computed
+    for: that is a stage with a number of its own, over the same RDDs."""
+    wrote: dict[frozenset[int], list[bool]] = {}
+    for stage in stages:
+        if stage.submissionTime().isDefined():
+            rdds = frozenset(map(int, stage.rddIds().mkString(" ").split()))
+            wrote.setdefault(rdds, []).append(stage.shuffleWriteBytes() > 0)
+    return any(len(runs) > 1 and any(runs) for runs in wrote.values())

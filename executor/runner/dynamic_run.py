@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 MAX_RUNS = 20
 """Runs that may start to compute a DataFrame and end with their process. A computation that needs more memory
 than there is kills its process, which then can count nothing. So each run is counted when it starts, and
-the count is taken back when it ends in order."""
+the count is taken back however it ends, unless its process or its Spark has died."""
 
 NOTE_EVERY_S = 2.0
 """How often Spark's progress is recorded, if it has changed."""
@@ -53,14 +53,15 @@ class DynamicOperationRun(OperationRun):
         if not await counted.begin():
             return await self._until_over()
         self._counted = counted
+        broken = False
         try:
             return await self._through(counted)
-        except NeedsSpark:
-            self._give_back()
+        except LauncherBroken:
+            broken = True  # perhaps of this computation: Spark's process ends as this one would
             raise
         finally:
-            if self._ended.is_set():
-                self._give_back()  # it was cancelled before it was counted
+            if not broken:
+                self._give_back()
             if self._giving_back is not None:
                 await self._giving_back
 

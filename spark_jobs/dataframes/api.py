@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from distop.errors import PreconditionFailed
+from distop.executor.launch.settings import refuse_old
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -14,7 +15,11 @@ if TYPE_CHECKING:
 
 
 def register(session: SparkSession) -> None:
-    """Register ``format("distop")`` in a session."""
+    """Register ``format("distop")`` in a session.
+
+    Raises :class:`~distop.executor.launch.settings.SparkTooOld`.
+    """
+    refuse_old()
     from distop.spark_jobs.dataframes.source import register as make_known
 
     make_known(session)

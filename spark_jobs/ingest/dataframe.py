@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from distop.commit.layout.model import Layout
+from distop.executor.launch.settings import refuse_unchecked
 from distop.executor.runner.hosted import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
@@ -75,6 +76,8 @@ def ingest_dataframe(
     ------
     InvalidArgument
         The rows do not fit the table.
+    ShufflesUnchecked, SparkTooOld
+        The session cannot be used for it. Nothing was started.
     OperationFailed, OperationCancelled
         The operation ended that way.
     AlreadyIngested
@@ -82,6 +85,7 @@ def ingest_dataframe(
     LauncherBroken
         The Spark session was stopped. The next call continues the operation.
     """
+    refuse_unchecked(frame.sparkSession)
     argument: dict[str, Any] = {"columns": columns_of(arrow_schema(frame.schema)), "mode": mode}
     argument |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types}
     given = {"on_conflict": on_conflict, "source": source, "watermark": watermark, "checks": checks}

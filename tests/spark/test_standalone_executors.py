@@ -165,6 +165,46 @@ def test_an_executor_lost_with_its_shuffle_files_begins_the_computation_anew(
     assert not service.files(table) & lost
 
 
+def test_an_executor_lost_in_the_middle_of_two_shuffles_begins_the_computation_anew(
+    service: Service, session: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P2, H5: under adaptive execution the stage between is a job of its own, and has ended when the rows
+    are written. The rows of the first stage are cut in another way each time."""
+    table = service.table(partitionBy=[])
+
+    def dealt(batches: Iterator[Any]) -> Iterator[Any]:
+        executor = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1]
+        for batch in batches:
+            (tmp_path / f"dealt.{executor}.{os.urandom(4).hex()}").touch()
+            numbers = pa.array([int.from_bytes(os.urandom(3)) for _ in range(len(batch))], pa.int64())
+            yield pa.RecordBatch.from_arrays([batch.column(0), numbers], names=["id", "dealt"])
+
+    def held(batches: Iterator[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        assert context is not None
+        rows = list(batches)
+        (tmp_path / f"held.{context.partitionId()}").touch()
+        while context.partitionId() >= AT_ONCE and not (tmp_path / "release").exists():
+            time.sleep(0.01)
+        yield from rows
+
+    columns = "id long, dealt long"
+    rows = session.range(0, ROWS, 1, 4).mapInArrow(dealt, columns).repartition(PARTITIONS, "dealt")
+    rows = rows.mapInArrow(held, columns).repartition(AT_ONCE, "dealt").select("id")
+    with ThreadPoolExecutor() as threads:
+        given: dict[str, Any] = {"table": table, "client": service.client, "etcd": service.etcd}
+        ingest = threads.submit(ingest_dataframe, session, rows, **given)
+        until(lambda: len(list(tmp_path.glob("held.*"))) > AT_ONCE or ingest.done())
+        dealers = [path.name.split(".")[1] for path in tmp_path.glob("dealt.*")]
+        os.kill(int(max(dealers, key=dealers.count)), signal.SIGKILL)
+        (tmp_path / "release").touch()
+        operation = ingest.result()
+    assert "launch_failed" in caplog.messages
+    assert operation.facts["rows"] == ROWS
+    assert service.ids(table) == list(range(ROWS))
+    until(lambda: service.files(table) == service.published(table))
+
+
 def dealer_among(executors: list[int]) -> int:
     """The one that holds output of the last shuffle: without it, Spark has to repeat that stage."""
     newest: dict[int, int] = {}

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from distop.client import Operation, OperationState
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, Unavailable
 from distop.executor.runner import dynamic_run
 from distop.executor.runner.runner import Runner
 from distop.metastore.etcd.config import EtcdConfig
@@ -178,6 +178,26 @@ async def test_executors_that_are_replaced_in_order_do_not_fail_it(
     dealt.release()
     async with dealt.executor():
         await dealt.succeeded(operation)
+    assert await dealt.ids() == list(range(90))
+
+
+async def test_runs_that_end_with_an_error_of_etcd_do_not_fail_it(
+    dealt: Dealt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O16: each ends in order, though not well, and its executor lives."""
+    monkeypatch.setattr(dynamic_run, "MAX_RUNS", 1)
+    seal, left = DynamicRun.seal, iter(range(3))
+
+    async def failing(self: DynamicRun, count: int) -> bool:
+        for _ in left:
+            raise Unavailable("etcd does not answer")
+        return await seal(self, count)
+
+    monkeypatch.setattr(DynamicRun, "seal", failing)
+    dealt.release()
+    async with runner(dealt.client, more=[DEALING], rest_s=0.05):
+        await dealt.succeeded(await dealt.start_held(90))
+    assert len(computations(dealt.folder)) == 4
     assert await dealt.ids() == list(range(90))
 
 

@@ -1,18 +1,35 @@
-"""How jobs are packed into tasks of Spark, which master they get, and what is said of one that failed."""
+"""How jobs are packed into tasks of Spark, which masters and sessions work, and what is said of failures."""
 
 from __future__ import annotations
 
 import socket
+import tomllib
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
+import pyspark.version
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.executor.launch.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, pack
-from distop.executor.launch.settings import with_retries
+from distop.executor.launch.python import refuse_unusable
+from distop.executor.launch.settings import (
+    ADAPTIVE,
+    CHECKED,
+    LEAST,
+    ShufflesUnchecked,
+    SparkTooOld,
+    refuse_unchecked,
+    with_retries,
+)
 from distop.executor.launch.spark import master_away
+from distop.executor.launch.spark_frame import _ran_twice
 from distop.executor.launch.spark_job import _cause
 from distop.metastore.etcd.embedded import free_port
+from distop.spark_jobs import register
+from support.repository import ROOT
 
 
 @given(jobs=st.integers(0, 5000), slots=st.integers(1, 64), small=st.booleans())
@@ -62,6 +79,87 @@ def test_a_master_that_does_not_answer_is_missed() -> None:
 )
 def test_other_clusters_have_no_such_master(master: str) -> None:
     assert master_away(master) == ""
+
+
+def session_with(**settings: str) -> Any:
+    """A session with Spark's defaults, apart from these."""
+    return SimpleNamespace(conf={ADAPTIVE: "true", **dict.fromkeys(CHECKED, "true"), **settings})
+
+
+@pytest.mark.parametrize("off", [CHECKED, CHECKED[:1], CHECKED[1:]])
+def test_a_session_without_checksums_of_shuffles_is_refused_under_adaptive_execution(
+    off: tuple[str, ...],
+) -> None:
+    """P2: what Spark recomputes between two of its jobs is not reported as repeated."""
+    unchecked = dict.fromkeys(off, "false")
+    with pytest.raises(ShufflesUnchecked) as refused:
+        refuse_unchecked(session_with(**unchecked))
+    assert refused.value.code == "SHUFFLES_UNCHECKED"
+    assert all(name in refused.value.message for name in off)
+    assert all(name in refused.value.hint for name in (ADAPTIVE, *CHECKED))
+    refuse_unchecked(session_with())
+    refuse_unchecked(session_with(**unchecked, **{ADAPTIVE: "false"}))
+
+
+@pytest.mark.parametrize("version", ["4.0.1", "4.1.4", "4.1.0.dev1", "3.5.9"])
+def test_spark_that_is_too_old_is_refused_before_anything_is_done_with_it(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no ``to_arrow_type(timezone=)``, and its checksums of shuffles are off."""
+    monkeypatch.setattr(pyspark.version, "__version__", version)
+    refusals: list[Callable[[], None]] = [
+        lambda: refuse_unusable("local", {}, {}),
+        lambda: refuse_unchecked(session_with()),
+        lambda: register(session_with()),
+    ]
+    for refuse in refusals:
+        with pytest.raises(SparkTooOld, match=f"{version} is older than 4.2") as refused:
+            refuse()
+        assert refused.value.code == "SPARK_TOO_OLD"
+
+
+@pytest.mark.parametrize("version", ["4.2.0", "4.10.0", "5.0.0.dev0"])
+def test_newer_versions_of_spark_are_taken(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyspark.version, "__version__", version)
+    refuse_unchecked(session_with())
+
+
+def test_the_oldest_version_of_spark_is_that_of_the_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert f"pyspark>={LEAST[0]}.{LEAST[1]},<5" in extras["spark"]
+
+
+class Stage:
+    """What Spark says of a stage, as far as it matters here."""
+
+    def __init__(self, rdds: str, *, ran: bool = True, wrote: int = 0) -> None:
+        self.rdds, self.ran, self.wrote = rdds, ran, wrote
+
+    def submissionTime(self) -> Any:
+        return SimpleNamespace(isDefined=lambda: self.ran)
+
+    def rddIds(self) -> Any:
+        return SimpleNamespace(mkString=lambda between: between.join(self.rdds))
+
+    def shuffleWriteBytes(self) -> int:
+        return self.wrote
+
+
+@pytest.mark.parametrize(
+    ("stages", "twice"),
+    [
+        ([Stage("43", wrote=9), Stage("34", ran=False), Stage("5", wrote=9), Stage("6")], False),
+        ([Stage("43", wrote=9), Stage("34", wrote=2), Stage("6")], True),
+        ([Stage("43", wrote=9), Stage("34"), Stage("6")], True),
+        ([Stage("43"), Stage("43"), Stage("43", ran=False)], False),
+    ],
+    ids=["skipped", "computed again", "computed again and empty", "results of jobs that look at some rows"],
+)
+def test_a_part_of_a_shuffle_that_was_computed_again_for_another_job_is_seen(
+    stages: list[Stage], twice: bool
+) -> None:
+    """P2: no attempt at a stage was repeated."""
+    assert _ran_twice(stages) is twice
 
 
 PYTHON = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
