@@ -82,7 +82,7 @@ def _held_up(seen: TableSeen, now: float) -> Iterator[Finding]:
                     "JOBS_HELD_UP",
                     operation=operation,
                     subject=f"{member.record.id} {one.since}",
-                    sentence=f"{one.operation}, run by {member.record.id}, does not go on for "
+                    sentence=f"{one.operation} does not go on at {member.record.id} for "
                     f"{span(now - one.since)}: {one.what}",
                     remedy="remove the cause; its jobs are tried again until then, as often as it allows",
                 )

@@ -309,7 +309,10 @@ def _without_runner(operation: pb.Operation, done: str, members: Sequence[pb.Mem
     waiting = f"{short_name(operation)} is waiting for a runner ({done})"
     if serving:
         ready = many(len(serving), "executor")
-        return Reason(Mood.WAITING, f"{waiting}: {ready} for type {operation.type}, none has taken it yet")
+        said = {one.operation: f"; {member.id}: {one.what}" for member in serving for one in member.held_up}
+        left = said.get(operation.name, "")
+        sentence = f"{waiting}: {ready} for type {operation.type}, none has taken it yet{left}"
+        return Reason(Mood.WAITING, sentence)
     alive = f"; {many(len(executors), 'executor')} for other types" if executors else ""
     return Reason(
         Mood.STUCK,

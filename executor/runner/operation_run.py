@@ -72,6 +72,8 @@ class OperationRun:
         self.run = taken.run
         self.over = ""
         """Why the run is over; empty while it is held."""
+        self.left = ""
+        """Why it could not be finished here, if it was :data:`End.LEFT`."""
         self._ledger, self._launcher = ledger, launcher
         config = ledger.client.config
         scratch = Scratch(SidecarFolder.of(config.endpoints, config.prefix))
@@ -121,6 +123,7 @@ class OperationRun:
             log.warning(
                 "operation_left", extra={"operation": str(self.run.keys.operation), "error": str(error)}
             )
+            self.left = error.message
             return End.LEFT
         finally:
             self._ledger.oversight.detach(self.run, self)

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 
 from distop.errors import CorruptRecord, DistopError, shortened
-from distop.executor.launch.launch import Launcher, LauncherBroken
+from distop.executor.launch.launch import Launcher, LauncherBroken, last_line
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.runner.dynamic_run import DynamicOperationRun
 from distop.executor.runner.operation_run import End, OperationRun
@@ -127,6 +127,10 @@ class Runner:
             words = {"": shortened("; ".join(filter(None, everything)), MAX_WORDS)}
             for operation, run in list(self._runs.items())[:MAX_TOLD]:
                 words[str(operation)] = shortened(await run.held_up(), MAX_WORDS)
+            for operation, (_, why) in list(self._waiting.resting.items())[:MAX_TOLD]:
+                words.setdefault(
+                    str(operation), shortened(f"left to other executors after: {why}", MAX_WORDS)
+                )
             found = still(known, words)
             if found == known:
                 continue
@@ -186,7 +190,7 @@ class Runner:
             return False
         except CorruptRecord as error:
             log.error("operation_not_understood", extra={"operation": str(operation), "error": str(error)})
-            self._waiting.rest(operation)  # a runner of another version may understand it
+            self._waiting.rest(operation, error.message)  # a runner of another version may understand it
         except Exception as error:
             fields = {"operation": str(operation), "error": str(error)}
             log.warning("operation_in_doubt", extra=fields, exc_info=not isinstance(error, DistopError))
@@ -221,14 +225,14 @@ class Runner:
             self._broken = error
             self._tally.ended[operation.type, "broken"] += 1
             return
-        except Exception:
+        except Exception as error:
             log.exception("run_failed", extra={"operation": str(operation)})
-            end = End.LEFT
+            end, run.left = End.LEFT, last_line(error)
         self._tally.ended[operation.type, end.value] += 1
         log.info("run_ended", extra={"operation": str(operation), "end": end.value, "reason": run.over})
         again = end is End.LEFT or run.over == PAUSED
         if end is End.LEFT:
-            self._waiting.rest(operation)
+            self._waiting.rest(operation, run.left)
         if again or run.taken.arg.stages_files:
             # Nothing runs here any more. Staged files are removed only after this key is deleted.
             await release_runner(self._client, run.run, again=again)

@@ -75,17 +75,17 @@ class Waiting:
         self._cursor = b""
         """Where the next page of what waits in all pieces begins; empty: at the first one."""
         self._pauses = PauseIndex(self._keyspace)
-        self.resting: dict[OperationId, float] = {}
-        """Operations that could not be finished here, and until when they are left to other executors."""
+        self.resting: dict[OperationId, tuple[float, str]] = {}
+        """Operations that could not be finished here: until when others may take them first, and why."""
 
     @property
     def has_room(self) -> bool:
         """Whether one more operation may be taken."""
         return len(self._working) < self._options.max_operations
 
-    def rest(self, operation: OperationId) -> None:
+    def rest(self, operation: OperationId, why: str) -> None:
         """Leave an operation to other executors for a while: it could not be finished here."""
-        self.resting[operation] = time.monotonic() + self._options.rest_s
+        self.resting[operation] = time.monotonic() + self._options.rest_s, why
 
     def pop(self) -> OperationId:
         """Remove and return the longest waiting operation of the table with the fewest running here."""
@@ -220,7 +220,7 @@ class Waiting:
         """Every operation that this executor must look after is run here, or waits: give back those that it
         holds and does not run; let those in its shares wait that nobody holds; list those that wait."""
         now = time.monotonic()
-        self.resting = {operation: until for operation, until in self.resting.items() if until > now}
+        self.resting = {operation: rest for operation, rest in self.resting.items() if rest[0] > now}
         await self._give_back()
         if (watched := self._watched) is None:
             return

@@ -10,7 +10,11 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from distop.client import OperationFailed, OperationState
+from distop.executor.launch import spark as launcher
+from distop.executor.launch.settings import ADAPTIVE, CHECKED, ShufflesUnchecked
 from distop.spark_jobs import read, write
+from distop.spark_jobs.ingest import dataframe as before
 from distop.spark_jobs.ingest import ingest_dataframe
 from support.spark.spark_service import Service, ids_of, ingested, reading, writing
 
@@ -96,3 +100,28 @@ def test_a_time_of_day_comes_through(service: Service, spark: Any, tmp_path: Pat
     assert service.iceberg(table).scan().to_arrow().sort_by("id")["at"].to_pylist() == expected
     for read_back in (reading(service, spark, table), read(spark, table, coordinator=service.address)):
         assert [row["at"] for row in sorted(read_back.collect())] == expected
+
+
+def test_a_dataframe_is_not_computed_in_a_session_that_does_not_check_shuffles(
+    service: Service, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P2: neither is an operation started, nor a launcher, nor a computation: the settings may have changed
+    since."""
+    table, session = service.table(schema=["id: long"]), spark.newSession()
+    for name in CHECKED:
+        session.conf.set(name, "false")
+    with pytest.raises(ShufflesUnchecked, match="orderIndependentChecksum"):
+        dataframe(service, session.range(4), table, tmp_path)
+    assert service.operations(table) == []
+    with pytest.raises(ShufflesUnchecked):
+        query(service, session.range(4), table, tmp_path)
+    (started,) = service.operations(table)
+    service.client.cancel(started.name)
+    assert service.client.wait(started.name, timeout_s=60).state is OperationState.CANCELLED
+    for earlier in (launcher, before):
+        monkeypatch.setattr(earlier, "refuse_unchecked", lambda session: None)
+    with pytest.raises(OperationFailed, match="orderIndependentChecksum"):
+        dataframe(service, session.range(4), table, tmp_path)
+    session.conf.set(ADAPTIVE, "false")
+    dataframe(service, session.range(4), table, tmp_path)
+    assert service.ids(table) == list(range(4))

@@ -262,13 +262,8 @@ async def test_a_launch_whose_thread_is_ended_by_an_exception_has_failed(
     monkeypatch.setattr(runner_module, "TELL_EVERY_S", 0.05)
     arg = await start_operation(client, "stubborn", {"folder": str(tmp_path)}, jobs=2)
     async with running(client, Crashing) as (launcher, serving, _):
-
-        async def said() -> list[str]:
-            kv = await client.get(client.keyspace.executor(serving.member))
-            return [one.what for one in decode(kv.value, MemberRecord).held_up] if kv.exists else []
-
-        crash = "a task failed: ConnectionRefusedError: no JVM"
-        assert await eventually(said) == [f"its jobs are launched again after: {crash}"]
+        crash = "its jobs are launched again after: a task failed: ConnectionRefusedError: no JVM"
+        assert await eventually(lambda: words_of(client, serving)) == [(str(arg.id), crash)]
         launcher.mended = True
         assert {record.state for record in (await all_done(client, arg)).values()} == {SUCCESS}
         assert launcher.launches > 1
@@ -278,13 +273,24 @@ class Clumsy(LocalLauncher):
     """Has a defect."""
 
     def launch(self, launch: Launch) -> LocalTasks:
-        raise ZeroDivisionError
+        raise ZeroDivisionError("by a defect")
 
 
-async def test_an_operation_that_cannot_be_run_here_is_left_to_others(client: LossyClient) -> None:
+async def words_of(client: LossyClient, serving: Runner) -> list[tuple[str, str]]:
+    """What an executor says that holds its operations up."""
+    kv = await client.get(client.keyspace.executor(serving.member))
+    return [(one.operation, one.what) for one in decode(kv.value, MemberRecord).held_up] if kv.exists else []
+
+
+async def test_an_operation_that_cannot_be_run_here_is_left_to_others(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """U1: and its executor says why."""
+    monkeypatch.setattr(runner_module, "TELL_EVERY_S", 0.05)
     arg = await start_operation(client, jobs=2)
     async with running(client, Clumsy) as (_, clumsy, _):
-        await eventually(lambda: clumsy._waiting.resting)
+        what = await eventually(lambda: words_of(client, clumsy))
+        assert what == [(str(arg.id), "left to other executors after: ZeroDivisionError: by a defect")]
         async with runner(client) as (other, _):
             await all_done(client, arg)
             assert await runner_of(client, arg) == other.member

@@ -103,6 +103,14 @@ def test_without_a_runner_it_says_whether_one_can_come(members, mood, end):
     assert reason == Reason(mood, f"ingest/17 is waiting for a runner (34 of 120 jobs done): {end}")
 
 
+def test_an_executor_that_has_left_it_to_others_says_why():
+    held = pb.HeldUp(operation="flights/ingest/17", what="left to other executors after: a defect")
+    executor = pb.Member(id="e1", role="executor", types=["ingest"], held_up=[held])
+    reason = told(operation(), members=(COORDINATOR, executor))
+    assert reason.mood is Mood.WAITING
+    assert reason.sentence.endswith("none has taken it yet; e1: left to other executors after: a defect")
+
+
 @pytest.mark.parametrize(
     ("given", "begin"),
     [
