@@ -36,7 +36,7 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.lease import SharedLease
-from distop.coordinator.work.processes import LOAD_S, WORKERS, Processes
+from distop.coordinator.work.processes import WORKERS, Processes
 from distop.coordinator.work.work import LIBRARIES, Work
 from distop.errors import DistopError, EtcdDenied, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
@@ -72,6 +72,9 @@ LAST_S = 0.5
 
 RETRY_S = 0.5
 """Pause before a new incarnation when etcd does not answer."""
+
+LOAD_HERE_S = 300.0
+"""Longest load of a type here: it has been loaded elsewhere before, in a time that is its own."""
 
 TELL_EVERY_S, MAX_TOLD = 1.0, 50
 """How often slow calls are reported, and how many of them."""
@@ -280,10 +283,10 @@ async def _load_types(registry: Registry, processes: Processes, threads: Executo
     for name, module in types.items():
         try:
             await processes.load(module)
-            async with asyncio.timeout(LOAD_S):
+            async with asyncio.timeout(LOAD_HERE_S):
                 await loop.run_in_executor(threads, registry.load, name)
         except Exception as error:
-            refused[name] = str(error) or f"loading it takes longer than {LOAD_S:g} s"
+            refused[name] = str(error) or f"loading it takes longer than {LOAD_HERE_S:g} s"
             registry.refuse(name, refused[name])
             log.error("type_not_loaded", extra={"type": name, "error": refused[name]})
     for module in steps:

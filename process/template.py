@@ -19,15 +19,14 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 
 from distop.process.frames import ERROR, RESULT, Link
 from distop.process.serving import portable, serve
-from distop.process.workers import START_S, Worker, spawn
+from distop.process.workers import START_S, Limit, Worker, spawn
 
 log = logging.getLogger(__name__)
 
@@ -41,25 +40,6 @@ class NotLoaded(Exception):
     """A module cannot be loaded. The text is the reason."""
 
 
-@dataclass(frozen=True)
-class _Around:
-    """What a request takes from its process: modules and calls see the same."""
-
-    environ: dict[str, str]
-    path: list[str]
-    log_level: int
-
-    @classmethod
-    def here(cls) -> _Around:
-        return cls(dict(os.environ), list(sys.path), logging.getLogger().level)
-
-    def adopt(self) -> None:
-        sys.path[:] = self.path
-        if os.environ != self.environ:
-            os.environ.clear()
-            os.environ.update(self.environ)
-
-
 class _Program:
     """One run of the template's program."""
 
@@ -70,11 +50,17 @@ class _Program:
     def lives(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, kind: bytes, value: object, *files: int, limit_s: float) -> object:
-        """Its answer, or the error that it answers. ``EOFError``: it has died; ``TimeoutError``: it hangs."""
-        self._link.send(kind, pickle.dumps(value), *files)
-        if not self._link.is_readable(limit_s):
-            raise TimeoutError
+    def ask(self, kind: bytes, *value: object, files: Sequence[int] = (), limit_s: float) -> object:
+        """Its answer, or the error that it answers. ``EOFError``: it has died; ``TimeoutError``: it hangs.
+
+        Modules and workers see the environment and the path of this process as they are now.
+        """
+        around = dict(os.environ), sys.path
+        self._link.send(kind, pickle.dumps((*around, *value)), *files)
+        limit = Limit(self._process.pid, limit_s)
+        while not self._link.is_readable(limit.left_s):
+            if limit.is_reached():
+                raise TimeoutError
         message = self._link.receive()
         if message is None:
             raise EOFError
@@ -105,6 +91,7 @@ class Template:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._program: _Program | None = None
+        atexit.register(self.close)
         self._modules: dict[str, bool] = {}
         """What is loaded, in its order, and whether it was looked at."""
         self._apart: dict[str, str] = {}
@@ -131,7 +118,7 @@ class Template:
         """Load it, or start anew without it: what has failed may have left anything behind."""
         why, hangs = "", False
         try:
-            grew = program.ask(_LOAD, (_Around.here(), module), limit_s=limit_s)
+            grew = program.ask(_LOAD, module, limit_s=limit_s)
             if forkable or not grew:
                 self._modules[module] = forkable
                 return
@@ -159,8 +146,8 @@ class Template:
         with self._lock, theirs:
             try:
                 program = self._started()
-                asked = _Around.here(), begin
-                pid = program.ask(_FORK, asked, theirs.fileno(), *files, limit_s=START_S)
+                level, given = logging.getLogger().level, [theirs.fileno(), *files]
+                pid = program.ask(_FORK, begin, level, files=given, limit_s=START_S)
             except BaseException as error:
                 ours.close()
                 if isinstance(error, EOFError | TimeoutError):
@@ -177,8 +164,6 @@ class Template:
     def _started(self) -> _Program:
         if self._program is not None and self._program.lives():
             return self._program
-        if self._program is None:
-            atexit.register(self.close)
         self._end()
         self._program = _Program()
         modules, self._modules = self._modules, {}
@@ -221,9 +206,11 @@ def main(file: int) -> None:
                     os.kill(value, signal.SIGKILL)
                 continue
             try:
-                around, wanted = pickle.loads(value)
-                around.adopt()
-                answer = _loaded(wanted) if kind == _LOAD else _forked(link, around, wanted, files, children)
+                environ, sys.path[:], *wanted = pickle.loads(value)
+                if os.environ != environ:
+                    os.environ.clear()
+                    os.environ.update(environ)
+                answer = _loaded(*wanted) if kind == _LOAD else _forked(link, files, children, *wanted)
             except Exception as error:  # such as no memory for a fork
                 answer = ERROR, portable(error)
             for each in files:
@@ -236,24 +223,19 @@ def main(file: int) -> None:
 
 
 def _forked(
-    link: Link, around: _Around, begin: Callable[..., object], files: list[int], children: set[int]
+    link: Link, files: list[int], children: set[int], begin: Callable[..., object], log_level: int
 ) -> tuple[bytes, object]:
     """Fork a worker. The answer: its id."""
     pid = os.fork()
     if not pid:
-        _work(link, around, begin, files)
+        try:
+            link.close()
+            begin(*files[1:])
+            serve(Link(socket.socket(fileno=files[0])), log_level)
+        finally:
+            os._exit(0)
     children.add(pid)
     return RESULT, pid
-
-
-def _work(link: Link, around: _Around, begin: Callable[..., object], files: list[int]) -> None:
-    """The life of a worker."""
-    try:
-        link.close()
-        begin(*files[1:])
-        serve(Link(socket.socket(fileno=files[0])), around.log_level)
-    finally:
-        os._exit(0)
 
 
 def _loaded(module: str) -> tuple[bytes, object]:

@@ -1,7 +1,7 @@
 """Workers: processes that each run one call at a time for this one; they are reused, and ended if they hang.
 
-A call has a time limit. It counts the call's own time: not the queue before it, not the modules that are
-loaded for it, and not the time in which it could have run but the machine was busy with others.
+A call has a time limit. It counts the call's own time: not the modules that are loaded for it, and not the
+time in which it could have run but the machine was busy with others.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from distop.process import frames
-from distop.process.frames import CALL, ERROR, Link
+from distop.process.frames import ALIVE, CALL, ERROR, LOG, Link
 
 T = TypeVar("T")
 
@@ -104,31 +103,25 @@ class Worker:
             self._link.send(CALL, asked)
         except OSError as error:
             raise Died from error
-        has_begun, until, starved = False, time.monotonic() + START_S, starved_s(self.pid)
+        has_begun, limit = False, Limit(self.pid, START_S)
         while True:
-            left = until - time.monotonic()
-            if not self._link.is_readable(left if look is None else min(left, LOOK_S)):
+            if not self._link.is_readable(limit.left_s if look is None else min(limit.left_s, LOOK_S)):
                 if look is not None:
                     look()
-                if time.monotonic() < until:
-                    continue
-                now = starved_s(self.pid)
-                if now <= starved:
+                if limit.is_reached():
                     raise TooLong if has_begun else NotBegun
-                until, starved = until + now - starved, now
                 continue
             message = self._link.receive()
             if message is None:
                 raise Died
             kind, value, _ = message
-            match kind:
-                case frames.LOG:
-                    record = logging.makeLogRecord(value)
-                    logging.getLogger(record.name).handle(record)
-                case frames.ALIVE:
-                    has_begun, until, starved = True, time.monotonic() + limit_s, starved_s(self.pid)
-                case _:
-                    return kind, value
+            if kind == ALIVE:
+                has_begun, limit = True, Limit(self.pid, limit_s)
+            elif kind == LOG:
+                record = logging.makeLogRecord(value)
+                logging.getLogger(record.name).handle(record)
+            else:
+                return kind, value
 
     @property
     def is_alive(self) -> bool:
@@ -213,6 +206,27 @@ def spawned(env: Mapping[str, str]) -> Worker:
         process.wait()
 
     return Worker(end, process.pid, kill)
+
+
+class Limit:
+    """A time limit for a process, which is extended by the time in which the process starves."""
+
+    def __init__(self, pid: int, limit_s: float) -> None:
+        self._pid, self._starved_s = pid, starved_s(pid)
+        self._until = time.monotonic() + limit_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until it is to be looked at; 0 if that is now."""
+        return max(self._until - time.monotonic(), 0.0)
+
+    def is_reached(self) -> bool:
+        """Whether the process has had its time."""
+        if self.left_s:
+            return False
+        before, self._starved_s = self._starved_s, starved_s(self._pid)
+        self._until += self._starved_s - before
+        return self._starved_s <= before
 
 
 def starved_s(pid: int) -> float:

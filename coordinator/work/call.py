@@ -33,27 +33,22 @@ class Call(Protocol[T_co]):
 # -- in a worker ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Coordinator:
-    registry: Registry
-    lease: SharedLease
-
-
-_coordinator: _Coordinator
+_registry: Registry
+_lease: SharedLease
 
 
 def begin(operations: Sequence[str] | None, pid: int, lease_file: int) -> None:
-    """Work for this coordinator: with its types, and under its lease."""
-    global _coordinator
+    """Work for the coordinator that is this process: with its types, and under its lease."""
+    global _registry, _lease
     crashpoints.works_for(pid)
-    _coordinator = _Coordinator(Registry(operations), SharedLease(lease_file))
+    _registry, _lease = Registry(operations), SharedLease(lease_file)
 
 
 def load_type(name: str) -> None:
     """Load a type, unless the template has it."""
-    _coordinator.registry.get(name)
+    _registry.get(name)
 
 
 def perform(lease: int, call: Call[T_co]) -> T_co:
     """Run a call for a lease of the coordinator."""
-    return call(Surroundings(_coordinator.registry, _coordinator.lease.check_of(lease, alive)))
+    return call(Surroundings(_registry, _lease.check_of(lease, alive)))

@@ -83,7 +83,7 @@ def test_time_in_which_it_could_have_run_is_not_counted(
         asked.append(pid)
         if len(asked) == 10:
             come.touch()
-        return len(asked) * LONG_S if come.exists() else len(asked) * SHORT_S
+        return len(asked) * (LONG_S if come.exists() else SHORT_S)
 
     monkeypatch.setattr(workers, "starved_s", starved)
     assert worker.run(partial(calls.wait_for, come), limit_s=SHORT_S) == "came"
@@ -199,6 +199,26 @@ def test_a_module_that_cannot_be_loaded_is_named_and_keeps_none_other_from_it(
     worker = template.fork(int)
     assert "html" in modules_of(worker)
     assert len(loads(tmp_path)) == 1
+
+
+def test_a_module_that_starves_while_it_is_loaded_is_given_more_time(
+    template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a machine that is busy with others."""
+    monkeypatch.syspath_prepend(tmp_path)
+    come, asked = tmp_path / "come", []
+    name = module(tmp_path, f"while not os.path.exists({str(come)!r}): time.sleep(0.01)")
+    template.start()
+
+    def starved(pid: int) -> float:
+        asked.append(pid)
+        if len(asked) == 10:
+            come.touch()
+        return len(asked) * (LONG_S if come.exists() else SHORT_S)
+
+    monkeypatch.setattr(workers, "starved_s", starved)
+    template.load(name, SHORT_S)
+    assert len(set(asked)) == 1
 
 
 @pytest.mark.parametrize(
