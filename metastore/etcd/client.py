@@ -323,16 +323,20 @@ class EtcdClient:
         return await self._call(lambda c: method(c.maintenance), request, writes=False)
 
     async def snapshot(self, limit_s: float) -> AsyncGenerator[bytes, None]:
-        """The database of the present member, in pieces; within ``limit_s`` seconds.
+        """The database of one member, in pieces; within ``limit_s`` seconds.
 
         It contains all earlier writes of this client. With users, only root may read it. Raises
         :class:`~distop.errors.EtcdUnavailable` when the stream breaks.
         """
-        await self.revision()  # the member has caught up with the others once it has answered
-        metadata, endpoint = await self.members.metadata(self.config.timeout_s), self.members.endpoint
-        call = self.members.stubs().maintenance.Snapshot(
-            rpc_pb2.SnapshotRequest(), metadata=metadata, timeout=limit_s
-        )
+
+        async def caught_up(stubs: MemberStubs, metadata: Any, share: float) -> tuple[MemberStubs, Any, str]:
+            # The member that answers a linearizable read has all earlier writes; another one may lag behind.
+            endpoint, request = self.members.endpoint, rpc_pb2.RangeRequest(key=self.keyspace.prefix)
+            await stubs.kv.Range(request, metadata=metadata, timeout=share)
+            return stubs, metadata, endpoint
+
+        stubs, metadata, endpoint = await self.members.call(caught_up, writes=False, timeout_s=None)
+        call = stubs.maintenance.Snapshot(rpc_pb2.SnapshotRequest(), metadata=metadata, timeout=limit_s)
         try:
             async for piece in call:
                 yield piece.blob

@@ -6,8 +6,10 @@ import asyncio
 import json
 import os
 import time
+from contextlib import aclosing
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from distop.coordinator.recovery.backup import BackupDamaged, back_up, check
 from distop.errors import AlreadyExists, EtcdDenied, InvalidArgument, NotFound, Restored
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.embedded import EtcdProcess
+from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.members.installation import BACKUP_LIMIT_S, LEAP, enter, was_restored
 from distop.metastore.records.member import BackupRecord
 from distop.metastore.records.record import encode
@@ -88,6 +90,26 @@ async def test_a_mark_that_a_killed_backup_left_keeps_nobody_out(client: EtcdCli
     assert not was_restored(mark, mark.mod_revision + LEAP)
     assert was_restored(mark, mark.mod_revision + LEAP + 1)
     assert Restored.retryable, "a service that is there waits until the tables are mended"
+
+
+async def test_a_snapshot_is_of_the_member_that_has_everything(
+    etcd: EtcdProcess, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O27: and not of one that the client has moved on to since, which may lag behind."""
+    other = f"127.0.0.1:{free_port()}"
+    client = EtcdClient(EtcdConfig(endpoints=(etcd.endpoint, other), prefix=prefix))
+    metadata, calls = client.members.metadata, []
+
+    async def moves_on(timeout_s: float) -> Any:
+        calls.append(client.endpoint)
+        if len(calls) > 1:
+            client.members.leave(etcd.endpoint)
+        return await metadata(timeout_s)
+
+    monkeypatch.setattr(client.members, "metadata", moves_on)
+    async with aclosing(client.snapshot(10.0)) as pieces:
+        assert await anext(pieces)
+    await client.close()
 
 
 async def test_only_root_of_an_etcd_with_users_gets_a_snapshot(tmp_path: Path, prefix: str) -> None:
