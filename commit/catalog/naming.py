@@ -179,7 +179,8 @@ class Naming:
             raise TablePaused(
                 f"table {old.name!r} is paused", hint=f"resume it: distop resume {old.name}", details=details
             )
-        moving = [kv for kv in self._settings(old) if kv.key not in (old.table, old.coordinator, old.run_ops)]
+        settings, gone = self._settings(old)
+        moving = [kv for kv in settings if kv.key not in (old.table, old.run_ops)]
         free = (
             absent(new.table),
             absent(new.view),
@@ -189,12 +190,11 @@ class Naming:
             unchanged(agenda),
         )
         compares = (*same(base), *free, *(unchanged(kv) for kv in moving))
-        ops: list[Op] = [*table_puts(new, record), Delete(old.run_ops), Delete(old.backlog_index)]
+        ops: list[Op] = [*table_puts(new, record), *gone, Delete(old.backlog_index)]
         if agenda.exists:
             ops += [Delete(old.agenda), looked_at_once(agenda, key=new.agenda)]
         ops += self._pointers.audit("rename-table", new.name, new, reason=f"it was {old.name}")
-        for kv in moving:
-            ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value), Delete(kv.key)]
+        ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in moving]
         looks = (Get(new.table), Get(old.table))
         txn = Txn(compares, tuple(ops), looks) + self._pointers.passed_on(base, record)
         txn += self._buried(old, record, new.name)
@@ -230,15 +230,17 @@ class Naming:
             if before.renamed_to == table:
                 self._pointers.finish(before.name)
 
-    def _settings(self, keys: TableKeys) -> list[KeyValue]:
-        """All keys of an idle table, except those that may be many and are not moved: finished batches, audit
-        trail, history, requests and series."""
+    def _settings(self, keys: TableKeys) -> tuple[list[KeyValue], list[Delete]]:
+        """All keys of an idle table, and their removal; except its leader's, and those that may be many and
+        are not moved: finished batches, audit trail, history, requests and series."""
         requests = keys.prefix + b"request.", keys.request_expiry_prefix
-        many = (keys.applied_prefix, keys.audit_prefix, keys.history_prefix, *requests, keys.series_prefix)
+        skipped = keys.applied_prefix, keys.audit_prefix, keys.coordinator, keys.history_prefix
         found: list[KeyValue] = []
+        gone: list[Delete] = []
         start = keys.prefix
-        for skipped in (*many, None):
-            end = skipped if skipped is not None else prefix_end(keys.prefix)
+        # In the order of their keys. A removal for each range takes less of a transaction than for each key.
+        for end in (*skipped, *requests, keys.series_prefix, prefix_end(keys.prefix)):
             found += self._etcd.get_range(start, end, limit=PAGE).kvs
+            gone.append(Delete(start, end))
             start = prefix_end(end)
-        return found
+        return found, gone

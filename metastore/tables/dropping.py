@@ -10,13 +10,24 @@ one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
+from distop.metastore.etcd.txn import (
+    MAX_REQUEST_BYTES,
+    Delete,
+    Get,
+    KeyValue,
+    Op,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    unchanged,
+)
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.keyspace import TableKeys
@@ -143,7 +154,7 @@ async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord, tom
     what is under the old name belongs to another table."""
     new = old.keyspace.table(record.renamed_to)
     for prefix in (old.audit_prefix, old.history_prefix):
-        while page := (await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs:
+        while page := _bite((await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs):
             read = await client.read_at_once([Get(new.table), Get(tombstone.key)])
             table, standing = read.one(0, new.table), read.one(1, tombstone.key)
             if standing.mod_revision != tombstone.mod_revision:
@@ -154,6 +165,16 @@ async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord, tom
             # The first copy of a key stays: no other process has moved it.
             ops: tuple[Op, ...] = (*puts, Delete(page[0].key, page[-1].key + b"\0"))
             await settle(client, Txn((unchanged(tombstone), unchanged(page[0]), unchanged(table)), ops))
+
+
+def _bite(kvs: Sequence[KeyValue]) -> list[KeyValue]:
+    """As many of the first ones as one request can write."""
+    bite, room = list(kvs[:1]), MAX_REQUEST_BYTES // 2
+    for kv in kvs[1:]:
+        if (room := room - len(kv.value)) < 0:
+            break
+        bite.append(kv)
+    return bite
 
 
 async def _finish(client: EtcdClient, tombstone: KeyValue, keys: TableKeys, claim: Claim) -> None:

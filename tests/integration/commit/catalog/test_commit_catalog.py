@@ -374,8 +374,8 @@ def test_a_paused_table_keeps_its_name_a_drop_ends_the_pause(catalog: EtcdCatalo
 def test_a_table_of_more_keys_than_fit_keeps_its_name(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     catalog.create_table("flights", SCHEMA)
     keys = keys_of(store, "flights")
-    store.txn(Txn(then=tuple(Put(keys.index_prefix + b"c%d" % number, b"{}") for number in range(70))))
-    keeps_its_name(catalog, store, PreconditionFailed, "has 71 keys of its own")
+    store.txn(Txn(then=tuple(Put(keys.index_prefix + b"c%d" % number, b"{}") for number in range(120))))
+    keeps_its_name(catalog, store, PreconditionFailed, "has 121 keys of its own")
 
 
 @pytest.mark.parametrize("where", ["queued", "applied"])

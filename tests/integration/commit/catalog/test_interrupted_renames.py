@@ -14,6 +14,11 @@ from distop.commit.catalog.naming import Naming
 from distop.errors import TableNotFound
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.operation import HistoryRecord
+from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.record import encode
+from distop.metastore.records.schedule import MAX_SCHEDULES
 from support.services.coordinators import config_of, running
 from support.tables.catalogs import SCHEMA, all_keys, give_a_past, keys_of
 from support.tables.nowhere import nowhere
@@ -110,6 +115,33 @@ def test_the_past_of_tables_goes_too(catalog: EtcdCatalog, store: SyncEtcd, dies
     assert (past(store, "flights"), past(store, "departures")) == (0, 0)
     with pytest.raises(TableAlreadyExistsError):
         catalog.rename_table("flights", "departures")
+
+
+def test_a_table_with_many_settings_is_renamed(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """C4: as many schedules as it may have, and an index of each of its columns."""
+    catalog.create_table("flights", SCHEMA)
+    keys, new = keys_of(store, "flights"), keys_of(store, "departures")
+    settings = {keys.index(f"column{number}"): b"{}" for number in range(40)}
+    settings |= {keys.schedule(f"schedule{number}"): b"{}" for number in range(MAX_SCHEDULES)}
+    settings |= {keys.next_instance(kind): b"7" for kind in ("ingest", "build_index", "compact", "delete")}
+    for key, value in settings.items():
+        store.txn(Txn(then=(Put(key, value),)))
+    catalog.rename_table("flights", "departures")
+    found = {kv.key: kv.value for kv in store.scan(new.prefix).kvs}
+    assert settings.items() <= {keys.prefix + key[len(new.prefix) :]: found[key] for key in found}.items()
+    assert below(store, "flights") == []
+
+
+def test_a_past_of_large_records_is_moved(catalog: EtcdCatalog, store: SyncEtcd) -> None:
+    """C4: more than one request can write."""
+    catalog.create_table("flights", SCHEMA)
+    keys, facts = keys_of(store, "flights"), {"note": "x" * 40_000}
+    record = encode(HistoryRecord(outcome="success", finished_at=1.0, facts=facts))
+    for instance in range(1, 61):
+        store.txn(Txn(then=(Put(keys.history(OperationId("flights", "noop", instance)), record),)))
+    catalog.rename_table("flights", "departures")
+    assert (past(store, "flights"), past(store, "departures")) == (0, 60)
+    assert below(store, "flights") == []
 
 
 def test_a_leftover_that_cannot_be_read_prevents_no_rename_of_other_tables(
