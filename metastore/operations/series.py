@@ -13,7 +13,7 @@ import msgspec
 
 from distop.errors import CorruptRecord, InvalidName, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.operations.requests import forgotten
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import (
@@ -47,7 +47,7 @@ async def continued(
     key = keys.series(arg.series)
     pointer = await client.get(key)
     before = SeriesNote(name=arg.series, since=history.started_at)
-    gone: list[Op] = []
+    gone = Txn()
     if (last := _last_of(pointer)) is not None:
         before, gone = await _replaced(client, keys, last, before)
     rows = history.count("rows") or 0
@@ -57,8 +57,8 @@ async def continued(
     note = msgspec.structs.replace(
         before, count=before.count + 1, rows=before.rows + rows, last=[*before.last, entry][-LAST:]
     )
-    ops = (Put(key, encode(SeriesRecord(operation=str(arg.id)))), *gone)
-    return msgspec.structs.replace(history, series=note), Txn((unchanged(pointer),), ops)
+    moved = Txn((unchanged(pointer),), (Put(key, encode(SeriesRecord(operation=str(arg.id)))),))
+    return msgspec.structs.replace(history, series=note), moved + gone
 
 
 def _last_of(pointer: KeyValue) -> OperationId | None:
@@ -73,20 +73,21 @@ def _last_of(pointer: KeyValue) -> OperationId | None:
 
 async def _replaced(
     client: EtcdClient, keys: TableKeys, last: OperationId, anew: SeriesNote
-) -> tuple[SeriesNote, list[Op]]:
+) -> tuple[SeriesNote, Txn]:
     """The summary of the last line, and the removal of it and of earlier ones that had to wait.
 
     A line stays while its operation has keys: the collector reads from it what to keep. An operation without
-    keys never gets any again, so this needs no compare.
+    keys never gets any again, so this needs no compare. Its request may be another operation's by now, once
+    it was forgotten: that one stays.
     """
     line = keys.history(last)
     kv = await client.get(line)
     if not kv.exists:
-        return anew, []  # it was deleted
+        return anew, Txn()  # it was deleted
     try:
         record = decode(kv.value, HistoryRecord, line)
     except CorruptRecord:
-        return anew, []  # the doctor reports it
+        return anew, Txn()  # the doctor reports it
     note = record.series or anew
     lines = [OperationId.parse(one) for one in [*note.lines, str(last)]]
     request = keys.request(record.request_id)
@@ -94,10 +95,12 @@ async def _replaced(
     read = await client.read_at_once([Get(key) for key in wanted])
     asked, *args = (read.one(index, key) for index, key in enumerate(wanted))
     waiting = [str(one) for one, arg in zip(lines, args, strict=True) if arg.exists]
-    gone: list[Op] = [Delete(keys.history(one)) for one in lines if str(one) not in waiting]
+    gone = Txn(then=tuple(Delete(keys.history(one)) for one in lines if str(one) not in waiting))
     if record.request_id and asked.exists:
         with suppress(CorruptRecord):  # then it stays: when it is to be forgotten is not known
-            gone += forgotten(keys, record.request_id, decode(asked.value, RequestRecord, request))
+            known = decode(asked.value, RequestRecord, request)
+            if known.operation == str(last):
+                gone += Txn((unchanged(asked),), forgotten(keys, record.request_id, known))
     return msgspec.structs.replace(note, lines=waiting[-MAX_LINES:]), gone
 
 

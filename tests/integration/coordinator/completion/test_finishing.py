@@ -19,7 +19,7 @@ from distop.metastore.members.election import Epoch
 from distop.metastore.operations.series import continued, entry_of
 from distop.metastore.records.operation import HistoryRecord, OperationArg, RequestRecord, SeriesRecord
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import encode
+from distop.metastore.records.record import decode, encode
 from distop.operations.registry import Registry
 from support.etcd.lossy import LossyClient
 
@@ -64,3 +64,21 @@ async def test_an_unreadable_line_of_a_series_holds_up_no_operation(
     assert (await client.txn(line)).succeeded
     assert history.series is not None
     assert history.series.count == (2 if damaged == "request" else 1)
+
+
+async def test_a_request_that_is_another_operations_by_now_stays(client: LossyClient) -> None:
+    """O7, P8: its id was used again once it was forgotten, before or while the next of the series ends."""
+    keys = client.keyspace.table("t")
+    arg = OperationArg(table="t", type="noop", instance=1, series="stream", request_id="r")
+    history, line = await continued(client, keys, arg, HistoryRecord(outcome="success", request_id="r"))
+    put = Put(keys.history(arg.id), encode(history))
+    assert (await client.txn(line + Txn(then=(put,)))).succeeded
+    mine, others = (RequestRecord(operation=f"t/noop/{number}", digest="d") for number in (1, 7))
+    second = msgspec.structs.replace(arg, instance=2)
+    await client.put(keys.request("r"), encode(mine))
+    _, line = await continued(client, keys, second, HistoryRecord(outcome="success"))
+    await client.put(keys.request("r"), encode(others))
+    assert not (await client.txn(line)).succeeded
+    _, line = await continued(client, keys, second, HistoryRecord(outcome="success"))
+    assert (await client.txn(line)).succeeded
+    assert decode((await client.get(keys.request("r"))).value, RequestRecord) == others
