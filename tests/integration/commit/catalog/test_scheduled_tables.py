@@ -10,7 +10,7 @@ import pytest
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.naming import Naming
 from distop.metastore.etcd.sync import SyncEtcd
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.txn import Delete, KeyValue
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, ScheduleRecord
 from distop.metastore.tables.schedules import add_schedule, agenda_of, read_schedules, remove_schedule
@@ -56,7 +56,7 @@ def test_a_schedule_that_is_changed_during_a_rename_is_not_lost(
     add(store, old, "first")
     listed, told = Naming._settings, Future[None]()
 
-    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> list[KeyValue]:
+    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[Delete]]:
         found = listed(self, keys)
         if not told.done():
             told.set_result(None)
