@@ -5,7 +5,8 @@
 #   WORKERS=5           processes that `make test` runs in; 0: one, as a debugger needs it
 #   RUNS=5 SINCE=HEAD~1 how often `make flakes` runs, and which tests: those that have changed since then
 #   ETCD=3.5.35         the etcd of `make test-etcd`
-#   MINUTES=15          how long `make fuzz` goes on at least
+#   MINUTES=15          how long `make fuzz` and `make simulate` go on at least
+#   SEED=7              the only seed of `make simulate`, told line by line
 
 PYTHON ?=
 ARGS ?=
@@ -14,6 +15,7 @@ ARGS ?=
 WORKERS ?= 5
 ETCD ?= 3.6.16
 MINUTES ?= 60
+SEED ?=
 RUNS ?= 5
 SINCE ?=
 K ?=
@@ -99,6 +101,10 @@ soak: setup ## the same load for an hour: memory, threads, keys and time per ope
 .PHONY: explore
 explore: setup ## try every order of what the processes of a table say to etcd: a quarter of an hour (docs/explore.md)
 	PYTHONPATH=tests $(BIN)/python -m explore $(ARGS)
+
+.PHONY: simulate
+simulate: setup ## whole coordinators and executors on a virtual clock, with faults, for MINUTES=60; or SEED=7 again (docs/simulate.md)
+	PYTHONPATH=tests $(BIN)/python -m simulate $(if $(SEED),--seed $(SEED),--minutes $(MINUTES)) $(ARGS)
 
 .PHONY: fuzz
 fuzz: setup ## bytes, requests and tokens of strangers at every door, for MINUTES=60

@@ -30,15 +30,12 @@ from distop.metastore.operations.jobs import Mark, Outcome, Verdict, success_rec
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.runs import Run, give_back, release_runner, take_runner
-from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import (
     ABORT,
-    COMMITTING,
     RUNNING,
     CancelRecord,
     ClaimRecord,
-    CompletionRecord,
     OperationArg,
     PauseRecord,
     ResolveRecord,
@@ -54,17 +51,9 @@ from distop.proto.json_text import to_json
 from explore.process import NOW, Env
 from explore.search import Actor, Next
 from explore.store import Store
-from explore.table import KEYS, TABLE, registry
+from explore.table import KEYS, REMOVED, TABLE, is_parked, operations, registry
 
-ACTIVE = KEYS.keyspace.active + f"{TABLE}.".encode()
 NOTHING_RECENT = encode_plain({})
-REMOVED = b"~removed."
-"""Keys outside of distop's: the files of an attempt are gone."""
-
-
-def operations(store: Store) -> list[OperationKeys]:
-    """Those of the table that still have keys, in key order."""
-    return [KEYS.operation(KEYS.keyspace.parse_active(kv.key)) for kv in store.under(ACTIVE)]
 
 
 class _Call:
@@ -397,13 +386,6 @@ async def resolves(env: Env, name: str) -> Any:
     keys = KEYS.operation(OperationId.parse(operation))
     await request_resolve(env.client, keys, decision, request=name)
     return f"{operation} aborted"
-
-
-def is_parked(store: Store, keys: OperationKeys) -> bool:
-    """Whether an operation waits for a decision."""
-    kv = store.get(keys.completion)
-    parked = kv.exists and decode(kv.value, CompletionRecord, kv.key).parked
-    return parked and store.get(keys.state).value == COMMITTING and not store.get(keys.resolve).exists
 
 
 def starter(number: int, wanted: Wanted) -> Actor:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -32,17 +32,16 @@ from distop.metastore.records.operation import (
 )
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import decode_run_ops
+from distop.metastore.records.table import TableRecord, decode_run_ops
 from distop.metastore.records.watermark_chunks import Chunks
 from distop.metastore.records.watermarks import Marks, decode_recent
-from explore.actors import REMOVED, is_parked, operations
 from explore.process import Write
 from explore.search import Actor
 from explore.store import Entry, Store
-from explore.table import CHUNKS, KEYS, PARTITION, SOURCE, entry_of, line
+from explore.table import KEYS, PARTITION, REMOVED, SOURCE, entry_of, is_parked, line, operations
 
-_OF_OPERATION = re.compile(rb"(distOp\.t\.([a-z]+)\.(\d+))\.(?:(\d+)\.)?([a-z]+)")
-_HISTORY = re.compile(rb"distOp\.t\.history\.([a-z]+)\.(\d+)")
+_OF_OPERATION = rb"(%s([a-z]+)\.(\d+))\.(?:(\d+)\.)?([a-z]+)"
+_HISTORY = rb"%shistory\.([a-z]+)\.(\d+)"
 _ALLOWED = {
     (b"", RUNNING),
     (RUNNING, COMMITTING),
@@ -61,10 +60,31 @@ class Broken(Exception):
 
 
 class TableLaws:
-    """The laws of the table, for these actors."""
+    """The laws of a table, for these actors."""
 
-    def __init__(self, actors: list[Actor]) -> None:
+    def __init__(self, actors: list[Actor], keys: TableKeys = KEYS) -> None:
         self._leases = {actor.name: actor.lease for actor in actors}
+        self._keys = keys
+        prefix = re.escape(keys.prefix)
+        self._of_operation, self._history = re.compile(_OF_OPERATION % prefix), re.compile(_HISTORY % prefix)
+
+    def _has(self, who: str, lease: int) -> bool:
+        """Whether a process has this lease."""
+        return self._leases.get(who) == lease
+
+    @staticmethod
+    def _token(attempt: str) -> int:
+        """The run that an attempt belongs to."""
+        return int(attempt.partition("@")[2])
+
+    @staticmethod
+    def _publishes(arg: OperationArg) -> bool:
+        """Whether operations of this type add an entry to the line."""
+        return arg.type not in SILENT
+
+    def _is_removed(self, store: Store, operation: OperationId, attempt: str) -> bool:
+        """Whether the files of an attempt are gone."""
+        return store.get(REMOVED + f"{operation}.{attempt}".encode()).exists
 
     def moved(self, before: Store, after: Store, who: str, request: Write) -> str | None:
         changed = [
@@ -82,8 +102,8 @@ class TableLaws:
         before, after = change.before, change.after
         published: set[str] = set()
         for key in change.changed:
-            if (found := _OF_OPERATION.fullmatch(key)) is not None:
-                keys = KEYS.operation(_operation(found[2], found[3]))
+            if (found := self._of_operation.fullmatch(key)) is not None:
+                keys = self._keys.operation(self._operation(found[2], found[3]))
                 if after.get(key).exists and not after.get(keys.state).exists:
                     raise Broken(f"{change.who} writes {_text(key)} of an operation that is over")
                 if found[4] is not None and found[5] == b"state":
@@ -97,11 +117,11 @@ class TableLaws:
                     raise Broken(f"{change.who} takes {keys.operation}, which is paused")
                 elif found[4] is None and found[5] == b"arg" and after.get(key).exists:
                     self._started(change, keys, before.get(key), after.get(key))
-            elif (ended := _HISTORY.fullmatch(key)) is not None:
-                published |= self._ended(change, _operation(ended[1], ended[2]))
+            elif (ended := self._history.fullmatch(key)) is not None:
+                published |= self._ended(change, self._operation(ended[1], ended[2]))
             elif key.startswith(REMOVED):
                 operation, attempt = key[len(REMOVED) :].decode().rsplit(".", 1)
-                if _counts(after, operation, attempt):
+                if self._counts(after, operation, attempt):
                     raise Broken(f"{change.who} removes the files of {attempt}, whose result counts")
         self._published(change, published)
 
@@ -116,7 +136,7 @@ class TableLaws:
             raise Broken(
                 f"{record.attempt} marks a job of {keys.operation}, which is {state.decode() or 'over'}"
             )
-        token = int(record.attempt.partition("@")[2])
+        token = self._token(record.attempt)
         if change.before.get(keys.runner).create_revision != token:
             raise Broken(f"{record.attempt} marks a job of {keys.operation} under a run that is over")
         arg = decode(change.before.get(keys.arg).value, OperationArg, keys.arg)
@@ -130,12 +150,12 @@ class TableLaws:
             raise Broken(f"the state of {keys.operation} goes from {old.value!r} to {new.value!r}")
         if old.exists:
             self._leads(change, f"moves {keys.operation} from {old.value.decode()}")
-        if not new.exists and not change.after.get(KEYS.history(keys.operation)).exists:
+        if not new.exists and not change.after.get(self._keys.history(keys.operation)).exists:
             raise Broken(f"{keys.operation} vanishes without an end")
 
     def _leads(self, change: _Change, what: str) -> None:
-        leader = change.before.get(KEYS.coordinator)
-        if leader.lease != self._leases.get(change.who) or not leader.exists:
+        leader = change.before.get(self._keys.coordinator)
+        if not leader.exists or not self._has(change.who, leader.lease):
             raise Broken(f"{change.who} {what}, and does not lead the table")
 
     def _started(self, change: _Change, keys: OperationKeys, old: KeyValue, new: KeyValue) -> None:
@@ -143,22 +163,22 @@ class TableLaws:
         if keys.arg in before.entries:
             raise Broken(f"{operation} starts, and was there before")
         arg = decode(new.value, OperationArg, new.key)
-        standing, now = arg.argument["on"], line(before.get(KEYS.head).value)
+        standing, now = arg.argument["on"], line(before.get(self._keys.head).value)
         if standing != now:
             raise Broken(f"{operation} starts with a plan that was made on {standing!r}, and finds {now!r}")
-        marks = _marks(before)
+        marks = self._marks(before)
         for source, moves in arg.watermarks.items():
             for partition, move in moves.items():
                 if move.before != marks.value(source, partition):
                     raise Broken(f"{operation} starts with a plan from a watermark that has moved")
-        for kv in change.after.under(KEYS.prefix + b"history."):
+        for kv in change.after.under(self._keys.prefix + b"history."):
             if decode(kv.value, HistoryRecord, kv.key).request_id == arg.request_id:
                 raise Broken(f"request {arg.request_id} makes {operation}, and has made {_text(kv.key)}")
 
     def _ended(self, change: _Change, operation: OperationId) -> set[str]:
         """The entry that it adds to the line, if it does."""
         before, after = change.before, change.after
-        keys, key = KEYS.operation(operation), KEYS.history(operation)
+        keys, key = self._keys.operation(operation), self._keys.history(operation)
         if not after.get(key).exists:
             return set()
         if before.get(key).exists:
@@ -169,9 +189,9 @@ class TableLaws:
             return set()
         if before.get(keys.cancel).exists:
             raise Broken(f"{operation} was cancelled, and succeeds")
+        arg = decode(before.get(keys.arg).value, OperationArg, keys.arg)
         if before.get(keys.state).value != COMMITTING:
             raise Broken(f"{operation} is published without a seal")
-        arg = decode(before.get(keys.arg).value, OperationArg, keys.arg)
         jobs = {
             name: decode(kv.value, JobRecord, kv.key)
             for name in arg.partition_names()
@@ -180,16 +200,16 @@ class TableLaws:
         if len(jobs) != arg.partition_count:
             raise Broken(f"{operation} succeeds with {len(jobs)} of {arg.partition_count} results")
         for name, job in jobs.items():
-            if after.get(REMOVED + f"{operation}.{job.attempt}".encode()).exists:
+            if self._is_removed(after, operation, job.attempt):
                 raise Broken(f"{operation} publishes {name} by {job.attempt}, whose files are gone")
         moved = arg.watermarks.get(SOURCE, {}).get(PARTITION)
-        if moved is not None and _watermark(after) != moved.after:
+        if moved is not None and self._watermark(after) != moved.after:
             raise Broken(f"{operation} succeeds, and its watermark is not {moved.after}")
-        return set() if operation.type in SILENT else {entry_of(str(operation), jobs)}
+        return {entry_of(str(operation), jobs)} if self._publishes(arg) else set()
 
     def _published(self, change: _Change, published: set[str]) -> None:
         before, after = change.before, change.after
-        old, new = (line(store.get(KEYS.head).value).split() for store in (before, after))
+        old, new = (line(store.get(self._keys.head).value).split() for store in (before, after))
         if new[: len(old)] != old:
             raise Broken(f"{change.who} loses a commit: {' '.join(old)!r} becomes {' '.join(new)!r}")
         added = new[len(old) :]
@@ -201,7 +221,7 @@ class TableLaws:
                 raise Broken(f"{change.who} ends {published or 'nothing'}, and publishes {added}")
         if len(added) > 1 or set(added) - allowed or set(added) & set(old):
             raise Broken(f"{change.who} adds {added} to {old}")
-        marks = [_watermark(store) for store in (before, after)]
+        marks = [self._watermark(store) for store in (before, after)]
         if marks[0] != marks[1]:
             if not published:
                 raise Broken(f"{change.who} moves a watermark and publishes nothing")
@@ -210,11 +230,13 @@ class TableLaws:
 
     def stands(self, store: Store) -> str | None:
         listed = {
-            str(OperationId.from_slot(KEYS.name, kind, slot))
-            for kind, slots in decode_run_ops(store.get(KEYS.run_ops).value).items()
+            str(OperationId.from_slot(self._keys.name, kind, slot))
+            for kind, slots in decode_run_ops(store.get(self._keys.run_ops).value).items()
             for slot in slots
         }
-        living = {str(keys.operation) for keys in operations(store) if store.get(keys.state).exists}
+        living = {
+            str(keys.operation) for keys in operations(store, self._keys) if store.get(keys.state).exists
+        }
         if listed != living:
             return f"runOps names {sorted(listed)}, and {sorted(living)} have a state"
         if sum("/overwrite/" in name for name in listed) > 1:
@@ -229,8 +251,8 @@ class TableLaws:
         return None
 
     def _rests(self, store: Store, told: dict[str, Any]) -> None:
-        entries = line(store.get(KEYS.head).value).split()
-        left = operations(store)
+        entries = line(store.get(self._keys.head).value).split()
+        left = operations(store, self._keys)
         for who, outcome in told.items():
             kind, _, number = who.partition("-")
             if kind == "foreign" and outcome in ("done", "lost"):
@@ -239,23 +261,23 @@ class TableLaws:
                     raise Broken(f"{who} was told {outcome!r}, and is there {times} times")
             elif kind == "starter" and isinstance(outcome, str) and outcome.startswith("t/"):
                 operation = OperationId.parse(outcome)
-                ended = store.get(KEYS.history(operation)).exists
+                ended = store.get(self._keys.history(operation)).exists
                 if not ended and operation not in [keys.operation for keys in left]:
                     raise Broken(f"{who} was told that {outcome} runs, which never did")
             elif kind == "canceller" and isinstance(outcome, str) and outcome.endswith(" cancelled"):
-                kv = store.get(KEYS.history(OperationId.parse(outcome.split()[0])))
+                kv = store.get(self._keys.history(OperationId.parse(outcome.split()[0])))
                 if kv.exists and decode(kv.value, HistoryRecord, kv.key).outcome != "cancelled":
                     raise Broken(f"{outcome}, and it ended otherwise")
             elif kind == "resolver" and isinstance(outcome, str) and outcome.endswith(" aborted"):
-                kv = store.get(KEYS.history(OperationId.parse(outcome.split()[0])))
+                kv = store.get(self._keys.history(OperationId.parse(outcome.split()[0])))
                 if kv.exists and decode(kv.value, HistoryRecord, kv.key).outcome == "success":
                     raise Broken(f"{outcome}, and it succeeded")
             elif kind == "attempt" and isinstance(outcome, str) and outcome.endswith(" won"):
                 name, attempt, _ = outcome.split()
-                kv = store.get(KEYS.history(OperationId.parse(name)))
+                kv = store.get(self._keys.history(OperationId.parse(name)))
                 if not kv.exists or decode(kv.value, HistoryRecord, kv.key).outcome != "success":
                     continue
-                begins = name.removeprefix(f"{KEYS.name}/") + "["
+                begins = name.removeprefix(f"{self._keys.name}/") + "["
                 if not any(one.startswith(begins) and f":{attempt}" in one for one in entries):
                     raise Broken(f"{who} was told that it has won, and {name} is published without it")
         waiting = {
@@ -290,39 +312,40 @@ class TableLaws:
         open_ = [who for who, at in told.items() if who.startswith("attempt") and at is not None]
         return bool(open_)
 
+    def _operation(self, kind: bytes, number: bytes) -> OperationId:
+        return OperationId(self._keys.name, kind.decode(), int(number))
+
+    def _marks(self, store: Store) -> Marks:
+        """The watermarks, whether they were folded or not."""
+        table = store.get(self._keys.table)
+        folded = self._keys.keyspace.watermark_chunks(decode(table.value, TableRecord, table.key).uuid)
+
+        def fetch(positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
+            chunks = [(kv.key.removeprefix(folded), kv.value) for kv in store.under(folded)]
+            return [next((one for one in chunks if one[0] >= at), None) for at in positions]
+
+        return Marks(decode_recent(store.get(self._keys.watermarks).value), Chunks(fetch))
+
+    def _watermark(self, store: Store) -> str | None:
+        return self._marks(store).value(SOURCE, PARTITION)
+
+    def _counts(self, store: Store, operation: str, attempt: str) -> bool:
+        """Whether the result of an attempt is published, or will be."""
+        named = OperationId.parse(operation)
+        entries = line(store.get(self._keys.head).value)
+        if f":{attempt}" in entries:
+            return f"{operation.partition('/')[2]}[" in entries
+        keys = self._keys.operation(named)
+        return any(
+            decode(kv.value, JobRecord, kv.key).attempt == attempt
+            for kv in store.under(keys.prefix)
+            if kv.key.endswith(b".state") and kv.key != keys.state
+        )
+
 
 class _Change:
     def __init__(self, before: Store, after: Store, who: str, changed: list[bytes]) -> None:
         self.before, self.after, self.who, self.changed = before, after, who, changed
-
-
-def _operation(kind: bytes, number: bytes) -> OperationId:
-    return OperationId(KEYS.name, kind.decode(), int(number))
-
-
-def _marks(store: Store) -> Marks:
-    """The watermarks, whether they were folded or not."""
-
-    def fetch(positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
-        chunks = [(kv.key.removeprefix(CHUNKS), kv.value) for kv in store.under(CHUNKS)]
-        return [next((one for one in chunks if one[0] >= at), None) for at in positions]
-
-    return Marks(decode_recent(store.get(KEYS.watermarks).value), Chunks(fetch))
-
-
-def _watermark(store: Store) -> str | None:
-    return _marks(store).value(SOURCE, PARTITION)
-
-
-def _counts(store: Store, operation: str, attempt: str) -> bool:
-    if f":{attempt}" in line(store.get(KEYS.head).value):
-        return f"{operation.removeprefix('t/')}[" in line(store.get(KEYS.head).value)
-    keys = KEYS.operation(OperationId.parse(operation))
-    return any(
-        decode(kv.value, JobRecord, kv.key).attempt == attempt
-        for kv in store.under(keys.prefix)
-        if kv.key.endswith(b".state") and kv.key != keys.state
-    )
 
 
 def _text(key: bytes) -> str:

@@ -13,14 +13,16 @@ keys that have met in a transaction: it does (fences, tokens and "is this as I r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 from distop.errors import InvalidArgument, LeaseLost
 from distop.metastore.etcd.client import RangePage
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, OpResult, Put, Txn, TxnResult
+from distop.metastore.etcd.txn import Compare, Delete, Get, KeyValue, OpResult, Put, Txn, TxnResult
+from distop.metastore.records.components import prefix_end
 
 
 class Entry(NamedTuple):
@@ -62,7 +64,12 @@ class Store:
 
     def under(self, prefix: bytes) -> Iterator[KeyValue]:
         """Everything that begins so, in key order."""
-        return (self.get(key) for key in self._sorted if key.startswith(prefix))
+        return (self.get(key) for key in self._keys(prefix, prefix_end(prefix)))
+
+    def compared(self, compare: Compare) -> list[KeyValue]:
+        """What a compare looks at: an empty range is as a key that does not exist."""
+        found = [self.get(key) for key in self._keys(compare.key, compare.end)]
+        return found or [KeyValue.missing(compare.key)]
 
     def page(self, get: Get, *, newest_first: bool = False, backwards: bool = False) -> RangePage:
         """What a read of a key or range finds."""
@@ -81,7 +88,7 @@ class Store:
         if not end:
             entry = self.entries.get(start)
             return [start] if entry is not None and entry.value is not None else []
-        return [key for key in self._sorted if start <= key < end]
+        return self._sorted[bisect_left(self._sorted, start) : bisect_left(self._sorted, end)]
 
     def _latest(self, ranges: list[tuple[bytes, bytes]]) -> int:
         latest = 1
@@ -92,8 +99,9 @@ class Store:
                 latest = max(latest, *(one.mod for key, one in self.entries.items() if start <= key < end), 1)
         return latest
 
-    def apply(self, txn: Txn) -> tuple[Store, TxnResult]:
-        """What stands after a transaction, and what it answers.
+    def apply(self, txn: Txn, past: Past | None = None) -> tuple[Store, TxnResult]:
+        """What stands after a transaction, and what it answers. ``past`` is asked for earlier stores, if it
+        reads at a revision.
 
         Raises
         ------
@@ -106,7 +114,7 @@ class Store:
         taken, touched = _chosen(txn, self)
         revision = (self._latest(touched) if self.causal else self.revision) + 1
         after = Store(dict(self.entries), self.revision, self.leases, self.causal)
-        result, changed = _done(txn, taken, after, revision)
+        result, changed = _done(txn, taken, after, revision, past)
         if not changed:
             return self, _at(result, revision - 1)
         return self._with(after.entries, revision), _at(result, revision)
@@ -139,6 +147,9 @@ class Store:
         return Store(entries, max(self.revision, revision), self.leases, self.causal)
 
 
+Past = Callable[[int], "Store"]
+"""What stood at a revision; raises what etcd says if that is not known."""
+
 _Taken = dict[int, bool]
 """Whether the compares of a transaction hold, by its ``id``."""
 
@@ -146,8 +157,8 @@ _Taken = dict[int, bool]
 def _chosen(txn: Txn, store: Store) -> tuple[_Taken, list[tuple[bytes, bytes]]]:
     """Which branches are taken: all compares, also those of nested transactions, look at what stood before
     any of it. And the keys and ranges that it looks at or writes."""
-    holds = all(compare.holds(store.get(compare.key)) for compare in txn.compares)
-    taken, touched = {id(txn): holds}, [(compare.key, b"") for compare in txn.compares]
+    holds = all(compare.holds(kv) for compare in txn.compares for kv in store.compared(compare))
+    taken, touched = {id(txn): holds}, [(compare.key, compare.end) for compare in txn.compares]
     for op in txn.then if holds else txn.otherwise:
         if isinstance(op, Txn):
             inner_taken, inner_touched = _chosen(op, store)
@@ -160,7 +171,7 @@ def _chosen(txn: Txn, store: Store) -> tuple[_Taken, list[tuple[bytes, bytes]]]:
     return taken, touched
 
 
-def _done(txn: Txn, taken: _Taken, after: Store, revision: int) -> tuple[TxnResult, bool]:
+def _done(txn: Txn, taken: _Taken, after: Store, revision: int, past: Past | None) -> tuple[TxnResult, bool]:
     """Its answer, and whether it has written; ``after`` is written in place."""
     results: list[OpResult] = []
     counts: list[int] = []
@@ -169,7 +180,7 @@ def _done(txn: Txn, taken: _Taken, after: Store, revision: int) -> tuple[TxnResu
         count = 0
         match op:
             case Txn():
-                inner, wrote = _done(op, taken, after, revision)
+                inner, wrote = _done(op, taken, after, revision, past)
                 results.append(inner)
                 changed |= wrote
             case Put():
@@ -184,11 +195,12 @@ def _done(txn: Txn, taken: _Taken, after: Store, revision: int) -> tuple[TxnResu
                 results.append(len(victims))
                 changed |= bool(victims)
             case Get():
-                page = after.page(op)
+                page = (past(op.revision) if op.revision and past is not None else after).page(op)
                 results.append(page.kvs)
                 count = page.count
         counts.append(count)
-        after.__dict__.pop("_sorted", None)
+        if changed:
+            after.__dict__.pop("_sorted", None)
     return TxnResult(taken[id(txn)], revision, tuple(results), tuple(counts)), changed
 
 

@@ -22,8 +22,15 @@ from distop.commit.steps.contract import (
 )
 from distop.errors import Exhausted, HeadConflict
 from distop.metastore.records.effects import Effect
-from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord, WatermarkMove
+from distop.metastore.records.keyspace import Keyspace, OperationKeys, TableKeys
+from distop.metastore.records.operation import (
+    COMMITTING,
+    CompletionRecord,
+    JobRecord,
+    OperationArg,
+    StepRecord,
+    WatermarkMove,
+)
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
@@ -35,6 +42,23 @@ KEYS = Keyspace().table(TABLE)
 SOURCE, PARTITION = "source", "p"
 CHUNKS = KEYS.keyspace.watermark_chunks("u")
 """What the keys of folded watermarks begin with."""
+
+
+REMOVED = b"~removed."
+"""Keys outside of distop's: the files of an attempt are gone."""
+
+
+def operations(store: Store, keys: TableKeys = KEYS) -> list[OperationKeys]:
+    """Those of the table that still have keys, in key order."""
+    active = keys.keyspace.active + f"{keys.name}.".encode()
+    return [keys.operation(keys.keyspace.parse_active(kv.key)) for kv in store.under(active)]
+
+
+def is_parked(store: Store, keys: OperationKeys) -> bool:
+    """Whether an operation waits for a decision."""
+    kv = store.get(keys.completion)
+    parked = kv.exists and decode(kv.value, CompletionRecord, kv.key).parked
+    return parked and store.get(keys.state).value == COMMITTING and not store.get(keys.resolve).exists
 
 
 def table() -> Store:
@@ -51,7 +75,7 @@ def line(head: bytes) -> str:
 def entry_of(operation: str, jobs: dict[str, JobRecord]) -> str:
     """What an operation adds to the line."""
     done = ",".join(f"{name}:{job.attempt}" for name, job in sorted(jobs.items()) if job.state == "success")
-    return f"{operation.removeprefix(TABLE + '/')}[{done}]"
+    return f"{operation.partition('/')[2]}[{done}]"
 
 
 class ExploreHead(TransactionalStep):

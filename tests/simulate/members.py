@@ -1,0 +1,127 @@
+"""Coordinators and executors: the product's own processes, with what they stand on replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+from distop.coordinator.config import CoordinatorConfig
+from distop.coordinator.service import Coordinator
+from distop.coordinator.work.call import Surroundings
+from distop.coordinator.work.places import Places
+from distop.errors import LeaseLost
+from distop.executor.host.connect import connect
+from distop.executor.runner import service
+from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.types import ServedTypes
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.tables.watermarks import ChunkReader
+from distop.operations.registry import Registry
+from simulate.chance import Chance
+from simulate.doors import Doors
+from simulate.kinds import KINDS, OPERATIONS
+from simulate.launcher import Launcher, Removed
+from simulate.loop import Loop
+from simulate.network import Network
+from simulate.renewal import Renewal
+
+
+async def coordinate(chance: Chance) -> None:
+    """The life of a coordinator."""
+    config = CoordinatorConfig(
+        etcd=_etcd(chance),
+        listen="127.0.0.1:0",
+        lease_ttl_s=chance.coordinator_ttl_s,
+        operations=OPERATIONS,
+    )
+    await Coordinator(config).run()
+
+
+async def execute(chance: Chance) -> None:
+    """The life of an executor."""
+    config = service.ExecutorConfig(
+        etcd=_etcd(chance), runner=RunnerOptions(lease_ttl_s=chance.executor_ttl_s, max_operations=2)
+    )
+    client, _ = connect(config.etcd, None)
+    types = ServedTypes(Registry(OPERATIONS), [kind.type for kind in KINDS])
+    await service.serve(client, config, types, asyncio.Event())
+
+
+def _etcd(chance: Chance) -> EtcdConfig:
+    return EtcdConfig(endpoints=("model:0",), timeout_s=chance.timeout_s)
+
+
+@contextmanager
+def replaced(network: Network, doors: Doors, chance: Chance, removed: Removed) -> Iterator[None]:
+    """What the product finds instead of gRPC, threads, and processes for user code."""
+    replacements: dict[str, Any] = {
+        "distop.metastore.etcd.failover.open_channel": network.channel,
+        "distop.metastore.members.lease.Renewal": partial(Renewal, network),
+        "distop.metastore.members.members.os": SimpleNamespace(getpid=lambda: 1),
+        "distop.metastore.members.own_record.os": SimpleNamespace(getpid=lambda: 1),
+        "socket.gethostname": lambda: "host",
+        "distop.coordinator.service.Processes": lambda operations: Processes(operations, chance),
+        "distop.coordinator.api.server.grpc": SimpleNamespace(aio=SimpleNamespace(server=doors.server)),
+        "distop.coordinator.api.server.reflection": mock.MagicMock(),
+        # What is done differently for many keys is done for some.
+        "distop.metastore.operations.runs._LISTED_AT_ONCE": 4,
+        "distop.metastore.tables.watermarks.FOLD_BYTES": 200,
+        "distop.executor.runner.service.make_launcher": lambda ledger, *_: Launcher(ledger, chance, removed),
+    }
+    with ExitStack() as stack:
+        for name, one in replacements.items():
+            stack.enter_context(mock.patch(name, one))
+        stack.enter_context(mock.patch.object(ChunkReader, "__call__", _read_chunks))
+        yield
+
+
+def _read_chunks(reader: ChunkReader, positions: Sequence[bytes]) -> list[tuple[bytes, bytes] | None]:
+    loop, home = asyncio.get_running_loop(), reader._home
+    assert isinstance(loop, Loop)
+    assert home is not None
+    found: list[tuple[bytes, bytes] | None] = loop.read(
+        (reader._revision, tuple(positions)), lambda: reader.read(home[0], positions)
+    )
+    return found
+
+
+class Processes:
+    """In place of the pool of processes for user code: it runs here, and takes its time."""
+
+    places = Places
+
+    def __init__(self, operations: Sequence[str], chance: Chance) -> None:
+        self.operations, self._chance = operations, chance
+        self.lease = _Lease()
+
+    async def load(self, module: str, *, forkable: bool = False) -> None:
+        importlib.import_module(module)
+
+    async def run(self, call: Any, kind: str = "", *, limit_s: float) -> Any:
+        lease = self.lease.lease
+
+        def check() -> None:
+            if self.lease.lease != lease:
+                raise LeaseLost
+
+        surroundings = Surroundings(Registry(self.operations), check)
+        return await asyncio.get_running_loop().run_in_executor(None, call, surroundings)
+
+    def close(self) -> None:
+        pass
+
+
+class _Lease:
+    """In place of the memory that such processes share."""
+
+    def __init__(self) -> None:
+        self.lease, self.until = 0, 0.0
+
+    def holds(self, lease: int, until: float) -> None:
+        self.lease, self.until = lease, until
