@@ -37,7 +37,7 @@ from distop.coordinator.state.memory import Memory
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.lease import SharedLease
 from distop.coordinator.work.processes import WORKERS, Processes
-from distop.coordinator.work.work import LIBRARIES, Work
+from distop.coordinator.work.work import Work
 from distop.errors import DistopError, EtcdDenied, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
@@ -277,9 +277,8 @@ async def _load_types(registry: Registry, processes: Processes, threads: Executo
     loop, refused = asyncio.get_running_loop(), {}
     types, steps = registry.of_users(), StepRegistry().of_users()
     if types or steps:
-        for module in (__name__, *LIBRARIES):
-            with suppress(NotLoaded):
-                await processes.load(module, forkable=True)
+        with suppress(NotLoaded):
+            await processes.load(__name__)  # what calls of types begin with
     for name, module in types.items():
         try:
             await processes.load(module)

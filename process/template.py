@@ -1,8 +1,9 @@
 """A template: a process that has loaded modules, and from which workers are forked that have them, too.
 
 A service that uses threads or gRPC cannot be forked. A template uses neither, so its forks cost milliseconds
-and share the memory of what it has loaded. A module that starts threads or opens files when it is loaded must
-not be in a template, since forks would lack the threads and share the files: each worker loads it anew.
+and share the memory of what it has loaded. A module that starts threads of Python or opens files when it is
+loaded must not be in a template, since forks would lack the threads and share the files: each worker loads it
+anew. Threads that libraries compute with, as those of numpy and pyarrow, survive a fork.
 
 The template is the parent of its workers, so it alone knows for certain which process an id means, and ends
 all of them when its own parent is gone.
@@ -92,35 +93,27 @@ class Template:
         self._lock = threading.Lock()
         self._program: _Program | None = None
         atexit.register(self.close)
-        self._modules: dict[str, bool] = {}
-        """What is loaded, in its order, and whether it was looked at."""
+        self._modules: list[str] = []
         self._apart: dict[str, str] = {}
         """Modules that are not to be in it, since each worker must load them for itself, or cannot: why."""
 
-    def load(self, module: str, limit_s: float, *, forkable: bool = False) -> None:
-        """Load a module, unless it is there.
-
-        Parameters
-        ----------
-        forkable:
-            Its threads and files are known to do no harm in forks; otherwise a module that has some is left
-            to the workers.
+    def load(self, module: str, limit_s: float) -> None:
+        """Load a module, unless it is there, or is left to the workers.
 
         Raises :class:`NotLoaded`, also if that takes longer than so many seconds or ends the process.
         """
         with self._lock:
             if module not in self._apart and module not in self._modules:
-                self._load(self._started(), module, forkable, limit_s)
+                self._load(self._started(), module, limit_s)
             if why := self._apart.get(module):
                 raise NotLoaded(why)
 
-    def _load(self, program: _Program, module: str, forkable: bool, limit_s: float) -> None:
+    def _load(self, program: _Program, module: str, limit_s: float) -> None:
         """Load it, or start anew without it: what has failed may have left anything behind."""
         why, hangs = "", False
         try:
-            grew = program.ask(_LOAD, module, limit_s=limit_s)
-            if forkable or not grew:
-                self._modules[module] = forkable
+            if not program.ask(_LOAD, module, limit_s=limit_s):
+                self._modules.append(module)
                 return
         except TimeoutError:
             why, hangs = f"loading it takes longer than {limit_s:g} s", True
@@ -166,11 +159,11 @@ class Template:
             return self._program
         self._end()
         self._program = _Program()
-        modules, self._modules = self._modules, {}
-        for module, forkable in modules.items():
-            self._load(self._program, module, forkable, START_S)
+        modules, self._modules = self._modules, []
+        for module in modules:
+            self._load(self._program, module, START_S)
             if module in self._apart:
-                self._modules = {name: known for name, known in modules.items() if name != module}
+                self._modules = [name for name in modules if name != module]
                 return self._started()
         return self._program
 
@@ -252,8 +245,8 @@ def _loaded(module: str) -> tuple[bytes, object]:
 
 
 def _held() -> tuple[int, int]:
-    """The numbers of threads, also of those that Python does not know, and of open files."""
-    return len(list(Path("/proc/self/task").iterdir())), len(list(Path("/proc/self/fd").iterdir()))
+    """The numbers of threads of Python and of open files."""
+    return threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
 
 
 def _has_ended(pid: int) -> bool:

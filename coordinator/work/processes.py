@@ -15,7 +15,7 @@ from distop.coordinator.work.lease import SharedLease
 from distop.coordinator.work.places import Places
 from distop.errors import Busy, CallTimeout, Crashed
 from distop.process.template import Template
-from distop.process.workers import START_S, Died, Idle, NotBegun, TooLong, Worker
+from distop.process.workers import Died, Idle, NotBegun, TooLong, Worker
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ MAX_IDLE = 8
 """Idle workers kept for later calls."""
 
 LOAD_S = 30.0
-"""Longest load of a module of a user, in seconds."""
+"""Longest load of a module, in seconds."""
 
 WORKER_BYTES, MOST, FEWEST = 256 << 20, 64, 16
 """Memory of the host, or of its control group, for each running call; and bounds for their number."""
@@ -60,15 +60,12 @@ class Processes:
         most = min(max(memory_bytes() // WORKER_BYTES, FEWEST), MOST)
         return Places(at_a_time=min(max(2 * cores, 4), most), most=most)
 
-    async def load(self, module: str, *, forkable: bool = False) -> None:
+    async def load(self, module: str) -> None:
         """Load a module in the template, once: workers have it without loading it.
 
         Raises :class:`~distop.process.template.NotLoaded`, also if it takes longer than :data:`LOAD_S`.
-        ``forkable``: see :meth:`Template.load`.
         """
-        limit_s = START_S if forkable else LOAD_S
-        load = partial(_template.load, module, limit_s, forkable=forkable)
-        await asyncio.get_running_loop().run_in_executor(self._threads, load)
+        await asyncio.get_running_loop().run_in_executor(self._threads, _template.load, module, LOAD_S)
 
     async def run(self, call: Call[T], kind: str = "", *, limit_s: float) -> T:
         """Run a call in a worker, which is ended when this is cancelled.

@@ -38,8 +38,8 @@ _OWN, _PROVISIONED, _LIGHT = "distop.", "distop.spark_jobs.", "distop.operations
 """Prefixes of modules: of distop's types, of types whose plan reads storage, and of types that read
 nothing."""
 
-LIBRARIES = ("pyarrow.parquet", "pyiceberg.table", "fsspec")
-"""Modules that nearly all types need and that load slowly. What they start can be forked."""
+_LIBRARIES = ("pyarrow.parquet", "pyiceberg.table", "fsspec")
+"""Modules that all provisioned types need and that load slowly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -186,7 +186,7 @@ class Work:
         for module in modules:
             if module not in self._loaded:
                 with suppress(NotLoaded):  # the call will say so
-                    await self._processes.load(module, forkable=True)
+                    await self._processes.load(module)
                 self._loaded.add(module)
                 _ = asyncio.get_running_loop().run_in_executor(self._threads, _imported, module)
 
@@ -216,7 +216,7 @@ def _modules(call: Call[Any], kind: DistributedOperation | None) -> tuple[str, .
 @cache
 def _provisioned(module: str) -> tuple[str, ...]:
     planning = f"{module.rpartition('.')[0]}.planning"
-    return (*LIBRARIES, module, *([planning] if find_spec(planning) is not None else []))
+    return (*_LIBRARIES, module, *([planning] if find_spec(planning) is not None else []))
 
 
 def _imported(module: str) -> None:
