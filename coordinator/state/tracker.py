@@ -63,7 +63,7 @@ class Tracked:
     """Who requested it, and why."""
     error: ErrorRecord | None = None
     run_ops: KeyValue | None = None
-    """What ran on the table when its leader here sealed it; ``None``: a finish reads it."""
+    """``runOps`` as the seal has read it, if nothing else ran on the table; ``None``: a finish reads it."""
     completion: CompletionRecord = field(default_factory=CompletionRecord)
     """How completing it has failed so far."""
     completion_revision: int = 0

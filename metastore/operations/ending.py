@@ -110,7 +110,8 @@ class Sealed:
     """As asked for, or what another process made of it; empty: the operation is gone."""
     revision: int
     run_ops: KeyValue | None = None
-    """What ran on the table when this call sealed it, so that the finish that follows need not read it."""
+    """What ran on the table, if that was nothing else: the finish that follows need not read it. Those of
+    several operations would lose to each other with what their seals have read."""
 
 
 async def seal(
@@ -143,7 +144,9 @@ async def seal(
     reached("seal.before")
     result = await settle(client, txn, replied=lambda: reached("seal.after"))
     if result.succeeded:
-        return Sealed(after, result.revision, result.one(0, run_ops))
+        running = result.one(0, run_ops)
+        alone = slots_without(running, keys.operation) is None
+        return Sealed(after, result.revision, running if alone else None)
     state, leader = result.one(0, keys.state), result.one(1, epoch.key)
     if leader.create_revision != epoch.revision:
         raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
