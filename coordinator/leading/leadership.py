@@ -30,7 +30,7 @@ from distop.coordinator.starting.planner import Planner
 from distop.errors import CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.etcd.client import EtcdClient, Snapshot
 from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.etcd.watch import follow, until_absent
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession, boot_clock
@@ -48,6 +48,9 @@ SHORTEST_LINGER_S = 0.05
 
 MOVE_EVERY_S = 0.1
 """Shortest time between two hand-overs of tables with work by one member. Each costs an election."""
+
+STRAYS_S = 5.0
+"""Between two looks for keys of a leader that this member holds and does not use."""
 
 
 class Leadership:
@@ -110,6 +113,7 @@ class Leadership:
             "pauses": self._follow_pauses,
             "backlogs": self._follow_backlogs,
             "schedules": self._follow_schedules,
+            "strays": self._give_back_strays,
         }
         if self._planner is not None:
             in_thread = self._planner.work.blocking
@@ -244,6 +248,22 @@ class Leadership:
         if self._session.alive:
             # The state may have changed while the task was ending: level-triggered, not edge-triggered.
             self._reconcile((table,))
+
+    async def _give_back_strays(self) -> None:
+        """Delete leaders' keys that are this member's although it does not lead.
+
+        A late copy of a campaign can create one after the table was resigned. Its lease lives, so the member
+        that should lead would wait for ever. Where there is no work nobody waits.
+        """
+        while True:
+            await asyncio.sleep(STRAYS_S)
+            with_work = {*self._active, *self._queued, *self._schedules.due()}
+            tables = [self._keyspace.table(name) for name in with_work - self._leaders.keys()]
+            read = await self._client.read_many([Get(keys.coordinator, keys_only=True) for keys in tables])
+            for index, keys in enumerate(tables):
+                kv = read.one(index, keys.coordinator)
+                if kv.lease == self._session.lease_id and keys.name not in self._leaders:
+                    await self._resign(keys.name, Epoch(kv.key, kv.create_revision))
 
     async def _lead(self, table: str) -> None:
         """Campaign for a table and drive it, until it is idle or another member should lead it."""

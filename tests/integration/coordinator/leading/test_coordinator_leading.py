@@ -411,6 +411,23 @@ async def test_a_campaign_that_arrives_late_is_not_waited_for(client: LossyClien
         assert await eventually(lambda: over(client, operation))
 
 
+async def test_a_campaign_that_arrives_after_its_table_was_resigned_is_given_back(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O24, O25: its lease lives on, so that the member that should lead would wait for ever."""
+    monkeypatch.setattr("distop.coordinator.leading.leadership.STRAYS_S", 0.05)
+    tables = [f"t{number}" for number in range(12)]
+    for table in tables:
+        await make_table(client, table)
+    async with leadership(client) as (_, old), leadership(client) as (_, new):
+        mine = next(table for table in tables if preferred([old.id, new.id], table) == new.id)
+        key = client.keyspace.table(mine).coordinator
+        old_kv = await client.get(client.keyspace.coordinator(old.id))
+        await client.put(key, encode(LeaderRecord(member=old.id)), lease=old_kv.lease)
+        operation = await begin(client, table=mine)
+        assert await eventually(lambda: over(client, operation))
+
+
 async def test_an_etcd_that_is_away_for_longer_than_a_lease(
     etcd_config: EtcdConfig, etcd: EtcdProcess, client: EtcdClient
 ) -> None:
