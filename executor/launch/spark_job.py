@@ -74,17 +74,17 @@ class SparkJob(ABC, Generic[T]):
             if not executors_of(self._context) and not self._context._jsc.sc().isLocal():
                 return "Spark has no executors"
             for stage in self._stages_at_work():
-                if reason := _last_failure(self._context, stage):
+                if stage.numFailedTasks and (reason := _last_failure(self._context, stage)):
                     return f"tasks of Spark fail and are tried again: {reason}"
         return ""
 
     def _stages_at_work(self) -> Iterator[SparkStageInfo]:
-        """The stages of this launch that have tasks now, some of which have failed."""
+        """The stages of this launch that have tasks now."""
         tracker = self._context.statusTracker()
         for job in tracker.getJobIdsForGroup(self._name):
             for number in getattr(tracker.getJobInfo(job), "stageIds", ()):
                 info = tracker.getStageInfo(number)
-                if info is not None and info.numActiveTasks and info.numFailedTasks:
+                if info is not None and info.numActiveTasks:
                     yield info
 
     async def wait(self) -> T:
@@ -120,13 +120,8 @@ class SparkJob(ABC, Generic[T]):
 
     def _until_no_task_runs(self) -> None:
         """Spark gives a cancelled job up at once, and its tasks when they report their end."""
-        tracker = self._context.statusTracker()
         with suppress(Exception):  # the driver is gone, and its tasks with it
-            while not self._ended.done() and any(
-                (stage := tracker.getStageInfo(number)) is not None and stage.numActiveTasks
-                for job in tracker.getJobIdsForGroup(self._name)
-                for number in getattr(tracker.getJobInfo(job), "stageIds", ())
-            ):
+            while not self._ended.done() and any(self._stages_at_work()):
                 time.sleep(_LOOK_S)
 
     @abstractmethod

@@ -6,14 +6,14 @@ import socket
 import tomllib
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pyspark.version
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.executor.launch.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, pack
+from distop.executor.launch.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, LaunchFailed, pack
 from distop.executor.launch.python import refuse_unusable
 from distop.executor.launch.settings import (
     ADAPTIVE,
@@ -25,7 +25,7 @@ from distop.executor.launch.settings import (
     with_retries,
 )
 from distop.executor.launch.spark import master_away
-from distop.executor.launch.spark_frame import _ran_twice
+from distop.executor.launch.spark_frame import SparkFrame, _ran_twice
 from distop.executor.launch.spark_job import _cause
 from distop.metastore.etcd.embedded import free_port
 from distop.spark_jobs import register
@@ -160,6 +160,42 @@ def test_a_part_of_a_shuffle_that_was_computed_again_for_another_job_is_seen(
 ) -> None:
     """P2: no attempt at a stage was repeated."""
     assert _ran_twice(stages) is twice
+
+
+class Spark:
+    """Its state of one job, with stages that it may forget; also a launch that looks at it."""
+
+    _name = "launch"
+
+    def __init__(self, **stages: Any) -> None:
+        self.stages = stages
+        self._seen: dict[str, Any] = {}
+        tracker = SimpleNamespace(
+            getJobIdsForGroup=lambda name: [1],
+            getJobInfo=lambda job: SimpleNamespace(stageIds=list(self.stages)),
+            getStageInfo=self.stages.get,
+        )
+        java = SimpleNamespace(statusStore=lambda: SimpleNamespace(lastStageAttempt=self.stages.get))
+        self._context = SimpleNamespace(statusTracker=lambda: tracker, _jsc=SimpleNamespace(sc=lambda: java))
+
+    def look(self) -> dict[Any, Any]:
+        return SparkFrame._look(cast("Any", self))
+
+
+@pytest.mark.parametrize("status", ["PENDING", "ACTIVE", "COMPLETE", "SKIPPED"])
+def test_a_stage_that_spark_forgets_must_have_been_seen_to_end(status: str) -> None:
+    """P2: on a busy executor it is soon forgotten, and whether it was repeated must be known."""
+    stage = SimpleNamespace(status=lambda: status)
+    spark = Spark(one=stage)
+    assert spark.look() == {"one": stage}
+    spark.stages["one"] = None
+    if status in ("PENDING", "ACTIVE"):
+        with pytest.raises(LaunchFailed, match="forgotten"):
+            spark.look()
+    else:
+        assert spark.look() == {"one": stage}
+    with pytest.raises(LaunchFailed, match="forgotten"):
+        Spark(one=None).look()
 
 
 PYTHON = """org.apache.spark.api.python.PythonException: Traceback (most recent call last):
