@@ -187,10 +187,11 @@ async def test_what_is_done_stays_held_until_its_leader_has_ended_it(etcd_config
     async with runner(client, resync_s=0.1) as (serving, _):
         arg = await start_operation(client, jobs=2)
         await all_done(client, arg)
-        before = client.looks
+        await eventually(lambda: serving._settled)
+        before, taken = client.looks, len([txn for txn in client.sent if takes(txn)])
         await eventually(lambda: client.looks > before + 5)
         assert await runner_of(client, arg) == serving.member
-        assert len([txn for txn in client.sent if takes(txn)]) == 1
+        assert len([txn for txn in client.sent if takes(txn)]) == taken
         assert serving._settled
         await client.delete(client.keyspace.operation(arg.id).runner)  # as its end does, among others
         await set_state(client, arg, ABORTING)
