@@ -274,7 +274,7 @@ async def _load_types(registry: Registry, processes: Processes, threads: Executo
     hangs can be ended, then here. A type that cannot be loaded is refused, and holds up no other; return what
     to say of those.
     """
-    loop, refused = asyncio.get_running_loop(), {}
+    loop, failed = asyncio.get_running_loop(), dict[str, str]()
     types, steps = registry.of_users(), StepRegistry().of_users()
     if types or steps:
         with suppress(NotLoaded):
@@ -285,16 +285,18 @@ async def _load_types(registry: Registry, processes: Processes, threads: Executo
             async with asyncio.timeout(LOAD_HERE_S):
                 await loop.run_in_executor(threads, registry.load, name)
         except Exception as error:
-            refused[name] = str(error) or f"loading it takes longer than {LOAD_HERE_S:g} s"
-            registry.refuse(name, refused[name])
-            log.error("type_not_loaded", extra={"type": name, "error": refused[name]})
+            why = str(error) or f"loading it takes longer than {LOAD_HERE_S:g} s"
+            registry.refuse(name, why)
+            failed[f"type {name}"] = why
     for module in steps:
         try:
             await processes.load(module)
-        except NotLoaded as error:  # a process that executes such a step will say so, too
-            log.error("steps_not_loaded", extra={"steps": module, "error": str(error)})
+        except NotLoaded as error:
+            failed[f"commit steps of {module}"] = str(error)
+    for what, why in failed.items():
+        log.error("type_not_loaded", extra={"type": what, "error": why})
     processes.operations = registry.extra
-    return "; ".join(f"type {name} cannot be used: {why}" for name, why in refused.items())
+    return "; ".join(f"it cannot use {what} until it is restarted: {why}" for what, why in failed.items())
 
 
 async def _tell(

@@ -95,16 +95,18 @@ class Work:
     ) -> T:
         """Run blocking code of distop in a thread, in turn.
 
-        Raises its errors; :class:`~distop.errors.CallTimeout` when it, including the wait for its turn, takes
-        too long: it then keeps its slot until it ends; :class:`~distop.errors.Busy` when it never began.
+        Raises its errors; :class:`~distop.errors.CallTimeout` when it takes too long, including the wait for
+        its turn if a limit is given: it then keeps its slot until it ends; :class:`~distop.errors.Busy` when
+        it never began.
         """
-        limit = self.limit_s if limit_s is None else limit_s
         with self._begun(table, what):
             place: Slot | None = None
             try:
                 # Not wait_for: that of Python 3.11 swallows a cancellation that arrives with the result.
-                async with asyncio.timeout(limit) as until:
+                async with asyncio.timeout(limit_s) as until:
                     place = await self._places[0].enter(table)
+                    if limit_s is None:
+                        until.reschedule(asyncio.get_running_loop().time() + self.limit_s)
                     try:
                         running = asyncio.get_running_loop().run_in_executor(
                             self._threads, _called, call, *args
@@ -117,7 +119,8 @@ class Work:
             except TimeoutError:
                 if not until.expired():
                     raise  # of the call itself
-                raise _too_long(what, limit, place) from None
+                limit = self.limit_s if limit_s is None else limit_s
+                raise _too_long(what, limit, place, by_option=limit_s is None) from None
 
     async def user(
         self,
@@ -235,7 +238,8 @@ def _too_late(what: str, deadline_s: float) -> DistopError:
     return DeadlineExceeded(f"{what} has not ended within {deadline_s:.0f} s")
 
 
-def _too_long(what: str, limit_s: float, place: Slot | None) -> DistopError:
+def _too_long(what: str, limit_s: float, place: Slot | None, *, by_option: bool = True) -> DistopError:
     if place is None:  # it says nothing about the call
         return Busy(f"{what} has waited {max(limit_s, 0.0):.1f} s for its turn: other calls have not ended")
-    return CallTimeout(f"{what} has taken longer than {limit_s:g} s")
+    hint = "" if by_option else "remove the cause: its limit is fixed"
+    return CallTimeout(f"{what} has taken longer than {limit_s:g} s", hint=hint)

@@ -198,7 +198,9 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
             with pytest.raises(UnknownOperationType, match="loading it takes longer than 1 s"):
                 await service.start("t", "hangs")
             await service.ended(await service.start("t", "noop", {"partitions": 0}))
-            await eventually(found, FEW_S, holds=lambda text: "type hangs cannot be used: loading it" in text)
+            await eventually(
+                found, FEW_S, holds=lambda text: "type hangs until it is restarted: loading it" in text
+            )
     finally:
         until.touch()
         registry._installed.cache_clear()
