@@ -36,6 +36,15 @@ class Link:
         poll.register(self._end, select.POLLIN)
         return bool(poll.poll(None if limit_s is None else max(limit_s, 0.0) * 1000.0))
 
+    def is_at_end(self) -> bool:
+        """Whether the other end is closed, and everything that it sent was received."""
+        try:
+            return not self._end.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def receive(self) -> tuple[bytes, Any, list[int]] | None:
         """The next message: its kind, its value, and the files that came with it; ``None`` at their end.
 

@@ -126,7 +126,7 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         """Of an idle one: whether its process still waits for calls."""
-        return not self._link.is_readable(0.0)
+        return not self._link.is_at_end()
 
     def end(self) -> None:
         """End the process, in any thread; idempotent. A call that it runs raises :class:`Died`."""

@@ -95,6 +95,9 @@ class Processes:
             # In a thread: pickling the results of a million jobs takes seconds.
             running = partial(worker.run, asked, limit_s=limit_s, prepare=prepare)
             return await loop.run_in_executor(self._threads, running)
+        except asyncio.CancelledError:
+            worker.end()  # also if its thread is only about to run the call
+            raise
         except Died as error:
             raise Crashed(f"the process that ran it has died ({worker.pid})") from error
         except TooLong:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+from distop.coordinator.work.call import Surroundings
 from distop.process.serving import alive
 
 
@@ -27,3 +31,27 @@ def spin(path: Path) -> None:
 def modules() -> list[str]:
     """What the process has loaded."""
     return list(sys.modules)
+
+
+def log_later(path: Path) -> None:
+    """Returns, and has a thread that logs once there is such a file."""
+
+    def later() -> None:
+        wait_for(path)
+        logging.getLogger("later").warning("it came")
+        path.rename(path.with_suffix(".logged"))
+
+    threading.Thread(target=later, daemon=True).start()
+
+
+def within(call: Callable[[], str], surroundings: Surroundings) -> str:
+    """A call of a coordinator."""
+    return call()
+
+
+def lives(pid: int) -> bool:
+    """Whether it runs; one that has ended may stay for a moment until its parent looks."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

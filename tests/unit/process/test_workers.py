@@ -57,7 +57,7 @@ async def test_a_call_that_takes_too_long_is_ended(worker: Worker, tmp_path: Pat
     with pytest.raises(TooLong):
         worker.run(partial(calls.wait_for, tmp_path / "never"), limit_s=SHORT_S)
     assert not worker.is_idle
-    await eventually(lambda: _is_gone(worker.pid))
+    await eventually(lambda: not calls.lives(worker.pid))
 
 
 async def test_signs_of_life_begin_its_time_anew(
@@ -116,7 +116,7 @@ async def test_a_call_ends_with_its_process_and_when_it_is_ended(template: Templ
         end(worker)
         with pytest.raises(Died):
             await running
-        await eventually(lambda worker=worker: _is_gone(worker.pid))
+        await eventually(lambda worker=worker: not calls.lives(worker.pid))
 
 
 def test_what_nobody_wants_any_more_is_ended(worker: Worker, tmp_path: Path) -> None:
@@ -132,14 +132,27 @@ async def test_idle_workers_are_few_and_alive(template: Template) -> None:
     idle, first, second, third = Idle(2), *(template.fork(int) for _ in range(3))
     for each in (first, second, third):
         idle.put(each)
-    await eventually(lambda: _is_gone(third.pid))
+    await eventually(lambda: not calls.lives(third.pid))
     os.kill(second.pid, signal.SIGKILL)
     await eventually(lambda: not second.is_alive)
     assert idle.take() is first
     assert idle.take() is None
     idle.close()
     idle.put(first)
-    await eventually(lambda: _is_gone(first.pid))
+    await eventually(lambda: not calls.lives(first.pid))
+
+
+async def test_a_worker_whose_threads_log_between_two_calls_is_used_again(
+    worker: Worker, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    worker.run(partial(calls.log_later, tmp_path / "log"), limit_s=LONG_S)
+    (tmp_path / "log").touch()
+    await eventually((tmp_path / "log.logged").exists)
+    idle = Idle(1)
+    idle.put(worker)
+    assert idle.take() is worker
+    assert worker.run(os.getpid, limit_s=LONG_S) == worker.pid
+    assert "it came" in caplog.text
 
 
 # -- what a template has loaded ------------------------------------------------------------------------
@@ -243,15 +256,7 @@ async def test_a_template_that_has_died_is_started_again_with_its_modules(
     template.load(name, LONG_S)
     (first,) = loads(tmp_path)
     os.kill(first, signal.SIGKILL)
-    await eventually(lambda: _is_gone(first))
+    await eventually(lambda: not calls.lives(first))
     worker = template.fork(int)
     assert name in modules_of(worker)
     assert len(loads(tmp_path)) == 2
-
-
-def _is_gone(pid: int) -> bool:
-    """Whether it has ended; its parent may not have noticed yet."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return True

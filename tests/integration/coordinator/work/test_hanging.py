@@ -25,6 +25,7 @@ from distop.operations import registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import from_json, to_json
+from support.calls import lives
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import Service, serving
 from support.types.probes import PROBES
@@ -65,14 +66,6 @@ async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
 def hanging(folder: Path) -> set[int]:
     """The processes that hang, or did: the numbers that are names of files."""
     return {int(path.name) for path in folder.iterdir()}
-
-
-def lives(pid: int) -> bool:
-    """Whether it runs; one that has ended may stay for a moment until its parent looks."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def hang(where: str, folder: Path, kind: str = "stuck") -> pb.StartOperationRequest:
