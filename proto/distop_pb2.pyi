@@ -814,14 +814,16 @@ class DiagnoseResponse(_message.Message):
     def __init__(self, findings: _Optional[_Iterable[_Union[Finding, _Mapping]]] = ..., tables: _Optional[int] = ..., operations: _Optional[int] = ..., done: _Optional[bool] = ...) -> None: ...
 
 class ListAuditRequest(_message.Message):
-    __slots__ = ("table", "page_size", "page_token")
+    __slots__ = ("table", "page_size", "page_token", "after")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
     table: str
     page_size: int
     page_token: str
-    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+    after: str
+    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
 
 class AuditEntry(_message.Message):
     __slots__ = ("id", "at", "action", "target", "by", "reason", "request_id", "argument_json", "outcome", "rows", "bytes", "error_code", "claimed_by", "address", "table", "cursor")
@@ -859,29 +861,15 @@ class AuditEntry(_message.Message):
     cursor: str
     def __init__(self, id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., request_id: _Optional[str] = ..., argument_json: _Optional[str] = ..., outcome: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., error_code: _Optional[str] = ..., claimed_by: _Optional[str] = ..., address: _Optional[str] = ..., table: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
 
-class FollowAuditRequest(_message.Message):
-    __slots__ = ("table", "after")
-    TABLE_FIELD_NUMBER: _ClassVar[int]
-    AFTER_FIELD_NUMBER: _ClassVar[int]
-    table: str
-    after: str
-    def __init__(self, table: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
-
-class AuditUpdate(_message.Message):
-    __slots__ = ("entries", "cursor")
-    ENTRIES_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
-    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
-    cursor: str
-    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
-
 class ListAuditResponse(_message.Message):
-    __slots__ = ("entries", "next_page_token")
+    __slots__ = ("entries", "next_page_token", "cursor")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
     next_page_token: str
-    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+    cursor: str
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Index(_message.Message):
     __slots__ = ("column", "snapshot_id", "commits_behind", "files", "left_out", "parts", "entries", "bytes", "operation", "built_at", "field_id", "manifest", "sequence_number")

@@ -1093,11 +1093,6 @@ class ClusterServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ListAuditRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.ListAuditResponse.FromString,
                 _registered_method=True)
-        self.FollowAudit = channel.unary_stream(
-                '/distop.v1.ClusterService/FollowAudit',
-                request_serializer=distop_dot_proto_dot_distop__pb2.FollowAuditRequest.SerializeToString,
-                response_deserializer=distop_dot_proto_dot_distop__pb2.AuditUpdate.FromString,
-                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -1146,13 +1141,6 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def FollowAudit(self, request, context):
-        """New entries of the audit trail, the oldest first, without end; a response without entries is a heartbeat.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1185,11 +1173,6 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ListAudit,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ListAuditRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.ListAuditResponse.SerializeToString,
-            ),
-            'FollowAudit': grpc.unary_stream_rpc_method_handler(
-                    servicer.FollowAudit,
-                    request_deserializer=distop_dot_proto_dot_distop__pb2.FollowAuditRequest.FromString,
-                    response_serializer=distop_dot_proto_dot_distop__pb2.AuditUpdate.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1355,33 +1338,6 @@ class ClusterService:
             '/distop.v1.ClusterService/ListAudit',
             distop_dot_proto_dot_distop__pb2.ListAuditRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.ListAuditResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def FollowAudit(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_stream(
-            request,
-            target,
-            '/distop.v1.ClusterService/FollowAudit',
-            distop_dot_proto_dot_distop__pb2.FollowAuditRequest.SerializeToString,
-            distop_dot_proto_dot_distop__pb2.AuditUpdate.FromString,
             options,
             channel_credentials,
             insecure,

@@ -119,7 +119,6 @@ RIGHTS = {
         "ClusterService/RemoveKey": Right(ADMIN, EVERYTHING),
         "ClusterService/DrainCoordinator": Right(ADMIN, EVERYTHING),
         "ClusterService/ListAudit": Right(READER, TABLE, "table", EVERYTHING),
-        "ClusterService/FollowAudit": Right(READER, TABLE, "table", EVERYTHING),
         "AccessService/ListGrants": Right(READER, CALLER),
         "AccessService/ChangeGrants": Right(ADMIN, EVERYTHING),
         "IndexService/ListIndexes": Right(READER, TABLE, "table"),

@@ -10,7 +10,6 @@ import typer
 from distop.cli.options.bundles import command
 from distop.cli.options.common import Limit, Reason
 from distop.cli.options.session import Connected, page_size
-from distop.errors import InvalidArgument
 
 PANEL = "Control"
 
@@ -81,11 +80,11 @@ def audit(
     limit: Limit = 100,
     follow: Annotated[
         bool,
-        typer.Option("--follow", "-f", help="Follow new entries, oldest first: of TABLE, or of everything."),
+        typer.Option("--follow", "-f", help="Go on with new entries, in the order they are written in."),
     ] = False,
     after: Annotated[
         str,
-        typer.Option(metavar="CURSOR", help="With --follow: start after this entry; 0: with the oldest."),
+        typer.Option(metavar="CURSOR", help="Only what was written after this entry; 0: all kept entries."),
     ] = "",
 ) -> None:
     """Show who did what and when, the newest first.
@@ -93,9 +92,8 @@ def audit(
     With --follow and --output json: one document per line for every entry, each with its cursor.
     """
     if not follow:
-        if after:
-            raise InvalidArgument("--after is for --follow", details={"field": "after"})
-        session.listed("audit", session.client.audit(table, page_size=page_size(limit)), limit)
+        entries = session.client.audit(table, after=after, page_size=page_size(limit))
+        session.listed("audit", entries, limit)
         return
     with suppress(KeyboardInterrupt):
         for entry in session.client.follow_audit(table, after=after):

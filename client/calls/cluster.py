@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from operator import attrgetter
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
-from distop.client.calls.following import diagnose, resumed
+from distop.client.calls.following import diagnose
 from distop.client.models.cluster import AuditEntry, Leader, Member
 from distop.client.models.diagnosis import Diagnosis, Finding
 from distop.client.transport.connection import make_request
 from distop.proto import distop_pb2 as pb
 
-AUDIT_SILENCE_S = 15.0
-"""Seconds without a heartbeat after which the audit trail is followed at another coordinator."""
+FOLLOW_EVERY_S = 2.0
+"""Seconds between two lists of the audit trail, for those who follow it."""
 
 
 class ClusterCalls(Calls):
@@ -88,28 +89,46 @@ class ClusterCalls(Calls):
         reply = await self._control("DrainCoordinator", member=member, reason=reason, undo=undo)
         return Member.from_proto(reply)
 
-    def audit(self, table: str = "", *, page_size: int = PAGE_SIZE) -> AsyncGenerator[AuditEntry, None]:
-        """The audit trail, newest first: of one table, or of the installation."""
-        return models(self._listed("ListAudit", "entries", table=table, page_size=page_size), AuditEntry)
+    def audit(
+        self, table: str = "", *, after: str = "", page_size: int = PAGE_SIZE
+    ) -> AsyncGenerator[AuditEntry, None]:
+        """The audit trail, newest first: of one table, or of the installation.
 
-    async def follow_audit(self, table: str = "", *, after: str = "") -> AsyncGenerator[AuditEntry, None]:
-        """New entries of the audit trail: of one table, or of all. Does not end normally.
+        ``after``: only what was written after the entry with this cursor.
+        """
+        fields = {"table": table, "after": after, "page_size": page_size}
+        return models(self._listed("ListAudit", "entries", **fields), AuditEntry)
 
-        If a coordinator is lost, it continues at another one without gaps.
+    async def follow_audit(
+        self, table: str = "", *, after: str = "", every_s: float = FOLLOW_EVERY_S
+    ) -> AsyncGenerator[AuditEntry, None]:
+        """New entries of the audit trail, in the order in which they were written: of one table, or of the
+        installation. Lists them again and again, and does not end normally.
 
         Parameters
         ----------
         after:
             The cursor of the last known entry; empty: from now on; ``"0"``: all stored entries first.
+        every_s:
+            Seconds between two lists.
         """
-        at = after
+        while True:
+            entries: list[pb.AuditEntry] = []
+            size = PAGE_SIZE if after else 1
+            request = make_request(pb.ListAuditRequest, table=table, after=after, page_size=size)
+            while True:
+                page = await self._connection.call(attrgetter("ListAudit"), request)
+                entries += page.entries if after else ()
+                if not (after and page.next_page_token):
+                    break
+                request.page_token = page.next_page_token
+            for message in sorted(entries, key=_written):
+                yield AuditEntry.from_proto(message)
+            after = page.cursor
+            await asyncio.sleep(every_s)
 
-        def request() -> pb.FollowAuditRequest:
-            return make_request(pb.FollowAuditRequest, table=table, after=at)
 
-        stream = resumed(self._connection, "FollowAudit", request, silence_s=AUDIT_SILENCE_S)
-        async with aclosing(stream) as updates:
-            async for update in updates:
-                for entry in update.entries:
-                    yield AuditEntry.from_proto(entry)
-                at = update.cursor
+def _written(entry: pb.AuditEntry) -> tuple[int, str]:
+    """When an entry was written."""
+    revision, _, ident = entry.cursor.partition(".")
+    return int(revision), ident

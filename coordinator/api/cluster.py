@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import time
@@ -17,7 +16,7 @@ from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.records import remove_unreadable
 from distop.coordinator.doctor.rounds import Doctor, Examination
-from distop.coordinator.views.audits import audit_updates, entry_message
+from distop.coordinator.views.audits import entry_message
 from distop.coordinator.views.listing import (
     PageToken,
     check_table,
@@ -28,7 +27,6 @@ from distop.coordinator.views.listing import (
 )
 from distop.coordinator.views.operations import member_message
 from distop.coordinator.views.tables import read_member_messages
-from distop.coordinator.views.trail import Trail
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
@@ -38,8 +36,7 @@ from distop.metastore.members.draining import set_draining
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.record import decode
-from distop.metastore.tables.audit import audit_put, prune_softly, read_audit
-from distop.metastore.tables.audit_feed import Cursor, follow_audit
+from distop.metastore.tables.audit import Cursor, audit_put, prune_softly, read_audit
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 
@@ -52,11 +49,9 @@ _ENTRY = re.compile(r"[0-9]{13}-[0-9a-f]{8}")
 class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient, work: Work, stopping: asyncio.Event | None = None) -> None:
+    def __init__(self, client: EtcdClient, work: Work) -> None:
         self._client = client
         self._work = work
-        self._trail = Trail(client)
-        self._stopping = stopping or asyncio.Event()
 
     async def ListMembers(  # noqa: N802 - the name of the RPC
         self, request: pb.ListMembersRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -102,27 +97,16 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
         size, token = await page_of(self._client, request)
         if token.after and not _ENTRY.fullmatch(token.after):
             raise no_token()
+        after = Cursor.parse(request.after or "0")
         with continued_listing():
             found, revision = await read_audit(
-                self._client, *trails, limit=size, revision=token.revision, before=token.after
+                self._client, *trails, limit=size, revision=token.revision, before=token.after, after=after
             )
-        response = pb.ListAuditResponse(entries=fitting(list(map(entry_message, found))))
-        if len(found) == size or len(response.entries) < len(found):
+        entries = fitting(list(map(entry_message, found)))
+        response = pb.ListAuditResponse(entries=entries, cursor=str(Cursor(revision)))
+        if entries and (len(found) == size or len(entries) < len(found)):
             response.next_page_token = PageToken(revision, response.entries[-1].id).encode()
         return response
-
-    async def FollowAudit(  # noqa: N802
-        self, request: pb.FollowAuditRequest, context: grpc.aio.ServicerContext[Any, Any]
-    ) -> AsyncGenerator[pb.AuditUpdate, None]:
-        keys = None
-        if request.table:
-            keys = self._client.keyspace.table(check_table_name(request.table))
-            await check_table(self._client, keys.name)
-        after = Cursor.parse(request.after) if request.after else None
-        changes = self._trail.follow(after) if keys is None else follow_audit(self._client, keys, after)
-        async with aclosing(audit_updates(changes, self._stopping)) as updates:
-            async for update in updates:
-                yield update
 
     async def ListLeaders(  # noqa: N802
         self, request: pb.ListLeadersRequest, context: grpc.aio.ServicerContext[Any, Any]

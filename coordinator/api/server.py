@@ -78,7 +78,7 @@ async def start_server(
     distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, planner.registry), server)
     distop_pb2_grpc.add_ScheduleServiceServicer_to_server(ScheduleService(client, planner), server)
     distop_pb2_grpc.add_IndexServiceServicer_to_server(IndexService(client, answers), server)
-    distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, answers, stopping), server)
+    distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, answers), server)
     distop_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(client, gate), server)
     health = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(health, server)

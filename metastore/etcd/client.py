@@ -99,14 +99,21 @@ class EtcdClient:
         limit: int = 0,
         newest_first: bool = False,
         backwards: bool = False,
+        written_from: int = 0,
     ) -> RangePage:
-        """Keys from ``start`` to (without) ``end``, at most ``limit`` of them (0: all).
+        """Keys from ``start`` to (without) ``end``, at most ``limit`` of them (0: all), that were written at
+        the revision ``written_from`` or later.
 
-        In key order, or ``backwards``, or ``newest_first``: the latest written first. For both etcd sorts the
-        whole range, so it should be small.
+        In key order, or ``backwards``, or ``newest_first``: the latest written first. For all of these etcd
+        reads the whole range, so it should be small.
         """
         request = rpc_pb2.RangeRequest(
-            key=start, range_end=end, revision=revision, keys_only=keys_only, limit=limit
+            key=start,
+            range_end=end,
+            revision=revision,
+            keys_only=keys_only,
+            limit=limit,
+            min_mod_revision=written_from,
         )
         if newest_first:
             request.sort_order, request.sort_target = rpc_pb2.RangeRequest.DESCEND, rpc_pb2.RangeRequest.MOD

@@ -8,13 +8,14 @@ bounded by itself: its oldest entries are deleted.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass
 from zlib import crc32
 
-from distop.errors import CorruptRecord, DistopError, OutcomeUnknown
+from distop.errors import CorruptRecord, DistopError, InvalidArgument, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn
 from distop.metastore.records.components import prefix_end
@@ -49,6 +50,8 @@ class Acting:
     address: str = ""
     """The address of the caller."""
 
+
+_CURSOR = re.compile(r"(\d{1,18})(?:\.(\d{13}-[0-9a-f]{8}))?")
 
 _NOBODY = Acting()
 acting: ContextVar[Acting] = ContextVar("acting", default=_NOBODY)
@@ -152,6 +155,33 @@ class Entry:
     """The table of its trail; empty: the installation's."""
 
 
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """A position in a trail: after all entries of a revision, or after one of them."""
+
+    revision: int
+    id: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.revision}.{self.id}" if self.id else str(self.revision)
+
+    @classmethod
+    def parse(cls, text: str) -> Cursor:
+        if (match := _CURSOR.fullmatch(text)) is None:
+            raise InvalidArgument(
+                f"{text[:50]!r} is not a position in the audit trail",
+                hint="give the cursor of an entry, or 0 for all entries",
+                details={"field": "after"},
+            )
+        return cls(int(match[1]), match[2] or "")
+
+    def precedes(self, entry: Entry) -> bool:
+        """Whether an entry comes after it."""
+        if not self.id:
+            return entry.revision > self.revision
+        return (entry.revision, entry.id) > (self.revision, self.id)
+
+
 def entry_of(keyspace: Keyspace, kv: KeyValue) -> Entry | None:
     """The entry of a key; ``None`` if it is not the key of a trail. What cannot be read is in its place as
     ``unreadable``: it must not hide the others, nor be missing without a word."""
@@ -175,17 +205,38 @@ def entry_of(keyspace: Keyspace, kv: KeyValue) -> Entry | None:
     return Entry(ident, record, kv.mod_revision, table)
 
 
+_BEGINNING = Cursor(0)
+
+
 async def read_audit(
-    client: EtcdClient, *prefixes: bytes, limit: int, revision: int = 0, before: str = ""
+    client: EtcdClient,
+    *prefixes: bytes,
+    limit: int,
+    revision: int = 0,
+    before: str = "",
+    after: Cursor = _BEGINNING,
 ) -> tuple[list[Entry], int]:
     """Up to ``limit`` entries of some trails, older than ``before`` (empty: the newest), the newest first;
-    and the revision they were read at."""
+    and the revision they were read at.
+
+    ``after``: only those that were written after this position, such as an older start that has ended since.
+    Raises :class:`~distop.errors.InvalidArgument` for one in the future.
+    """
     entries: list[Entry] = []
     for prefix in prefixes:
         end = prefix + before.encode() if before else prefix_end(prefix)
-        page = await client.get_range(prefix, end, revision=revision, limit=limit, backwards=True)
-        entries += (entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None)
+        page = await client.get_range(
+            prefix, end, revision=revision, limit=limit, backwards=True, written_from=after.revision
+        )
+        found = (entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None)
+        entries += filter(after.precedes, found)
         revision = revision or page.revision
+    if after.revision > revision:
+        raise InvalidArgument(
+            f"revision {after.revision} is in the future",
+            hint="give the cursor of an entry of this installation",
+            details={"field": "after"},
+        )
     return sorted(entries, key=lambda entry: entry.id, reverse=True)[:limit], revision
 
 

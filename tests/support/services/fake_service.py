@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import defaultdict
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -217,16 +217,10 @@ class FakeService(
 
     async def ListAudit(self, request: pb.ListAuditRequest, context: Context) -> pb.ListAuditResponse:
         await self._enter("audit", request, context)
-        page, further = _page(request, self.world.audit[::-1])
-        return pb.ListAuditResponse(entries=page, next_page_token=further)
-
-    async def FollowAudit(self, request: Any, context: Context) -> AsyncGenerator[pb.AuditUpdate, None]:
-        """All there is in one update; then the stream breaks, and is not to be had again."""
-        await self._enter("follow_audit", request, context)
         if request.after == "9":
             await abort(context, InvalidArgument("that was all"))
-        yield pb.AuditUpdate(entries=self.world.audit, cursor="9")
-        await abort(context, Unavailable("ask again"))
+        page, further = _page(request, self.world.audit[::-1])
+        return pb.ListAuditResponse(entries=page, next_page_token=further, cursor="9")
 
     async def CreateTable(self, request: pb.CreateTableRequest, context: Context) -> pb.Table:
         await self._enter("create_table", request, context)

@@ -9,7 +9,6 @@ from contextlib import aclosing
 import pytest
 
 from distop.client import AsyncClient, OperationState, OperationUpdate
-from distop.client.calls import cluster
 from distop.client.calls.following import follow
 from distop.client.transport import connection
 from distop.client.transport.connection import Connection
@@ -150,21 +149,6 @@ async def test_a_silent_stream_is_left_for_another_coordinator() -> None:
         await connection.close()
     assert updates == [100, 101, 102]
     assert len(hung.calls["watch"]) == 1
-
-
-async def test_silence_longer_than_the_timeout_is_survived(monkeypatch: pytest.MonkeyPatch) -> None:
-    """U4: streams that are quiet for long, as the audit trail may be: silence is noticed late."""
-    monkeypatch.setattr(cluster, "AUDIT_SILENCE_S", 1.0)
-    shared = World(audit=[pb.AuditEntry(action="pause", target=NAME)])
-    hung, well = FakeService(shared, hang=True), FakeService(shared)
-    async with (
-        serving(hung) as a,
-        serving(well) as b,
-        AsyncClient(f"{a},{b}", timeout_s=0.8) as client,
-        aclosing(client.follow_audit(after="0")) as entries,
-    ):
-        assert (await anext(entries)).target == NAME
-    assert len(hung.calls["follow_audit"]) == 1
 
 
 async def test_heartbeats_are_not_shown() -> None:
