@@ -352,7 +352,9 @@ class ModelClient(EtcdClient):
         limit: int = 0,
         newest_first: bool = False,
         backwards: bool = False,
+        written_from: int = 0,
     ) -> RangePage:
+        assert not written_from, "no process of the model lists what is new"
         get = Get(start, end, keys_only, limit)
         page: RangePage = await self._ask(Read(get, revision, newest_first, backwards))
         return page

@@ -38,8 +38,9 @@ FIELDS: dict[str, dict[str, Any]] = {
 """What else a request of a method needs to make sense."""
 
 
-ANSWERED = {"Diagnose", "ListGrants", "ChangeGrants"}
-"""Calls that know an answer: what the doctor cannot look at is a finding, and grants are remembered."""
+ANSWERED = {"Diagnose", "ListGrants", "ChangeGrants", "RemoveKey"}
+"""Calls that know an answer: what the doctor cannot look at is a finding, grants are remembered, and a key of no
+installation is none to remove."""
 
 
 NEVER_IN_DOUBT = {

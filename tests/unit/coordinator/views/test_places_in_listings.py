@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from distop.coordinator.views.contents import _count
 from distop.coordinator.views.listing import PageToken
 from distop.errors import InvalidArgument
-from distop.metastore.tables.audit_feed import Cursor
+from distop.metastore.tables.audit import Cursor
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
