@@ -39,8 +39,8 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 ANSWERED = {"Diagnose", "ListGrants", "ChangeGrants", "RemoveKey"}
-"""Calls that know an answer: what the doctor cannot look at is a finding, grants are remembered, and a key of no
-installation is none to remove."""
+"""Calls that know an answer: what the doctor cannot look at is a finding, grants are remembered, and a key of
+no installation is none to remove."""
 
 
 NEVER_IN_DOUBT = {
