@@ -32,8 +32,8 @@ def main(file: int, parent: int) -> None:
 
 def serve(link: Link, log_level: int) -> None:
     """Run the calls that come over a link until it ends."""
-    global _signs
-    _signs = _Signs(link)
+    global _parent
+    _parent = link
     logging.basicConfig(level=log_level, handlers=[_ToParent(link)], force=True)
     with suppress(ConnectionError):  # the parent has gone
         while True:
@@ -53,24 +53,17 @@ def serve(link: Link, log_level: int) -> None:
                 _succeeded(link, result)
 
 
+_parent: Link | None = None
+_shown = 0.0
+
+
 def alive() -> None:
     """A sign of life of the call that this process runs: its time limit begins anew."""
-    if _signs is not None:
-        _signs.show()
-
-
-class _Signs:
-    def __init__(self, link: Link) -> None:
-        self._link, self._shown = link, 0.0
-
-    def show(self) -> None:
-        now = time.monotonic()
-        if now - self._shown > SIGN_OF_LIFE_S:
-            self._shown = now
-            self._link.send(ALIVE)
-
-
-_signs: _Signs | None = None
+    global _shown
+    now = time.monotonic()
+    if _parent is not None and now - _shown > SIGN_OF_LIFE_S:
+        _shown = now
+        _parent.send(ALIVE)
 
 
 def _succeeded(link: Link, result: Any) -> None:
