@@ -7,27 +7,20 @@ to a file, with ids in random order: each file's least and greatest id enclose n
 statistics rule out none. ``build_index`` makes an index of the ids. Then single ids are looked up, with the
 index and, as the baseline of the same run, without it; both read the same snapshot through
 ``spark_jobs.tables.snapshot``, and must find the same rows. Opens are counted in the file system beneath.
-
-Then pyiceberg plans scans of the table, of one id and of all rows, by itself from the manifests and through
-the catalog of the coordinator, in turns: seconds, files that are left to open, bytes read. At last four
-clients have all files planned at once: so much memory the coordinator has taken by then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import statistics
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import counting_io
 import pyarrow as pa
-from common import Processes, peak_mb, print_json, print_table, run_on_own_etcd, sized, until
-from pyiceberg.catalog.rest import RestCatalog
+from common import Processes, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
 from distop.commit.catalog import EtcdCatalog
@@ -41,7 +34,6 @@ from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 FILES = int(sys.argv[1]) if sys.argv[1:] else sized(2000, 8)
 ROWS = sized(1_000_000, 800)
 LOOKUPS, SCANS = sized((30, 2), (3, 1))
-PLANS, AT_ONCE = sized((3, 4), (1, 2))
 TABLE = "default.events"
 
 
@@ -87,56 +79,9 @@ def measured(
     return took / len(numbers), opened["data"] / len(numbers), opened["index"] / len(numbers), found
 
 
-class Planner:
-    """pyiceberg as a client of the catalog, which plans itself or has the catalog plan."""
-
-    def __init__(self, address: str, **properties: str) -> None:
-        self._catalog = RestCatalog("bench", uri=f"http://{address}", **properties)
-        self._bytes: list[int] = []
-        hooks = self._catalog._session.hooks["response"]
-        hooks.append(lambda reply, **_: self._bytes.append(len(reply.content)))
-
-    def plan(self, row_filter: str) -> tuple[float, int, int]:
-        """Seconds of a plan; the files that it leaves; the bytes of the answers of the catalog."""
-        table = self._catalog.load_table(TABLE)
-        self._bytes.clear()
-        began = time.perf_counter()
-        files = sum(1 for _ in table.scan(row_filter=row_filter).plan_files())
-        return time.perf_counter() - began, files, sum(self._bytes)
-
-
-def plans(address: str, coordinator: int, folder: Path) -> dict[str, float]:
-    """Plans by the engine and by the catalog, of one id and of all rows."""
-    server = {"scan-planning-mode": "server"}
-    planners = {"pyiceberg": Planner(address), "the catalog": Planner(address, **server)}
-    manifests = sum(path.stat().st_size for path in (folder / "events/metadata").glob("*.avro"))
-    rows, seconds = [], {}
-    for what, row_filter in (("one id", f"id = {ROWS // 2}"), ("all rows", "true")):
-        found = {name: [planner.plan(row_filter) for _ in range(PLANS)] for name, planner in planners.items()}
-        for name, made in found.items():
-            took = statistics.median(one[0] for one in made)
-            _, files, answered = made[-1]
-            read = (answered or manifests) / (1 << 20)
-            rows.append((what, name, f"{took:.3f}", f"{files:,}", f"{read:.2f} MiB"))
-            seconds[what, name] = took
-    print_table(f"plans of {FILES:,} files", ("", "planned by", "seconds", "files left", "read"), rows)
-    before = peak_mb(coordinator)
-    clients = [Planner(address, **server) for _ in range(AT_ONCE)]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
-        list(threads.map(lambda client: client.plan("true"), clients))
-    after = peak_mb(coordinator)
-    print(f"the coordinator took {before:.0f} MiB at most, and {after:.0f} MiB with {AT_ONCE} plans at once")
-    over = {what: seconds[what, "the catalog"] / seconds[what, "pyiceberg"] for what, _ in seconds}
-    return {
-        "plan_one_over_client": round(over["one id"], 2),
-        "plan_all_over_client": round(over["all rows"], 2),
-        "coordinator_peak_mib": round(after),
-    }
-
-
 async def measure(config: EtcdConfig, processes: Processes, folder: Path) -> None:
-    address, catalog = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    coordinator = processes.start("coordinator", "coordinator", "--listen", address, "--catalog", catalog)
+    address = f"127.0.0.1:{free_port()}"
+    processes.start("coordinator", "coordinator", "--listen", address)
     processes.start("executor", "executor", "--master", "none")
     etcd = EtcdClient(config)
     await asyncio.to_thread(write_table, config, f"file://{folder}/events")
@@ -171,13 +116,11 @@ async def measure(config: EtcdConfig, processes: Processes, folder: Path) -> Non
     )
     size = int(built.facts["bytes"]) / (1 << 20)
     print(f"the index was built in {build_s:.1f} s and takes {size:.1f} MiB in {built.facts['parts']} parts")
-    planning = await asyncio.to_thread(plans, catalog, coordinator, folder)
     print_json(
         files_opened_fraction=round(opened / FILES, 5),
         index_files_opened=round(of_index, 1),
         lookup_speedup=round(scan_s / index_s, 1),
         build_s=round(build_s, 1),
-        **planning,
     )
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import fsspec
@@ -15,15 +14,6 @@ from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import (
-    DEFAULT_READ_VERSION,
-    DataFile,
-    DataFileContent,
-    FileFormat,
-    ManifestEntry,
-    ManifestEntryStatus,
-    ManifestFile,
-)
 from pyiceberg.table import FileScanTask, StagedTable, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
@@ -85,31 +75,6 @@ def batches_of(scan: ArrowScan, io: FileIO, tasks: Iterable[FileScanTask]) -> It
 
     chosen = list(tasks)
     return scan._record_batches_from_scan_tasks_and_deletes(chosen, _read_all_delete_files(io, chosen))
-
-
-def live_entries(manifest: ManifestFile, io: FileIO) -> Iterator[ManifestEntry]:
-    """The entries of a manifest that are not deleted, one at a time.
-
-    The public ``fetch_manifest_entry`` makes a list of all, some 7 KiB each.
-    """
-    from pyiceberg.avro.file import AvroFile
-    from pyiceberg.manifest import MANIFEST_ENTRY_SCHEMAS, _inherit_from_manifest
-
-    read_enums: dict[int, Callable[..., Enum]] = {
-        0: ManifestEntryStatus,
-        101: FileFormat,
-        134: DataFileContent,
-    }
-    opened = AvroFile[ManifestEntry](
-        io.new_input(manifest.manifest_path),
-        MANIFEST_ENTRY_SCHEMAS[DEFAULT_READ_VERSION],
-        read_types={-1: ManifestEntry, 2: DataFile},
-        read_enums=read_enums,
-    )
-    with opened as entries:
-        for entry in entries:
-            if entry.status != ManifestEntryStatus.DELETED:
-                yield _inherit_from_manifest(entry, manifest)
 
 
 def proving(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:

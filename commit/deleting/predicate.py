@@ -122,11 +122,11 @@ def _guarded(
         case IsNull() | NotNull():
             return expression
         case UnboundPredicate():
-            return And(of_column(expression, schema), guard(expression))
+            return And(_of_column(expression, schema), guard(expression))
     return expression
 
 
-def of_column(leaf: UnboundPredicate, schema: Schema) -> BooleanExpression:
+def _of_column(leaf: UnboundPredicate, schema: Schema) -> BooleanExpression:
     """The same comparison, with values of its column's type."""
     column = _column(leaf, schema)
     kind = None if column is None else column.field_type

@@ -52,12 +52,6 @@ def _place(file: DataFile) -> tuple[int, Key]:
     return file.spec_id, key_of(file.partition, len(file.partition))
 
 
-def only_file_of(file: DataFile) -> str | None:
-    """The data file that all of its positions are in, if it says so."""
-    only = _only_of(file) if file.content == DataFileContent.POSITION_DELETES else None
-    return None if only is None else only.decode(errors="replace")
-
-
 def _only_of(file: DataFile) -> bytes | None:
     least, greatest = _bounds(file)
     return least if least is not None and least == greatest else None

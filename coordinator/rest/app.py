@@ -12,7 +12,6 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import replace
-from functools import partial
 from urllib.parse import parse_qsl, quote
 
 from pydantic import ValidationError
@@ -43,10 +42,6 @@ from distop.proto.http.tls import Tls
 log = logging.getLogger(__name__)
 
 THREADS, THREAD_NAME = 64, "distop-catalog"
-PLANNERS, PLANS_EACH = 16, 2
-"""Scans that are planned concurrently, in threads of their own: in total, and of one table."""
-PLANS_AT_A_TIME = 4
-"""Planning keeps a processor busy, which the renewal of the lease needs, too."""
 MAX_CONNECTIONS = 1024
 MAX_CALLS = 256
 """Concurrent requests, half of them from one address; more are refused."""
@@ -104,9 +99,6 @@ class RestCatalog:
         self._prefix = etcd.prefix
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=THREAD_NAME)
         self._work = Work(registry, self._threads, places=lambda: Places(most=THREADS))
-        self._planners = ThreadPoolExecutor(PLANNERS, thread_name_prefix=f"{THREAD_NAME}-plan")
-        few = partial(Places, at_a_time=PLANS_AT_A_TIME, most=PLANNERS, each=PLANS_EACH)
-        self._planning = Work(registry, self._planners, places=few)
         starts_per_s = (limits or Limits()).starts_per_s
         self._callers = Callers(Limits(calls_each=MAX_CALLS // 2, calls=MAX_CALLS, starts_per_s=starts_per_s))
         self._server = HttpServer(listen, self, option="--catalog", connections=MAX_CONNECTIONS, tls=tls)
@@ -122,8 +114,7 @@ class RestCatalog:
     async def stop(self) -> None:
         """Answer open requests, and end."""
         await self._server.stop()
-        for threads in (self._threads, self._planners):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._catalog.close)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -226,8 +217,7 @@ class RestCatalog:
         def once() -> Reply:
             return present.run(self._repeats.once, route, call)
 
-        work = self._planning if route.plans else self._work
-        return await work.blocking(key, str(route), once, limit_s=limit_s)
+        return await self._work.blocking(key, str(route), once, limit_s=limit_s)
 
     def _config(self) -> Reply:
         overrides = {"prefix": quote(self._prefix, safe="")}

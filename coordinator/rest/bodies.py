@@ -5,8 +5,6 @@ Updates and requirements are pyiceberg's models: one that it does not know is re
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import BaseModel, ConfigDict, Field
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
@@ -104,25 +102,6 @@ class Transaction(Body):
     """A commit to several tables."""
 
     table_changes: tuple[NamedChange, ...]
-
-
-class Planning(Body):
-    """A scan to plan. ``select`` and ``min-rows-requested`` have no effect: the answer has no rows."""
-
-    snapshot_id: int | None = None
-    filter: Any = None
-    """JSON, see :func:`~distop.commit.scans.predicates.read_filter`."""
-    case_sensitive: bool = True
-    use_snapshot_schema: bool = False
-    start_snapshot_id: int | None = None
-    end_snapshot_id: int | None = None
-    stats_fields: tuple[str | None, ...] | None = None
-
-
-class PlanTask(Body):
-    """A part of a scan."""
-
-    plan_task: str
 
 
 class Report(Body):

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote_plus
 from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.coordinator.rest import namespaces, scans, tables, views
+from distop.coordinator.rest import namespaces, tables, views
 from distop.coordinator.rest.bodies import (
     Body,
     Change,
@@ -22,8 +22,6 @@ from distop.coordinator.rest.bodies import (
     NewNamespace,
     NewTable,
     NewView,
-    Planning,
-    PlanTask,
     Registration,
     Renaming,
     Report,
@@ -81,8 +79,6 @@ class Route:
     """The tables and views that it reads or changes."""
     shows: bool = False
     """Whether it describes namespaces, or lists: what the caller may not see is omitted."""
-    plans: bool = False
-    """Whether it reads a table's list of files, which keeps a processor busy: few run at a time."""
 
     @property
     def makes(self) -> bool:
@@ -121,10 +117,6 @@ ROUTES = (
     Route("POST", _TABLE, tables.commit, Effect.CHANGE, Change, _of_path),
     Route("DELETE", _TABLE, tables.drop, Effect.DROP, None, _of_path),
     Route("POST", f"{_TABLE}/metrics", tables.report, Effect.READ, Report, _of_path),
-    Route("POST", f"{_TABLE}/plan", scans.plan, Effect.READ, Planning, _of_path, plans=True),
-    Route("GET", f"{_TABLE}/plan/{{plan-id}}", scans.result, tables=_of_path, plans=True),
-    Route("DELETE", f"{_TABLE}/plan/{{plan-id}}", scans.cancel, tables=_of_path),
-    Route("POST", f"{_TABLE}/tasks", scans.tasks, Effect.READ, PlanTask, _of_path, plans=True),
     Route("POST", f"{_ROOT}/transactions/commit", tables.commit_all, Effect.CHANGE, Transaction, _all),
     Route("POST", f"{_ROOT}/tables/rename", tables.rename, Effect.CHANGE, Renaming, _renamed),
     Route("GET", _VIEWS, views.find, shows=True),

@@ -46,10 +46,7 @@ KEYS = {
     "commits": words("append_20_s append_40_s commit_1000_over_10"),
     "completions": COMPLETIONS | words("one_job_p50_ms seconds_100k"),
     "failover": words("crash_over_ttl_s_max graceful_ms_max rebuild_10k_s"),
-    "index": words(
-        "build_s coordinator_peak_mib files_opened_fraction index_files_opened lookup_speedup "
-        "plan_all_over_client plan_one_over_client"
-    ),
+    "index": words("build_s files_opened_fraction index_files_opened lookup_speedup"),
     "merge": words("recent_over_pyiceberg recent_over_spark spread_over_spark"),
     "security": words("plain_jobs_per_s_10k plain_p50_ms secure_over_plain_10k secure_p50_extra_ms"),
     "spark": words("ratio_10k ratio_1k ratio_1k_default"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,8 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
-from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 
-from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.snapshots import Draft
 from support.tables import publishing
 
@@ -63,19 +60,8 @@ def equality_deletes(
     return _written(table, rows, content, spec_id, partition, equality_ids=[field_id], **told)
 
 
-def add_deletes(table: Table, file: DataFile) -> Table:
-    """Commit a file of deleted rows; the table afterwards."""
-    metadata, snapshot_id = table.metadata, uuid4().int >> 66
-    draft = Draft(table.io, TableFile.of(metadata, table.metadata_location))
-    manifests = _manifests(table, draft, file, snapshot_id)
-    made = draft.snapshot(snapshot_id, manifests, Summary(operation=Operation.DELETE), now=time.time())
-    named: dict[str, Any] = {"ref-name": "main", "type": "branch", "snapshot-id": snapshot_id}
-    table.catalog.commit_table(table, (), (AddSnapshotUpdate(snapshot=made), SetSnapshotRefUpdate(**named)))
-    return table.refresh()
-
-
 def publish_deletes(table: publishing.Table, file: DataFile) -> int:
-    """The same for a table without a catalog; the snapshot."""
+    """Commit a file of deleted rows; the snapshot."""
     iceberg, draft = table.iceberg(), table.draft()
     snapshot_id = 4711 + len(iceberg.metadata.snapshots)
     manifests = _manifests(iceberg, draft, file, snapshot_id)

@@ -7,22 +7,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any
 
 import pyarrow.parquet as pq
 from pyiceberg.expressions import EqualTo
-from pyiceberg.table import Table as IcebergTable
 
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.cleanup.staged import sweep
 from distop.commit.index.lookup import Narrowed, narrow
 from distop.commit.index.publish import IndexPublish
 from distop.commit.layout.model import file_io
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.errors import Cancelled
-from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
-from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
@@ -206,40 +202,3 @@ class Indexing:
         scan = self.table.iceberg().scan(row_filter=wanted, snapshot_id=snapshot)
         found: list[dict[str, Any]] = scan.to_arrow().to_pylist()
         return found
-
-
-@dataclass
-class _OfCatalog:
-    """A table of a catalog as builds of indexes see tables here."""
-
-    store: SyncEtcd
-    catalog: EtcdCatalog
-    name: str
-    storage: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def keys(self) -> TableKeys:
-        return self.store.keyspace.table(self.name)
-
-    @property
-    def location(self) -> str:
-        return self.iceberg().location()
-
-    @property
-    def head(self) -> KeyValue:
-        return self.store.get(self.keys.head)
-
-    @property
-    def watermarks(self) -> KeyValue:
-        return KeyValue.missing(self.keys.watermarks)
-
-    def iceberg(self) -> IcebergTable:
-        return self.catalog.load_table(f"default.{self.name}")
-
-
-def index_of_catalog(store: SyncEtcd, catalog: EtcdCatalog, table: str, column: str) -> None:
-    """Build an index of a table of a catalog, and publish it."""
-    world = Indexing(cast("Table", _OfCatalog(store, catalog, table)))
-    world.build(column)
-    for key, pointer in world.pointers.items():
-        store.put(key, pointer.value)

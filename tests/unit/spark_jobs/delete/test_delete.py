@@ -509,6 +509,18 @@ def test_equality_deletes_are_refused_where_they_may_count(tmp_path: Path) -> No
     assert deleting(table, "id = 102").finish()["removedRows"] == 1
 
 
+def test_equality_deletes_count_in_older_files_of_their_partition_alone(tmp_path: Path) -> None:
+    """P14"""
+    table = filled(tmp_path, 2)
+    files = [task.file for task in table.iceberg().scan().plan_files()]
+    [one, other] = [next(file for file in files if file.partition[0] == kind) for kind in ("k0", "k1")]
+    publish_deletes(table, equality_deletes(table.iceberg(), "id", [-1], one))
+    with pytest.raises(PreconditionFailed, match="equality delete"):
+        deleting(table, f"kind = '{one.partition[0]}'")
+    gone = sum(file.record_count for file in files if file.partition == other.partition)
+    assert deleting(table, f"kind = '{other.partition[0]}'").finish()["removedRows"] == gone
+
+
 def test_a_branch_is_deleted_from_and_the_table_is_not(tmp_path: Path) -> None:
     """P12"""
     table = filled(tmp_path, 2)
