@@ -6,8 +6,7 @@ Only dropping and renaming a table take several transactions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 from distop.coordinator.doctor.findings import (
     DOCTOR,
@@ -18,6 +17,7 @@ from distop.coordinator.doctor.findings import (
     key_without_lease,
     text,
 )
+from distop.coordinator.doctor.records import why_unreadable
 from distop.coordinator.doctor.seen import OperationSeen, TableSeen
 from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, absent, unchanged
@@ -25,8 +25,7 @@ from distop.metastore.operations.starting import slots_without
 from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ActiveRecord, HistoryRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode, encode_plain
-from distop.metastore.records.table import Head, RunOps, TableRecord, decode_run_ops
-from distop.metastore.records.watermarks import decode_recent
+from distop.metastore.records.table import RunOps, decode_run_ops
 
 MOVES_S = 2.0
 """How long dropping or renaming a table may take; both move keys in more than one transaction."""
@@ -44,18 +43,9 @@ def check_table(seen: TableSeen) -> list[Finding]:
 
 
 def _records(seen: TableSeen) -> Iterator[Finding]:
-    kinds: list[tuple[KeyValue, Callable[[KeyValue], Any]]] = [
-        (seen.table, lambda kv: decode(kv.value, TableRecord, kv.key)),
-        (seen.head, lambda kv: decode(kv.value, Head, kv.key)),
-        (seen.watermarks, lambda kv: decode_recent(kv.value)),
-        (seen.run_ops, lambda kv: decode_run_ops(kv.value)),
-    ]
-    for kv, read in kinds:
-        try:
-            if kv.exists:
-                read(kv)
-        except CorruptRecord as error:
-            yield seen.unreadable(kv.key, error.message)
+    for kv in (seen.table, seen.head, seen.watermarks, seen.run_ops):
+        if kv.exists and (why := why_unreadable(seen.keys.keyspace, kv)):
+            yield seen.unreadable(kv.key, why)
     for key, why in seen.unparsed.items():
         yield seen.unreadable(key, why)
     left = seen.own_keys or any(one.keys_count for one in seen.operations.values())

@@ -6,24 +6,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
+from distop.coordinator.doctor.records import why_unreadable
 from distop.coordinator.doctor.seen import TableSeen
-from distop.coordinator.schedules.policy import check_times
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Delete, Txn, absent, unchanged
-from distop.metastore.records.record import decode
-from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.tables.schedules import agenda_of, looked_at_once, name_in
 
 
 def check_schedules(seen: TableSeen) -> Iterator[Finding]:
     """Problems of a table's schedules."""
     for kv in seen.schedules:
-        try:
-            name_in(seen.keys, kv.key)
-            check_times(decode(kv.value, ScheduleRecord, kv.key))
-        except CorruptRecord as error:
-            yield seen.unreadable(kv.key, error.message)
+        if why := why_unreadable(seen.keys.keyspace, kv):
+            yield seen.unreadable(kv.key, why)
     agenda, table = seen.agenda, seen.table
     if not agenda.exists:
         if seen.schedules and table.exists:
@@ -47,10 +42,8 @@ def check_schedules(seen: TableSeen) -> Iterator[Finding]:
             fix=Change("removed the entry", gone),
         )
         return
-    try:
-        agenda_of(agenda)
-    except CorruptRecord as error:
-        yield seen.unreadable(agenda.key, error.message)
+    if why := why_unreadable(seen.keys.keyspace, agenda):
+        yield seen.unreadable(agenda.key, why)
 
 
 def is_due(seen: TableSeen, now: float) -> bool:
