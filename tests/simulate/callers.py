@@ -12,7 +12,7 @@ from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 from simulate.chance import Chance
 from simulate.doors import Doors
-from simulate.kinds import ALWAYS, ERRORS, METHODS, PUBLISHING
+from simulate.kinds import ALWAYS, ERRORS, KINDS, METHODS, PUBLISHING
 from simulate.loop import Process
 
 Coordinators = Callable[[], list[Process]]
@@ -72,28 +72,29 @@ class Callers:
         )
         await self.call("TableService/CreateTable", request, tries=20)
 
-    def _argument(self, word: str, *, trouble: bool = True) -> dict[str, Any]:
+    def _argument(self, word: str, kind: str) -> dict[str, Any]:
         chance = self._chance
-        jobs = chance.pick([0, 1, 1, 2, 5, 9])
-        argument: dict[str, Any] = {"jobs": jobs, "watermark": chance.pick([True, False]), "uuid": f"u{word}"}
-        if trouble and chance.happens(chance.trouble):
+        jobs = chance.pick([0, 1, 2, 2, 3, 9])
+        moves = kind in PUBLISHING and chance.pick([True, False])
+        argument: dict[str, Any] = {"jobs": jobs, "watermark": moves, "uuid": f"u{word}"}
+        if chance.happens(chance.trouble):
             times = chance.pick([1, 3, ALWAYS])
-            method, error = chance.pick(METHODS), chance.pick(ERRORS)
+            method, error = chance.pick(METHODS[KINDS[kind]]), chance.pick(ERRORS)
             argument["trouble"] = {"in": method, "error": error, "times": times}
-        if jobs and chance.job_fails():
+        # Only jobs that failed are described.
+        if jobs and (chance.job_fails() or argument.get("trouble", {}).get("in") == "describe_job"):
             argument["fail"] = ["0"]
         return argument
 
     async def _start(self, table: str) -> None:
-        word, kind = self._chance.word(), self._chance.pick([*sorted(PUBLISHING), "report"])
-        argument = self._argument(word)
-        argument["watermark"] &= kind in PUBLISHING
+        word, kind = self._chance.word(), self._chance.pick(KINDS)
+        argument = self._argument(word, kind)
         request = pb.StartOperationRequest(
             table=table,
             type=kind,
             argument_json=to_json(argument, "argument"),
             request_id=word,
-            options=pb.OperationOptions(max_failed_partitions=self._chance.pick([0, 0, 1])),
+            options=pb.OperationOptions(max_failed_partitions=self._chance.pick([0, 1])),
         )
         answer = await self.call("OperationService/StartOperation", request)
         if isinstance(answer, pb.Operation):
@@ -105,7 +106,7 @@ class Callers:
             table=table,
             batch=f"b{next(self._batches):05}",
             type="append",
-            argument_json=to_json(self._argument(word), "argument"),
+            argument_json=to_json(self._argument(word, "append"), "argument"),
             request_id=word,
             unordered=unordered,
         )

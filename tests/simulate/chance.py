@@ -7,7 +7,7 @@ from typing import Any
 
 from simulate.network import WRITES, Fate
 
-BUSY_S, QUIET_S = 240.0, 600.0
+BUSY_S, QUIET_S = 120.0, 600.0
 """How long there is work and there are faults; and within which everything must have ended after that."""
 
 OF_PROCESSES = ("killed", "paused", "cut", "broken", "lagging")
@@ -34,15 +34,17 @@ class Chance:
         self.coordinators, self.executors, self.tables = rng.choice([1, 2, 2, 3]), rng.choice([1, 2, 2, 3]), 2
         self.coordinator_ttl_s, self.executor_ttl_s = rng.choice([2, 5, 5, 10]), rng.choice([2, 5, 5, 15])
         self.timeout_s = rng.choice([1.0, 2.0, 5.0])
+        self.many_keys, self.many_bytes = rng.choice([(3, 200), (3, 200), (1000, 48 << 10)])
+        """From how many on something is done in another way."""
         self.acts_every_s = rng.choice([0.5, 1.5, 5.0])
-        self.strikes_every_s = rng.choice([4.0, 10.0, 30.0])
+        self.strikes_every_s = rng.choice([4.0, 15.0, 60.0])
         strikes = rng.sample(OF_PROCESSES, rng.randint(1, 4)) + rng.sample(OF_ETCD, rng.choice([0, 1, 1, 2]))
         # Few seeds: whatever breaks by them hides all that comes later.
         by_hand = [rng.choice(BY_HAND)] if rng.random() < 0.3 else []
         self.strikes = sorted(strikes + by_hand)
         self._slow, self._lost, self._unanswered = rate(0.02), rate(0.05), rate(0.05)
         self._broken, self._copied = rate(0.03), rate(0.05)
-        self._crash, self._job_crash, self._job_fail = rate(0.003), rate(0.2), rate(0.1)
+        self._crash, self._job_crash, self._job_fail = rate(0.003), rate(0.2), rate(0.6)
         self.trouble, self._blocks = rate(1.0), rate(0.4)
 
     def happens(self, rate: float) -> bool:

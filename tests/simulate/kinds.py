@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 from distop.commit.steps.contract import VARIABLE
 from distop.errors import Conflict, InvalidArgument, PreconditionFailed, Unavailable
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.operations.api import OperationView, Plan, PlanRequest
+from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
+from distop.operations.job import JobContext
+from explore import table
 from explore.table import Append
 
 STEPS = {VARIABLE: "explore_head=explore.table:ExploreHead"}
@@ -26,9 +28,6 @@ ERRORS = {
     error.__name__: error
     for error in (RuntimeError, InvalidArgument, Conflict, PreconditionFailed, Unavailable)
 }
-METHODS = ("commit_steps", "describe_job", "complete_operation", "abort_operation", "sweep_operation")
-"""Those that can be told to raise."""
-
 ALWAYS = 1_000_000
 
 raised: Counter[tuple[str, str]] = Counter()
@@ -43,23 +42,29 @@ def _perhaps_raise(argument: Mapping[str, Any], uuid: str, method: str) -> None:
     raise ERRORS[trouble["error"]](f"{method} was told to raise")
 
 
-class Simulated(Append):
-    """Appends a line to the head of its table."""
+class Report(DistributedOperation):
+    """Publishes nothing, and has no hooks: the simplest type there is."""
 
-    type = "append"
+    type = "report"
+    effect = Effect.READS
 
     def plan(self, request: PlanRequest) -> Plan:
-        plan = super().plan(request)
+        plan = Append().plan(request)
         more = {name: request.argument[name] for name in ("trouble", "fail") if name in request.argument}
         return replace(plan, argument={**plan.argument, **more})
 
-    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        _perhaps_raise(operation.argument, operation.uuid, "commit_steps")
-        return super().commit_steps(operation)
+    def start_or_resume_job(self, job: JobContext) -> None:
+        raise NotImplementedError("the launcher of the simulation does nothing but mark")
 
     def describe_job(self, operation: OperationArg, partition: str) -> str:
         _perhaps_raise(operation.argument, operation.uuid, "describe_job")
         return super().describe_job(operation, partition)
+
+
+class Hooked(Report):
+    """Publishes nothing, and has a hook for its end."""
+
+    type = "hooked"
 
     def complete_operation(self, operation: OperationView) -> None:
         _perhaps_raise(operation.arg.argument, operation.arg.uuid, "complete_operation")
@@ -68,12 +73,25 @@ class Simulated(Append):
         _perhaps_raise(operation.arg.argument, operation.arg.uuid, "abort_operation")
 
 
+class Simulated(Hooked):
+    """Appends a line to the head of its table."""
+
+    type = "append"
+    effect = Effect.APPENDS
+    model: ClassVar[Any] = Append
+
+    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
+        _perhaps_raise(operation.argument, operation.uuid, "commit_steps")
+        steps: Sequence[StepRecord] = self.model().commit_steps(operation)
+        return steps
+
+
 class Overwrite(Simulated):
     """Replaces what it has read, so it must stand alone."""
 
     type = "overwrite"
     effect = Effect.WRITES
-    must_stand = True
+    model = table.Overwrite
 
 
 class Owned(Simulated):
@@ -92,17 +110,16 @@ class Swept(Simulated):
         _perhaps_raise(operation.arg.argument, operation.arg.uuid, "sweep_operation")
 
 
-class Report(Simulated):
-    """Publishes nothing."""
+METHODS = {
+    Report: ("describe_job",),
+    Hooked: ("describe_job", "complete_operation", "abort_operation"),
+    Simulated: ("describe_job", "commit_steps", "complete_operation", "abort_operation"),
+    Overwrite: ("commit_steps", "complete_operation"),
+    Owned: ("commit_steps", "abort_operation"),
+    Swept: ("complete_operation", "abort_operation", "sweep_operation"),
+}
+"""All types, and the methods of each that can be told to raise."""
 
-    type = "report"
-    effect = Effect.READS
-
-    def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        _perhaps_raise(operation.argument, operation.uuid, "commit_steps")
-        return ()
-
-
-KINDS = (Simulated, Overwrite, Owned, Swept, Report)
-OPERATIONS = tuple(f"{kind.__module__}:{kind.__name__}" for kind in KINDS)
-PUBLISHING = frozenset(kind.type for kind in KINDS) - {Report.type}
+KINDS = {kind.type: kind for kind in METHODS}
+OPERATIONS = tuple(f"{kind.__module__}:{kind.__name__}" for kind in METHODS)
+PUBLISHING = frozenset(KINDS) - {Report.type, Hooked.type}

@@ -49,7 +49,7 @@ async def execute(chance: Chance) -> None:
         etcd=_etcd(chance), runner=RunnerOptions(lease_ttl_s=chance.executor_ttl_s, max_operations=2)
     )
     client, _ = connect(config.etcd, None)
-    types = ServedTypes(Registry(OPERATIONS), [kind.type for kind in KINDS])
+    types = ServedTypes(Registry(OPERATIONS), list(KINDS))
     await service.serve(client, config, types, asyncio.Event())
 
 
@@ -70,8 +70,8 @@ def replaced(network: Network, doors: Doors, chance: Chance, removed: Removed) -
         "distop.coordinator.api.server.grpc": SimpleNamespace(aio=SimpleNamespace(server=doors.server)),
         "distop.coordinator.api.server.reflection": mock.MagicMock(),
         # What is done differently for many keys is done for some.
-        "distop.metastore.operations.runs._LISTED_AT_ONCE": 4,
-        "distop.metastore.tables.watermarks.FOLD_BYTES": 200,
+        "distop.metastore.operations.runs._LISTED_AT_ONCE": chance.many_keys,
+        "distop.metastore.tables.watermarks.FOLD_BYTES": chance.many_bytes,
         "distop.executor.runner.service.make_launcher": lambda ledger, *_: Launcher(ledger, chance, removed),
     }
     with ExitStack() as stack:

@@ -34,7 +34,7 @@ SPACE = Keyspace()
 RESTART_S = 2.0
 """Mean time until a process that was killed is started again."""
 
-PROBES_S, LOOK_EVERY_S = 60.0, 30.0
+PROBES_S, LOOK_EVERY_S = 45.0, 25.0
 """How long after the last fault each table is tried once more; how often the world is looked at then."""
 
 
@@ -221,7 +221,7 @@ class World:
     # -- what is noted ---------------------------------------------------------------------------------
 
     def _note(self, line: str) -> None:
-        text = f"{self._loop.time():9.3f} {line.replace(self._folder, '/simulated')}"
+        text = f"{self._loop.time():9.3f} {line}"
         self._digest.update(text.encode())
         if self._trace is not None:
             self._trace.append(text)
@@ -230,14 +230,15 @@ class World:
         names = (
             f"{'' if after.get(key).exists else '-'}{key.decode(errors='backslashreplace')}" for key in keys
         )
-        self._note(f"{who} writes {' '.join(names).replace('distOp.', '')}")
+        written = " ".join(names).replace("distOp.", "").replace(self._folder, "/simulated")
+        self._note(f"{who} writes {written}")
         self._laws.moved(who, before, after, keys)
 
     def _removed(self, operation: OperationId, attempt: str) -> None:
         self._laws.removed(operation, attempt, self._etcd.store)
 
     def _break(self, law: str, what: str) -> None:
-        text = f"{law}: {what}"
+        text = f"{law}: {what}".replace(self._folder, "/simulated")
         if text not in self._violations:
             self._note(f"BROKEN {text}")
             self._violations.append(text)
