@@ -171,8 +171,11 @@ class TableLaws:
             for partition, move in moves.items():
                 if move.before != marks.value(source, partition):
                     raise Broken(f"{operation} starts with a plan from a watermark that has moved")
-        for kv in change.after.under(self._keys.prefix + b"history."):
-            if decode(kv.value, HistoryRecord, kv.key).request_id == arg.request_id:
+        for kv in change.after.under(self._keys.history_prefix):
+            if (
+                self._history.fullmatch(kv.key)
+                and decode(kv.value, HistoryRecord, kv.key).request_id == arg.request_id
+            ):
                 raise Broken(f"request {arg.request_id} makes {operation}, and has made {_text(kv.key)}")
 
     def _ended(self, change: _Change, operation: OperationId) -> set[str]:

@@ -10,7 +10,7 @@ from simulate.network import WRITES, Fate
 BUSY_S, QUIET_S = 120.0, 600.0
 """How long there is work and there are faults; and within which everything must have ended after that."""
 
-OF_PROCESSES = ("killed", "paused", "cut", "broken", "lagging")
+OF_PROCESSES = ("killed", "stopped", "paused", "cut", "broken", "lagging")
 OF_ETCD = ("down", "compacted")
 BY_HAND = ("member_deleted", "hostile_key")
 """Faults that befall a whole process, etcd, and keys: see ``strikes.py``."""

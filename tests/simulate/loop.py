@@ -35,6 +35,10 @@ class Process:
     """What it would do if it were not paused."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
     """Kept, so that nothing of a killed process runs when it is collected."""
+    context: Context = field(default_factory=Context)
+    stop: Callable[[], None] = lambda: None
+    """Asks it to end."""
+    stopping: bool = False
     leases: set[int] = field(default_factory=set)
     """Those that etcd has granted it."""
 
@@ -176,8 +180,8 @@ class Loop(asyncio.BaseEventLoop):
 
     def spawn(self, process: Process, main: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
         """Begin a process with this coroutine."""
-        context = Context()
-        context.run(_process.set, process)
+        process.context.run(_process.set, process)
+        context = process.context.copy()
         return self.create_task(context.run(main), context=context)
 
     def outside(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

@@ -27,7 +27,7 @@ from simulate.chance import Chance
 from simulate.doors import Doors
 from simulate.kinds import KINDS, OPERATIONS
 from simulate.launcher import Launcher, Removed
-from simulate.loop import Loop
+from simulate.loop import Loop, present
 from simulate.network import Network
 from simulate.renewal import Renewal
 
@@ -40,7 +40,9 @@ async def coordinate(chance: Chance) -> None:
         lease_ttl_s=chance.coordinator_ttl_s,
         operations=OPERATIONS,
     )
-    await Coordinator(config).run()
+    coordinator = Coordinator(config)
+    present().stop = coordinator.stop
+    await coordinator.run()
 
 
 async def execute(chance: Chance) -> None:
@@ -50,7 +52,10 @@ async def execute(chance: Chance) -> None:
     )
     client, _ = connect(config.etcd, None)
     types = ServedTypes(Registry(OPERATIONS), list(KINDS))
-    await service.serve(client, config, types, asyncio.Event())
+    stop = asyncio.Event()
+    present().stop = stop.set
+    await service.serve(client, config, types, stop)
+    await client.close()
 
 
 def _etcd(chance: Chance) -> EtcdConfig:

@@ -22,6 +22,11 @@ HOSTILE = (
     b"distOp._waiting.foo",
     b"distOp._backlog.t%FF",
     b"distOp._schedules.t%FF",
+    *(
+        b"distOp.t0.%s" % name
+        for name in (b"history.\xff", b"history.append.x", b"series.bad", b"applied.bad")
+    ),
+    *(b"distOp.t0.%s" % name for name in (b"auditTrail.0", b"index.bad", b"request.bad", b"requestExpiry.0")),
 )
 """Keys that nobody of distop writes."""
 
@@ -79,6 +84,11 @@ class Strikes:
 
     def _killed(self, process: Process) -> None:
         self._kill(process)
+
+    def _stopped(self, process: Process) -> None:
+        """It is asked to end in good order."""
+        process.stopping = True
+        self._loop.call_soon(process.stop, context=process.context)
 
     def _paused(self, process: Process) -> None:
         process.paused = True

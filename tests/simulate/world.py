@@ -197,16 +197,18 @@ class World:
         task.add_done_callback(lambda done: self._ended(process, done), context=self._loop.world)
 
     def _ended(self, process: Process, task: asyncio.Task[None]) -> None:
-        if not process.dead:
-            error = None if task.cancelled() else task.exception()
+        if process.dead:
+            return
+        error = None if task.cancelled() else task.exception()
+        if error is not None or not process.stopping:
             self._break("process", f"{process.name} ends by itself: {error!r}")
-            self._kill(process)
+        self._kill(process)
 
     def _kill(self, process: Process) -> None:
         """Kill a process, and start it again after a while."""
         if process.dead:
             return
-        self._note(f"{process.name} is killed")
+        self._note(f"{process.name} is gone")
         process.kill()
         self._network.gone(process)
         self._doors.open.pop(process, None)
