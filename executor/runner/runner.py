@@ -187,6 +187,7 @@ class Runner:
             taken = await take_runner(self._client, keys, record, self._session.lease_id)
             if taken is not None:
                 await self._run(kind, taken)
+            self._waiting.refused |= taken is None
             return False
         except CorruptRecord as error:
             log.error("operation_not_understood", extra={"operation": str(operation), "error": str(error)})

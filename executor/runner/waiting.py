@@ -72,6 +72,9 @@ class Waiting:
         self.shares = Shares(self._keyspace, member, [] if options.only else types.names)
         self._moved = asyncio.Event()
         """Set when its shares have changed."""
+        self.refused = False
+        """Whether an operation that was picked could not be taken: another executor has it, or it is paused,
+        and the watch of pauses lags. Then there is no hurry to pick more."""
         self._cursor = b""
         """Where the next page of what waits in all pieces begins; empty: at the first one."""
         self._pauses = PauseIndex(self._keyspace)
@@ -207,7 +210,8 @@ class Waiting:
                     await self._look_at_all()
                     at = now() + self._options.resync_s * self._rng.uniform(0.5, 1.0)
                 elif self.has_room and not self.operations and self.shares.divided:
-                    pause = _HELP_AGAIN_S if await self._look_at_others() else pause
+                    refused, self.refused = self.refused, False
+                    pause = _HELP_AGAIN_S if await self._look_at_others() and not refused else pause
             except Exception as error:
                 self._failed("runner_cannot_look", error)
                 at, pause = 0.0, _RETRY_S

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from distop.executor.runner.runner import Runner
+from distop.executor.runner.waiting import _HELP_S, Waiting
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.runs import release_runner
-from distop.metastore.records.operation import ABORTING, OperationArg
-from distop.metastore.records.record import decode
+from distop.metastore.records.operation import ABORTING, OperationArg, PauseRecord
+from distop.metastore.records.record import decode, encode
 from support.etcd.lossy import LossyClient
 from support.services.executing import (
     all_done,
@@ -94,6 +97,32 @@ async def test_executors_with_room_take_what_waits_at_one_that_has_none(
         (tmp_path / "release").touch()
         for arg in busy:
             await all_done(client, arg)
+
+
+async def test_what_is_refused_to_an_executor_is_not_picked_without_a_pause(
+    client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a paused operation, when the executor has not heard of the pause yet."""
+    looks: list[tuple[Waiting, float]] = []
+    look = Waiting._look_at_others
+
+    async def looked(waiting: Waiting) -> bool:
+        found = await look(waiting)
+        if found:
+            looks.append((waiting, asyncio.get_running_loop().time()))
+        return found
+
+    monkeypatch.setattr(Waiting, "_look_at_others", looked)
+    keys = client.keyspace.table("paused")
+    async with executors(etcd_config, 2, resync_s=3600) as made:
+        await client.put(keys.pause, encode(PauseRecord()))  # without its entry in the index
+        arg = await start_operation(client, table=keys.name)
+        await eventually(lambda: len(looks) > 6)
+        assert any(takes(connected, arg) for _, connected in made)
+    for one in {waiting for waiting, _ in looks}:
+        at = [time for waiting, time in looks if waiting is one]
+        # The first one finds out.
+        assert all(after - before >= _HELP_S for before, after in pairwise(at[1:]))
 
 
 async def test_who_joins_and_who_leaves_changes_who_looks_after_what(
