@@ -139,14 +139,13 @@ class Callers:
             await self.call(
                 "OperationService/CancelOperation", pb.CancelOperationRequest(name=operation.name)
             )
-        purge = self._chance.pick([True, False])
-        request = pb.DropTableRequest(name=table, purge=purge)
-        drops = [
-            asyncio.ensure_future(self.call("TableService/DropTable", request))
-            for _ in range(self._chance.pick([1, 1, 2]))
-        ]
-        await asyncio.wait(drops, return_when=asyncio.FIRST_COMPLETED)
-        await self._create(table)
+        for _ in range(self._chance.pick([1, 1, 3])):
+            request = pb.DropTableRequest(name=table, purge=self._chance.pick([True, False]))
+            # Some callers lose patience, and ask another coordinator as well.
+            callers = range(self._chance.pick([1, 2]))
+            drops = [asyncio.ensure_future(self.call("TableService/DropTable", request)) for _ in callers]
+            await asyncio.wait(drops, return_when=asyncio.FIRST_COMPLETED)
+            await self._create(table)
 
     async def _schedule(self, table: str) -> None:
         word = self._chance.word()

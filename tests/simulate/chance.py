@@ -45,7 +45,7 @@ class Chance:
         self._slow, self._lost, self._unanswered = rate(0.02), rate(0.05), rate(0.05)
         self._broken, self._copied = rate(0.03), rate(0.05)
         self._crash, self._job_crash, self._job_fail = rate(0.003), rate(0.2), rate(0.6)
-        self.trouble, self._blocks = rate(1.0), rate(0.4)
+        self.trouble, self._blocks = rate(1.0), rate(0.6)
 
     def happens(self, rate: float) -> bool:
         return self.faults and rate > 0 and self.rng.random() < rate
