@@ -56,14 +56,14 @@ class Acting:
             slot.failures, slot.not_before = 0, 0.0
         elif isinstance(error, LeadershipLost | LeaseLost):
             raise error
-        elif isinstance(error, OperationPaused):
-            # The state in etcd is newer than ours; the watch will deliver it.
-            slot.failures, slot.not_before = 0, now + FIRST_PAUSE_S
         else:
             slot.failures += 1
-            self._metrics.action_failed(slot.tracked.arg.type, error)
             pause = min(FIRST_PAUSE_S * 2.0 ** min(slot.failures, 10), LONGEST_PAUSE_S)
             slot.not_before = now + pause
+            if isinstance(error, OperationPaused):
+                # Nothing has failed: the index of what is paused will show it, unless its entry was removed.
+                return
+            self._metrics.action_failed(slot.tracked.arg.type, error)
             defect = None if isinstance(error, DistopError) else error
             fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
             log.log(

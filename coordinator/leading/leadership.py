@@ -250,19 +250,22 @@ class Leadership:
             self._reconcile((table,))
 
     async def _give_back_strays(self) -> None:
-        """Delete leaders' keys that are this member's although it does not lead.
+        """Delete leaders' keys under this member's lease of tables that it does not lead.
 
         A late copy of a campaign can create one after the table was resigned. Its lease lives, so the member
-        that should lead would wait for ever. Where there is no work nobody waits.
+        that should lead would wait for ever.
         """
+        space, end, lease = self._keyspace, b".coordinator", self._session.lease_id
         while True:
             await asyncio.sleep(STRAYS_S)
-            with_work = {*self._active, *self._queued, *self._schedules.due()}
-            tables = [self._keyspace.table(name) for name in with_work - self._leaders.keys()]
-            read = await self._client.read_many([Get(keys.coordinator, keys_only=True) for keys in tables])
-            for index, keys in enumerate(tables):
+            bound = await self._client.lease_keys(lease)
+            found = (KeyValue.missing(key.removesuffix(end)) for key in bound if key.endswith(end))
+            names = [name for name, _ in named(found, partial(space.name_in, space.prefix))]
+            strays = [space.table(name) for name in names if name not in self._leaders]
+            read = await self._client.read_many([Get(keys.coordinator, keys_only=True) for keys in strays])
+            for index, keys in enumerate(strays):
                 kv = read.one(index, keys.coordinator)
-                if kv.lease == self._session.lease_id and keys.name not in self._leaders:
+                if kv.lease == lease and keys.name not in self._leaders:
                     await self._resign(keys.name, Epoch(kv.key, kv.create_revision))
 
     async def _lead(self, table: str) -> None:

@@ -14,7 +14,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient, Snapshot
-from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.etcd.txn import Put, Txn, absent
 from distop.metastore.etcd.update import settle
 from distop.metastore.etcd.watch import follow
 from distop.metastore.members.installation import enter
@@ -66,7 +66,9 @@ async def registered(
     try:
         if place is not None:
             puts.append(Put(space.place(record.role, record.host), encode(record), place.lease_id))
-        await settle(client, Txn(then=tuple(puts)), patience_s=session.ttl_s, replied=replied)
+        # Only once: a late copy would undo what was changed since, such as that it is drained.
+        txn = Txn((absent(puts[0].key),), tuple(puts))
+        await settle(client, txn, patience_s=session.ttl_s, replied=replied)
         guard = asyncio.create_task(_guard(client, session, puts[0].key), name=f"member-{record.id}")
         try:
             yield

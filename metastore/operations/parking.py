@@ -54,27 +54,34 @@ COMPLETION_FAILED = "COMPLETION_FAILED"
 async def note_failure(
     client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord, state: bytes
 ) -> tuple[int, bytes | None]:
-    """IF ``.state`` is still this one (a sealed one) AND there is no decision AND the epoch is held THEN
-    ``.completion`` is this record.
+    """IF ``.state`` is still this one (a sealed one) AND there is no decision AND ``.completion`` is as read
+    AND the epoch is held THEN ``.completion`` is this record.
 
-    Only the leader writes it, based on what it last wrote or read. Returns the revision, and ``None``; or,
-    when it was refused, the state at that revision (empty: there is none any more): the same one if there is
-    a decision to act on.
+    Only the leader writes it. A decision is absent again once it was acted on: so a late copy, from before,
+    finds another ``.completion``. Returns the revision, and ``None``; or, when it was refused, the state at
+    that revision (empty: there is none any more): the same one if there is a decision to act on.
 
     Raises
     ------
     LeadershipLost
         The epoch is over; nothing was written.
     """
-    then = (Put(keys.completion, encode(record)),)
-    compares, reads = (equals(keys.state, state), absent(keys.resolve), epoch.held()), (epoch.key, keys.state)
-    reached("note.before")
-    txn = Txn(compares, then, tuple(map(Get, reads)))
-    result = await settle(client, txn, replied=lambda: reached("note.after"))
-    if result.succeeded:
-        return result.revision, None
-    _check_epoch(result.one(0, epoch.key), keys, epoch)
-    return result.revision, result.one(1, keys.state).value
+    wanted, value = (keys.state, keys.resolve, keys.completion, epoch.key), encode(record)
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, bytes | None]:
+        found, decision, standing, leader = (read.one(index, key) for index, key in enumerate(wanted))
+        _check_epoch(leader, keys, epoch)
+        if found.value != state or decision.exists:
+            return None, found.value
+        if standing.exists and standing.value == value:
+            return None, None  # its reply was lost
+        reached("note.before")
+        compares = (equals(keys.state, state), absent(keys.resolve), unchanged(standing), epoch.held())
+        return Txn(compares, (Put(keys.completion, value),)), None
+
+    what, replied = f"the completion of {keys.operation}", lambda: reached("note.after")
+    refused, revision = await update(client, [Get(key) for key in wanted], decide, what=what, replied=replied)
+    return revision, refused
 
 
 async def request_resolve(

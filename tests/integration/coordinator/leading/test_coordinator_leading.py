@@ -428,6 +428,20 @@ async def test_a_campaign_that_arrives_after_its_table_was_resigned_is_given_bac
         assert await eventually(lambda: over(client, operation))
 
 
+async def test_a_stray_key_of_a_leader_is_given_back_before_there_is_work(
+    client: LossyClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O24, O25: whoever should lead once there is some need not wait for it."""
+    monkeypatch.setattr("distop.coordinator.leading.leadership.STRAYS_S", 0.05)
+    async with leadership(client) as (_, member):
+        lease = (await client.get(client.keyspace.coordinator(member.id))).lease
+        idle, others = (client.keyspace.table(name).coordinator for name in ("t", "other's"))
+        await client.put(others, encode(LeaderRecord(member="other")))
+        await client.put(idle, encode(LeaderRecord(member=member.id)), lease=lease)
+        await eventually(lambda: client.get(idle), holds=lambda found: not found.exists)
+        assert (await client.get(others)).exists
+
+
 async def test_an_etcd_that_is_away_for_longer_than_a_lease(
     etcd_config: EtcdConfig, etcd: EtcdProcess, client: EtcdClient
 ) -> None:

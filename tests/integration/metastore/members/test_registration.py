@@ -9,10 +9,11 @@ import pytest
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.members.own_record import own_record, slow_etcd, still
+from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
 from distop.metastore.members.registration import registered
 from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.metastore.records.record import decode
+from support.etcd.lossy import LossyClient, puts
 from support.etcd.proxy import Proxy
 from support.services.leases import LEASE_S
 from support.waiting import eventually
@@ -48,6 +49,20 @@ async def test_the_place_of_one_whose_lease_ended_stays_until_another_takes_it(c
         await client.lease_revoke(left.lease)  # the end of the first one's place is nothing to the second
         assert (await client.get(place)).exists
     assert await keys(client) == []
+
+
+async def test_a_late_copy_of_a_registration_undoes_nothing(client: LossyClient) -> None:
+    """O26: a member that is being drained would be given tables again."""
+    key = client.keyspace.coordinator("a")
+    async with (
+        LeaseSession(client, LEASE_S) as session,
+        registered(client, session, own_record("a", "coordinator")),
+    ):
+        late = next(txn for txn in client.sent if puts(key)(txn))
+        await change_own_record(client, key, draining=True)
+        await client.txn(late)
+        standing = await client.get(key)
+        assert decode(standing.value, MemberRecord, key).draining
 
 
 async def test_one_that_nobody_misses_has_no_place(client: EtcdClient) -> None:

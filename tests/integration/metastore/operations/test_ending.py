@@ -43,6 +43,7 @@ from distop.metastore.records.operation import (
     ABORT,
     ABORTING,
     COMMITTING,
+    RETRY,
     RUNNING,
     CancelRecord,
     CompletionRecord,
@@ -56,7 +57,7 @@ from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, decode_run_ops
 from support.etcd.jobs import mark, mark_all
-from support.etcd.lossy import Fault, LossyClient
+from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
 
 CANCEL = CancelRecord(by="me", at=1.0)
@@ -439,6 +440,31 @@ async def test_a_decision_does_not_outlive_what_it_was_made_about(led: Led) -> N
     assert not (await led.client.get(op.resolve)).exists
     failed = CompletionRecord(attempts=1, error="x")
     assert (await note_failure(led.client, op, led.epoch, failed, ABORTING))[1] is None
+
+
+async def test_a_late_copy_of_a_failure_parks_nothing_again(led: Led) -> None:
+    """C10, O18: somebody has decided since to try again, and the decision was acted on."""
+    op, again = await led.sealed(), ResolveRecord(action=RETRY)
+    parked = CompletionRecord(attempts=5, error="x", parked=True)
+    await note_failure(led.client, op, led.epoch, parked, COMMITTING)
+    late = next(txn for txn in led.client.sent if puts(op.completion)(txn))
+    await request_resolve(led.client, op, again, request="r1")
+    decided = (await led.client.get(op.resolve)).mod_revision
+    assert await apply_resolve(led.client, op, led.epoch, parked, again, decided=decided, now=2.0)
+    assert not (await led.client.txn(late)).succeeded
+    assert not decode((await led.client.get(op.completion)).value, CompletionRecord).parked
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_REPLY, Fault.LOST_REQUEST])
+async def test_a_failure_is_noted_though_a_reply_is_lost(led: Led, fault: Fault) -> None:
+    """O18: the leader has to know that it is, and has no other way to."""
+    op = await led.sealed()
+    for attempts in (1, 2):
+        led.client.fail(fault, when=puts(op.completion))
+        failed = CompletionRecord(attempts=attempts, error="x")
+        assert (await note_failure(led.client, op, led.epoch, failed, COMMITTING))[1] is None
+        assert led.client.spent
+        assert decode((await led.client.get(op.completion)).value, CompletionRecord) == failed
 
 
 async def test_a_finish_is_bounded(led: Led) -> None:

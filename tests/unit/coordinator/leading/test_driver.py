@@ -13,7 +13,7 @@ from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import CallTimeout
+from distop.errors import CallTimeout, DistopError, OperationPaused
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import RUNNING, OperationArg
@@ -38,18 +38,33 @@ def test_a_timer_that_becomes_due_between_acting_and_waiting_is_waited_for(timer
     assert driver._next_due(acted_at) == 0.0
 
 
-async def test_an_action_that_has_failed_for_days_is_tried_again() -> None:
-    """O18: at the longest interval, however many failures there were."""
+async def reaped(failures: int, error: DistopError) -> Slot:
+    """An operation whose action has failed so often before, and once more at 7.0."""
     keys, arg = Keyspace("p").table("t"), OperationArg(table="t", type="noop", instance=1)
     nothing = cast(Any, None)
     acting = Acting(nothing, keys, Epoch(keys.coordinator, 1), nothing, nothing, Metrics(), lambda: 0.0)
     slot = Slot(Tracked(keys.operation(arg.id), arg), None)
-    slot.failures = 100_000
+    slot.failures = failures
 
     async def fails() -> None:
-        raise CallTimeout("sweeping has taken longer than 600 s")
+        raise error
 
     slot.task = asyncio.create_task(fails())
     await asyncio.wait({slot.task})
     acting.reap(slot, 7.0)
+    return slot
+
+
+async def test_an_action_that_has_failed_for_days_is_tried_again() -> None:
+    """O18: at the longest interval, however many failures there were."""
+    slot = await reaped(100_000, CallTimeout("sweeping has taken longer than 600 s"))
     assert (slot.failures, slot.not_before) == (100_001, 7.0 + LONGEST_PAUSE_S)
+
+
+async def test_a_seal_is_not_sent_all_the_time_while_a_pause_is_in_no_index() -> None:
+    """O21: somebody has removed the entry by hand, and nothing else says that it is paused."""
+    pauses = [
+        (await reaped(failures, OperationPaused("it is paused"))).not_before - 7.0 for failures in (0, 5, 50)
+    ]
+    assert pauses == sorted(pauses)
+    assert pauses[-1] == LONGEST_PAUSE_S
