@@ -127,7 +127,7 @@ install_pinned() {
   local half
   trap 'kill $(jobs -p) 2>/dev/null || true' EXIT # Ctrl-C does not reach background processes
   for half in 0 1; do
-    sed '/^# .* extra /,$d' constraints.txt | awk "/==/ && NR % 2 == $half" >$VENV/pinned.$half
+    awk "/==/ && NR % 2 == $half" constraints.txt >$VENV/pinned.$half
     "${PIP[@]}" --no-deps -r $VENV/pinned.$half 2>/dev/null & # no function: its shell would be killed, not pip
   done
   wait
