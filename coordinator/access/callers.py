@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -63,13 +61,3 @@ def caller() -> Caller:
 def answer_to(who: Caller) -> None:
     """From now on this task acts for this caller."""
     _CALLER.set(who)
-
-
-@contextmanager
-def answering(who: Caller) -> Iterator[None]:
-    """Code inside acts for this caller."""
-    token = _CALLER.set(who)
-    try:
-        yield
-    finally:
-        _CALLER.reset(token)

@@ -11,6 +11,7 @@ from typing import Any
 import grpc.aio
 
 from distop.commit.cleanup.purge import check_purge, leave_files
+from distop.commit.layout.staging import FORMATS
 from distop.coordinator.api.altering import Altering
 from distop.coordinator.api.new_table import check_options
 from distop.coordinator.api.published import PublishedCalls
@@ -44,8 +45,6 @@ from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
 
 log = logging.getLogger(__name__)
-
-FORMATS = ("iceberg", "files", "delta")
 
 
 class TableService(PublishedCalls):

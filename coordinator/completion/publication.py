@@ -11,9 +11,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from distop.coordinator.completion.outside import Interrupted
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import CorruptRecord, PreconditionFailed
+from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
@@ -185,7 +187,12 @@ def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
     for record in steps:
         kind = default_registry().kind(record.step)
         if issubclass(kind, StepPlan):
-            records.extend(kind(record.argument).expand(context))
+            expanded = kind(record.argument).expand(context)
+            for one in expanded:
+                if not issubclass(default_registry().kind(one.step), ExternalStep):
+                    raise InvalidArgument(f"{record.step!r} expands to {one.step!r}, which is not external")
+                # A plan's own stages begin at the stage of the plan.
+                records.append(msgspec.structs.replace(one, stage=record.stage + one.stage))
         elif issubclass(kind, ExternalStep):
             records.append(record)
     arg = context.view.arg

@@ -13,7 +13,6 @@ Cached or checkpointed DataFrames, and those without a shuffle, are not affected
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import sys
@@ -34,8 +33,6 @@ from distop.metastore.records.structs import ready
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-log = logging.getLogger(__name__)
 
 HEARD_WITHIN_S = 30.0
 """How long Spark may take to report the stages of a job after its end."""

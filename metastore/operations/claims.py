@@ -184,8 +184,3 @@ def check_checkpoint(value: object) -> None:
             f"the checkpoint takes {len(value):,} bytes, at most {MAX_CHECKPOINT_BYTES:,} are allowed",
             hint="save large progress to a file, and its path as the checkpoint",
         )
-
-
-async def load_checkpoint(client: EtcdClient, run: Run, partition: str) -> KeyValue:
-    """The last checkpoint; a missing key if there is none."""
-    return await client.get(run.keys.progress(partition))

@@ -1,13 +1,15 @@
-"""Files of tokens for coordinators that tell callers apart."""
+"""Callers that coordinators tell apart, and files of their tokens."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from uuid import uuid4
 
+from distop.coordinator.access.callers import Caller, answer_to, caller
 from distop.coordinator.access.policy import changed
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.members.policy import change_policy
@@ -41,3 +43,14 @@ def allow(store: SyncEtcd, who: str, role: str, *tables: str) -> None:
             client, lambda standing: changed(standing, add=[grant]), uuid4().hex, audit
         )
     )
+
+
+@contextmanager
+def answering(who: Caller) -> Iterator[None]:
+    """Code inside acts for this caller."""
+    before = caller()
+    answer_to(who)
+    try:
+        yield
+    finally:
+        answer_to(before)

@@ -14,7 +14,7 @@ import pytest_asyncio
 from distop import errors
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.callers import Caller, answering
+from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.policy import held_by
 from distop.coordinator.api.cluster import ClusterService
 from distop.coordinator.api.limits import Limits
@@ -28,7 +28,7 @@ from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import Service, config_of, raising, running, serving
-from support.services.tokens import token_file, token_of
+from support.services.tokens import answering, token_file, token_of
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
 

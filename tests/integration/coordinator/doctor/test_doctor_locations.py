@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest_asyncio
 
-from distop.coordinator.access.callers import Caller, Identity, answering
+from distop.coordinator.access.callers import Caller, Identity
 from distop.coordinator.access.policy import held_by
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.rounds import Doctor, Examination
@@ -22,6 +22,7 @@ from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
 from distop.operations.registry import Registry
 from support.etcd.lossy import LossyClient
+from support.services.tokens import answering
 
 CODES = ("LOCATION_SHARED", "LOCATION_NOT_CLAIMED", "CLAIM_WITHOUT_TABLE")
 

@@ -182,12 +182,13 @@ async def test_a_type_that_cannot_be_loaded_hangs_nobody(
     registry._installed.cache_clear()
     at_once = pb.DiagnoseRequest(patience=Duration())
 
-    async def found() -> str:
-        replies = [reply async for reply in service.cluster.Diagnose(at_once, timeout=30)]
-        return " ".join(one.sentence for reply in replies for one in reply.findings)
-
     try:
         async with serving_stuck(etcd_config) as service:
+
+            async def found() -> str:
+                replies = [reply async for reply in service.cluster.Diagnose(at_once, timeout=30)]
+                return " ".join(one.sentence for reply in replies for one in reply.findings)
+
             with pytest.raises(UnknownOperationType, match="loading it takes longer than 1 s"):
                 await service.start("t", "hangs")
             await service.ended(await service.start("t", "noop", {"partitions": 0}))

@@ -12,9 +12,8 @@ import pytest
 
 from distop import errors
 from distop.commit.iceberg.append import IcebergAppend
-from distop.commit.steps.contract import FinishContext, StepContext, StepRegistry
+from distop.commit.steps.contract import StepContext, StepRegistry
 from distop.commit.steps.execution import Executed, StepFailed, execute, undo
-from distop.commit.steps.sequence import plan_sequence, sort_steps
 from distop.errors import (
     CorruptRecord,
     InvalidArgument,
@@ -22,12 +21,9 @@ from distop.errors import (
     PreconditionFailed,
     UnknownCommitStep,
 )
-from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.sequence import CommitSequence
 from distop.metastore.records.table import TableRecord
-from distop.operations.api import OperationView
 from support.types.numbered_steps import REGISTRY, world
 
 ARG = OperationArg(table="t", type="k", instance=3, uuid="u", location="/nowhere")
@@ -162,39 +158,6 @@ def test_steps_of_another_operation_are_not_executed() -> None:
         with pytest.raises(CorruptRecord, match="are of t/k/3"):
             act(foreign, CONTEXT, check=lambda: None, registry=REGISTRY)
     assert world.events == []
-
-
-# -- from what an operation asks for to its sequence -------------------------------------------------
-
-
-KEYS = Keyspace().table("t")
-FINISH = FinishContext(
-    table=CONTEXT.table,
-    keys=KEYS,
-    head=KeyValue.missing(KEYS.head),
-    watermarks=KeyValue.missing(KEYS.watermarks),
-    view=OperationView(arg=ARG, jobs={}, token=CONTEXT.token),
-)
-
-
-def test_plans_are_worked_out_and_kinds_are_told_apart() -> None:
-    """C16: the stages of a plan begin at its own."""
-    pointer, many = StepRecord(step="pointer"), StepRecord(step="many", argument={"of": "note"}, stage=1)
-    kinds = sort_steps([step(7, stage=3), pointer, many], REGISTRY)
-    assert kinds.transactional == (pointer,)
-    planned = plan_sequence(kinds.external, FINISH, REGISTRY)
-    assert [(s.argument["n"], s.stage) for s in planned.steps] == [(0, 1), (2, 1), (1, 2), (3, 2), (7, 3)]
-    assert (planned.operation, planned.uuid) == (str(ARG.id), ARG.uuid)
-
-
-def test_plans_that_come_to_something_else_are_refused() -> None:
-    """U3, C11"""
-    with pytest.raises(InvalidArgument, match=r"not external: \['pointer'\]"):
-        plan_sequence([StepRecord(step="many", argument={"of": "pointer"})], FINISH, REGISTRY)
-    with pytest.raises(UnknownCommitStep, match="'teleport'"):
-        plan_sequence([StepRecord(step="many", argument={"of": "teleport"})], FINISH, REGISTRY)
-    with pytest.raises(UnknownCommitStep, match="'teleport'"):
-        sort_steps([StepRecord(step="teleport")], REGISTRY)
 
 
 def test_a_step_of_another_kind_is_not_taken() -> None:

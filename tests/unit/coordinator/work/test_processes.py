@@ -70,7 +70,7 @@ async def test_a_process_that_cannot_be_started_is_no_failure_of_the_call(
 
     monkeypatch.setattr(processes_module._template, "fork", fork)
     with pytest.raises(Busy, match="no memory"):
-        await processes.run(calls.within, limit_s=60.0)
+        await processes.run(waits(Path("/never")), limit_s=60.0)
 
 
 @pytest.mark.parametrize(
