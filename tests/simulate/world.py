@@ -15,6 +15,7 @@ from typing import Any
 from unittest import mock
 
 from distop.commit.steps.contract import default_registry
+from distop.errors import InvalidArgument
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation_id import OperationId
 from explore.store import Store
@@ -200,7 +201,9 @@ class World:
         if process.dead:
             return
         error = None if task.cancelled() else task.exception()
-        if error is not None or not process.stopping:
+        # One that stood still while it began refuses to go on, and is started again.
+        began_late = isinstance(error, InvalidArgument) and "takes longer than" in error.message
+        if not began_late and (error is not None or not process.stopping):
             self._break("process", f"{process.name} ends by itself: {error!r}")
         self._kill(process)
 
