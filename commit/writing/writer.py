@@ -100,7 +100,6 @@ class StagedWriter:
         buffer_bytes: int = BUFFER_BYTES,
         max_open_files: int = MAX_OPEN_FILES,
     ) -> None:
-        self._layout = layout
         self._path_for = path_for
         self._list = files or IcebergFileList(layout)
         self._data_folder, self._inline = data_folder, inline

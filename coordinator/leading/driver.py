@@ -92,7 +92,6 @@ class TableDriver:
         self._keys = keys
         self._epoch = epoch
         self._session = session
-        self._completion = completion
         self._acting = Acting(client, keys, epoch, session, completion, metrics or Metrics(), wall)
         self._clock = clock
         self._wall = wall

@@ -34,6 +34,14 @@ def test_what_one_door_makes_the_other_sees(rest: RestClient, python: EtcdCatalo
     assert (found.properties["a"], found.spec().fields[0].name) == ("b", "kind")
 
 
+def test_who_asks_for_plans_of_the_server_plans_by_itself(door: RestDoor, python: EtcdCatalog) -> None:
+    """E1: what is not there is not among the endpoints, so clients know."""
+    python.create_table("default.t", SCHEMA).append(ids(0, 3))
+    with door.client(**{"scan-planning-mode": "server"}) as client:
+        assert not client.supports_server_side_planning()
+        assert client.load_table("default.t").scan(row_filter="id = 1").to_arrow()["id"].to_pylist() == [1]
+
+
 def test_tables_are_listed_renamed_and_dropped(rest: RestClient, python: EtcdCatalog) -> None:
     """P14"""
     rest.create_namespace("ny")
