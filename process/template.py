@@ -20,8 +20,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -35,6 +35,9 @@ _LOAD, _FORK, _KILL = b"L", b"F", b"K"
 
 REAP_S = 2.0
 """How often it checks for workers that have ended."""
+
+PARENT_S = 1.0
+"""How often it checks for its parent while it loads a module, which may never end."""
 
 
 class NotLoaded(Exception):
@@ -183,7 +186,7 @@ class Template:
 
 def main(file: int) -> None:
     """Load and fork for the process at the other end of this socket until it is gone."""
-    link, children = Link(socket.socket(fileno=file)), set[int]()
+    link, children, parent = Link(socket.socket(fileno=file)), set[int](), os.getppid()
     with suppress(OSError):  # it has gone in the middle of a message
         while True:
             is_asked = link.is_readable(REAP_S if children else None)
@@ -203,16 +206,43 @@ def main(file: int) -> None:
                 if os.environ != environ:
                     os.environ.clear()
                     os.environ.update(environ)
-                answer = _loaded(*wanted) if kind == _LOAD else _forked(link, files, children, *wanted)
+                if kind == _FORK:
+                    answer = _forked(link, files, children, *wanted)
+                else:
+                    with _ending_with(parent, children):
+                        answer = _loaded(*wanted)
             except Exception as error:  # such as no memory for a fork
                 answer = ERROR, portable(error)
             for each in files:
                 os.close(each)
             link.send(*answer)
+    _end_all(children)
+
+
+def _end_all(children: Iterable[int]) -> None:
     for pid in children:
         if not _has_ended(pid):
             os.kill(pid, signal.SIGKILL)
     os._exit(0)
+
+
+@contextmanager
+def _ending_with(parent: int, children: Iterable[int]) -> Iterator[None]:
+    """End this process and its workers with its parent, though what it does may never end."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(PARENT_S):
+            if os.getppid() != parent:
+                _end_all(children)
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watching.join()  # no other thread may run while it forks
 
 
 def _forked(
@@ -250,4 +280,7 @@ def _held() -> tuple[int, int]:
 
 
 def _has_ended(pid: int) -> bool:
-    return os.waitpid(pid, os.WNOHANG)[0] == pid
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:  # a module that was loaded ignores SIGCHLD: nothing is left of what has ended
+        return True

@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from distop.coordinator.work.call import Surroundings
 from distop.process.serving import alive
+from distop.process.template import Template
 
 
 def wait_for(path: Path, *, shows_life: bool = False) -> str:
@@ -42,6 +44,17 @@ def log_later(path: Path) -> None:
         path.rename(path.with_suffix(".logged"))
 
     threading.Thread(target=later, daemon=True).start()
+
+
+def leave_loading(module: str, never: Path, log: Path) -> None:
+    """Has a worker that waits for a file, notes its id, and loads a module in the template."""
+    template = Template()
+    worker = template.fork(int)
+    call = partial(wait_for, never)
+    threading.Thread(target=worker.run, args=(call,), kwargs={"limit_s": 3600.0}, daemon=True).start()
+    with log.open("a") as file:
+        file.write(f"{worker.pid}\n")
+    template.load(module, 3600.0)
 
 
 def within(call: Callable[[], str], surroundings: Surroundings) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import sys
@@ -260,3 +261,34 @@ async def test_a_template_that_has_died_is_started_again_with_its_modules(
     worker = template.fork(int)
     assert name in modules_of(worker)
     assert len(loads(tmp_path)) == 2
+
+
+async def test_a_module_that_ignores_the_ends_of_processes_does_not_end_the_template(
+    template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    name = module(tmp_path, "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)")
+    template.load(name, LONG_S)
+    for _ in range(2):
+        worker = template.fork(int)
+        assert worker.run(os.getpid, limit_s=LONG_S) == worker.pid
+        worker.end()
+        await eventually(lambda worker=worker: not calls.lives(worker.pid))
+    assert len(loads(tmp_path)) == 1
+
+
+async def test_a_template_that_hangs_while_it_loads_ends_with_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So do its workers, also one that hangs, too."""
+    monkeypatch.syspath_prepend(tmp_path)
+    name = module(tmp_path, "while True: time.sleep(0.01)")
+    parent = multiprocessing.get_context("spawn").Process(
+        target=calls.leave_loading, args=(name, tmp_path / "never", tmp_path / "log")
+    )
+    parent.start()
+    await eventually(lambda: len(loads(tmp_path)) == 2 if (tmp_path / "log").exists() else False)
+    parent.kill()
+    parent.join()
+    for pid in loads(tmp_path):
+        await eventually(lambda pid=pid: not calls.lives(pid))
