@@ -224,13 +224,16 @@ async def read_audit(
     """
     entries: list[Entry] = []
     for prefix in prefixes:
-        end = prefix + before.encode() if before else prefix_end(prefix)
-        page = await client.get_range(
-            prefix, end, revision=revision, limit=limit, backwards=True, written_from=after.revision
-        )
-        found = (entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None)
-        entries += filter(after.precedes, found)
-        revision = revision or page.revision
+        end, some, more = prefix + before.encode() if before else prefix_end(prefix), list[Entry](), True
+        while more and len(some) < limit:  # those of the revision of the position itself are left out
+            page = await client.get_range(
+                prefix, end, revision=revision, limit=limit, backwards=True, written_from=after.revision
+            )
+            found = (entry for kv in page.kvs if (entry := entry_of(client.keyspace, kv)) is not None)
+            some += filter(after.precedes, found)
+            revision, more = revision or page.revision, page.more
+            end = page.kvs[-1].key if page.kvs else end
+        entries += some
     if after.revision > revision:
         raise InvalidArgument(
             f"revision {after.revision} is in the future",

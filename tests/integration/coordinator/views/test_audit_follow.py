@@ -87,6 +87,23 @@ async def test_entries_of_one_revision_are_told_apart(etcd_config: EtcdConfig, c
             assert [entry.id for entry in rest] == [entry.id for entry in heard[1:]]
 
 
+async def test_pages_after_an_entry_that_is_left_out_are_listed_too(
+    etcd_config: EtcdConfig, client: LossyClient
+) -> None:
+    """S6: of an older start that has ended since."""
+    async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
+        await service.create_table("t")
+        keys = client.keyspace.table("t")
+        puts = [audit_put(keys, f"act{number}", by="", target="t", at=1e9 + number) for number in range(4)]
+        for put in (*puts, puts[0]):  # it is written again, as a start is
+            await client.put(put.key, put.value)
+        async with AsyncClient(coordinator.address, timeout_s=60) as sdk:
+            cursor = next(iter([one.cursor async for one in sdk.audit("t") if one.action == "act2"]))
+            for size in (1, 2, 100):
+                rest = [one.action async for one in sdk.audit("t", after=cursor, page_size=size)]
+                assert rest == ["act3", "act0"]
+
+
 async def test_a_start_comes_again_with_its_end(etcd_config: EtcdConfig, client: LossyClient) -> None:
     """S6, U2: also behind more entries than are listed at a time."""
     async with running(config_of(etcd_config)) as coordinator, Service(coordinator.address) as service:
