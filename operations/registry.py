@@ -59,9 +59,9 @@ class Registry:
 
     def of_users(self) -> dict[str, str]:
         """The modules of the types that are not distop's own, without loading them: by the name of the type,
-        or by the setting that names its class."""
+        or by the setting that names its class. The latter come first: loading another loads them."""
         installed = {name: entry.value for name, entry in _installed().items()}
-        named = installed | {item: item for item in self._extra}
+        named = {item: item for item in self._extra} | installed
         return {name: at.partition(":")[0] for name, at in named.items() if not at.startswith("distop.")}
 
     @property

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import EntryPoint
 
 import pytest
 
 from distop.errors import InvalidArgument, UnknownOperationType
+from distop.operations import registry as registries
 from distop.operations.noop import Noop
-from distop.operations.registry import VARIABLE, Registry
+from distop.operations.registry import GROUP, VARIABLE, Registry
 from support.types.probes import PROBES, Hooked
 
 
@@ -17,6 +19,22 @@ def test_installed_types_are_found_by_their_entry_points() -> None:
     assert {"ingest", "noop"} <= set(registry.names())
     assert isinstance(registry.get("noop"), Noop)
     assert registry.get("noop") is registry.get("noop"), "one stateless object serves all"
+
+
+def test_a_type_that_is_refused_keeps_no_other_from_being_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C11: whichever way each is named."""
+    installed = EntryPoint("hooked", "support.types.probes:Hooked", GROUP)
+    monkeypatch.setattr(registries, "_installed", lambda: {"hooked": installed})
+    registry = Registry(("no.such.module:Broken",))
+    refused = []
+    for name in registry.of_users():
+        try:
+            registry.load(name)
+        except InvalidArgument as error:
+            registry.refuse(name, error.message)
+            refused.append(name)
+    assert refused == ["no.such.module:Broken"]
+    assert isinstance(registry.get("hooked"), Hooked)
 
 
 def test_types_without_a_package_are_named_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
