@@ -89,7 +89,10 @@ def refuse_unchecked(session: SparkSession) -> None:
     lost an executor, it does not report as repeated.
     """
     refuse_old()
-    settings = session.conf
-    off = [name for name in CHECKED if settings.get(name) != "true"]
-    if off and settings.get(ADAPTIVE) == "true":
+
+    def is_on(name: str) -> bool:
+        return (session.conf.get(name) or "").strip().lower() == "true"  # as Spark reads it
+
+    off = [name for name in CHECKED if not is_on(name)]
+    if off and is_on(ADAPTIVE):
         raise ShufflesUnchecked(f"the Spark session has {ADAPTIVE}, and not {' and '.join(off)}")

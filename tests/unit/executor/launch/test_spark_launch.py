@@ -101,6 +101,13 @@ def test_a_session_without_checksums_of_shuffles_is_refused_under_adaptive_execu
     refuse_unchecked(session_with(**unchecked, **{ADAPTIVE: "false"}))
 
 
+def test_what_is_on_is_written_as_spark_reads_it() -> None:
+    """P2: in any case."""
+    with pytest.raises(ShufflesUnchecked):
+        refuse_unchecked(session_with(**{CHECKED[0]: "False", ADAPTIVE: " True"}))
+    refuse_unchecked(session_with(**dict.fromkeys(CHECKED, "TRUE")))
+
+
 @pytest.mark.parametrize("version", ["4.0.1", "4.1.4", "4.1.0.dev1", "3.5.9"])
 def test_spark_that_is_too_old_is_refused_before_anything_is_done_with_it(
     version: str, monkeypatch: pytest.MonkeyPatch
