@@ -264,7 +264,8 @@ async def remove_unreadable(client: EtcdClient, name: str, audit: Put | None) ->
                 details={"field": "key"},
             )
         table, _, rest = kv.key[len(space.prefix) :].partition(b".")
-        if rest.split(b".")[0] in _KEPT and not table.startswith(b"_"):
+        is_kept = rest.split(b".")[0] in _KEPT or rest.startswith(b"unordered.%s." % DONE.encode())
+        if is_kept and not table.startswith(b"_"):
             raise PreconditionFailed(
                 f"{name} says what its table has: without it rows would be lost, or doubled",
                 hint="restore its value, such as from a backup of etcd",

@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, OperationState
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.backlog.batches import DONE
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.pausing import PauseIndex
@@ -53,6 +54,7 @@ def damaged(table: TableKeys) -> dict[bytes, bytes]:
         table.history(OperationId("t", "noop", 5)): b"no JSON",
         table.history(OperationId("t", "noop", 6)): NEWER,
         table.ordering: NEWER,
+        table.unordered(DONE, "b"): NEWER,
         table.schedule("nightly"): b"\xff",
         table.agenda: NEWER,
         table.request("r"): NEWER,
@@ -117,6 +119,7 @@ async def test_pruning_goes_on_beside_what_cannot_be_read(service: Whole, client
 async def test_each_is_named_and_removed_by_name(service: Whole, client: LossyClient) -> None:
     """U1, U2: by the doctor; what says which rows the table has is removed by nobody."""
     planted, table = await plant(client), client.keyspace.table("t")
+    kept = table.ordering, table.watermarks, table.unordered(DONE, "b")
     found = await service.findings(deep=True)
     names = {key: key.decode(errors="backslashreplace") for key in planted}
     unreadable = [one for one in found if one.code == "UNREADABLE_RECORD"]
@@ -127,7 +130,7 @@ async def test_each_is_named_and_removed_by_name(service: Whole, client: LossyCl
     assert {name: len(some) for name, some in told.items()} == dict.fromkeys(told, 1)
     for key, name in names.items():
         status, shown = await service.distop("doctor", "--remove-key", name)
-        if key in (table.ordering, table.watermarks):
+        if key in kept:
             assert shown["error"]["code"] == "PRECONDITION_FAILED"
             continue
         assert (status, [one["fixed"] for one in shown["findings"]]) == (22, [False])
@@ -137,7 +140,7 @@ async def test_each_is_named_and_removed_by_name(service: Whole, client: LossyCl
         assert not (await client.get(key)).exists
         assert not (await service.client.remove_key(name, fix=True)).findings
     trail = {entry.target async for entry in service.client.audit() if entry.action == "remove-key"}
-    assert trail >= set(names.values()) - {table.ordering.decode(), table.watermarks.decode()}
+    assert trail >= set(names.values()) - {key.decode() for key in kept}
 
 
 async def test_what_can_be_read_is_not_removed(service: Whole, client: LossyClient) -> None:
