@@ -51,7 +51,7 @@ PAGE = 2000
 """Keys of a larger operation read in one request: few enough not to block the event loop for long."""
 
 CHECK_STATES_S = 30.0
-"""How often a leader checks that its operations still have a state."""
+"""How often a leader checks whether the state of an operation, or what parks it, was removed by hand."""
 
 WIND_DOWN_S = 2.0
 """Longest wait for running actions before a table is handed over."""
@@ -297,16 +297,19 @@ class TableDriver:
         raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
 
     async def _check_states(self) -> None:
-        """Notice states that were removed by hand, see :meth:`_pump`: their operations are over."""
+        """Notice what was removed by hand, see :meth:`_pump`: a state, whose operation is over; a record of a
+        completion that could not be read."""
         while True:
             await asyncio.sleep(CHECK_STATES_S)
-            for slot in list(self._slots.values()):
-                key = slot.tracked.keys.state
+            for tracked in [slot.tracked for slot in self._slots.values()]:
+                wanted = tracked.keys.state, tracked.keys.completion
                 with suppress(Unavailable):  # the next check sees it
-                    read = await self._client.read_in_lane([Get(key, keys_only=True)], self._keys.prefix)
-                    if not read.got(0):
-                        slot.tracked.apply_delete(key, read.revision)
-                        self._alarm.ring()
+                    gets = [Get(key, keys_only=True) for key in wanted]
+                    read = await self._client.read_in_lane(gets, self._keys.prefix)
+                    for index, key in enumerate(wanted):
+                        if not read.got(index):
+                            tracked.apply_delete(key, read.revision)
+                            self._alarm.ring()
 
     def _slot_of(self, key: bytes) -> Slot | None:
         """The operation a key belongs to: directly below its root, or one level further for a job."""

@@ -258,6 +258,8 @@ class Tracked:
                 self.set_state(b"", revision)
             case [b"runner"] if revision >= self.runner_revision:
                 self.runner, self.runner_revision = "", revision
+            case [b"completion"] if revision > self.completion_revision:
+                self.completion = CompletionRecord()
             case [b"pause"] if revision >= self.pause_revision:
                 self.pause, self.pause_revision = None, revision
             case [component, b"state"] if isinstance(jobs, JobGrid):

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from distop import errors
 from distop.cli.main import app
 from distop.client import AsyncClient, OperationParked
+from distop.coordinator.doctor.records import remove_unreadable
 from distop.coordinator.views.why import Mood, why
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn, TxnResult
@@ -92,6 +93,23 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
     await service.create_table("other")
     other = await service.start("other", argument={"partitions": 0})
     assert (await service.ended(other)).state == pb.SUCCEEDED
+
+
+async def test_what_is_parked_by_a_record_that_nobody_can_read_goes_on_when_that_is_removed(
+    service: Service, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O18, U1: its leader, which watches no deletions, notices."""
+    monkeypatch.setattr("distop.coordinator.leading.driver.CHECK_STATES_S", 0.2)
+    operation = await parked(service, client, tmp_path / "log", raises=ATTEMPTS)
+    key = client.keyspace.operation(operation).completion
+    await client.put(key, b"{")
+    await eventually(
+        lambda: service.get(operation), holds=lambda seen: "holds no" in seen.completion.error.message
+    )
+    await remove_unreadable(
+        client, key.decode(), audit_put(client.keyspace, "remove-key", by="me", target="x", at=1.0)
+    )
+    assert (await service.ended(operation)).state == pb.SUCCEEDED
 
 
 async def undescribed(service: Service, client: LossyClient, **argument: bool) -> OperationId:
