@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, TypeAlias
 
 from distop.coordinator.doctor.findings import Finding, Reported, text, unreadable_record
 from distop.coordinator.schedules.policy import check_times
-from distop.errors import CorruptRecord, InvalidArgument, InvalidName, PreconditionFailed
+from distop.errors import Compacted, CorruptRecord, InvalidArgument, InvalidName, PreconditionFailed
 from distop.metastore.backlog.batches import DONE, AppliedRecord, BatchRecord, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
@@ -58,7 +58,8 @@ from distop.metastore.records.table import (
 )
 from distop.metastore.records.watermarks import decode_recent
 
-PAGE = 1000
+PAGE, VALUES = 1000, 40
+"""Keys in one read, without and with their values: each may be as large as a request."""
 
 Reads: TypeAlias = Callable[[KeyValue], Any]
 """Reads a key or its value; raises :class:`~distop.errors.CorruptRecord` if it cannot."""
@@ -193,14 +194,18 @@ async def unreadable_keys(
     client: EtcdClient, prefix: bytes, *, values: bool
 ) -> AsyncGenerator[tuple[bytes, str], None]:
     """The keys with this prefix that cannot be read, or have values that cannot, and why; in pages."""
-    start, end, more = prefix, prefix_end(prefix), True
+    start, more = prefix, True
     while more:
-        page = await client.get_range(start, end, keys_only=not values, limit=PAGE)
-        for kv in page.kvs:
-            if why := why_unreadable(client.keyspace, kv, key_only=not values):
-                yield kv.key, why
-        if more := page.more:
-            start = page.kvs[-1].key + b"\0"
+        limit = VALUES if values else PAGE
+        pages = client.pages(start, prefix_end(prefix), limit=limit, keys_only=not values)
+        with suppress(Compacted):  # it goes on with what is there now
+            async with aclosing(pages):
+                async for page in pages:
+                    for kv in page.kvs:
+                        start = kv.key + b"\0"
+                        if why := why_unreadable(client.keyspace, kv, key_only=not values):
+                            yield kv.key, why
+            more = False
 
 
 async def check_indexes(client: EtcdClient, *, values: bool) -> list[Finding]:

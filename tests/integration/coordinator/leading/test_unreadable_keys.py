@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 
 from distop.client import AsyncClient, OperationState
+from distop.coordinator.doctor.records import unreadable_keys
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.backlog.batches import DONE
 from distop.metastore.etcd.config import EtcdConfig
@@ -141,6 +142,23 @@ async def test_each_is_named_and_removed_by_name(service: Whole, client: LossyCl
         assert not (await service.client.remove_key(name, fix=True)).findings
     trail = {entry.target async for entry in service.client.audit() if entry.action == "remove-key"}
     assert trail >= set(names.values()) - {key.decode() for key in kept}
+
+
+async def test_records_are_read_however_large_they_are(client: LossyClient) -> None:
+    """U1: more than one answer of etcd may hold; and what etcd has compacted meanwhile is no matter."""
+    table = client.keyspace.table("t")
+    root = table.operation(OperationId("t", "noop", 1))
+    for index in range(270):
+        await client.put(root.commit_chunk(index), bytes(256 << 10))
+    late = [table.history(OperationId("t", "noop", 1)), table.ordering]
+    for key in late:
+        await client.put(key, NEWER)
+    found = []
+    async with aclosing(unreadable_keys(client, table.prefix, values=True)) as keys:
+        async for key, _ in keys:
+            found.append(key)
+            await client.compact(await client.put(table.entry, b""))
+    assert found == late
 
 
 async def test_what_can_be_read_is_not_removed(service: Whole, client: LossyClient) -> None:
