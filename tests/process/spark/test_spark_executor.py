@@ -118,7 +118,7 @@ def command_of(pid: int) -> str:
 async def test_runs_a_thousand_small_jobs(spark_client: LossyClient) -> None:
     """O8"""
     arg = await start_operation(spark_client, jobs=1000)
-    records = await all_done(spark_client, arg, 60.0)
+    records = await all_done(spark_client, arg, PATIENCE_S)  # Spark begins here
     assert {record.state for record in records.values()} == {SUCCESS}
     assert await runner_of(spark_client, arg)
 

@@ -380,7 +380,8 @@ async def test_a_fix_compares_what_was_seen_last(
         return await look(*args)
 
     monkeypatch.setattr(practice.doctor, "_look_at_tables", busy)
-    told = {one.finding.code: one for one in await practice.examine(fix=True)}
+    lasting = Patience(hand_over_s=2.0)
+    told = {one.finding.code: one for one in await practice.examine(fix=True, patience=lasting)}
     assert looks > 1
     assert told["OPERATION_NOT_IN_RUNOPS"].fixed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import grpc.aio
@@ -18,6 +18,7 @@ from distop.coordinator.completion import outside
 from distop.coordinator.work import processes, work
 from distop.errors import DistopError, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.watch import watch
 from distop.metastore.records.operation import CompletionRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
@@ -351,15 +352,16 @@ async def test_a_call_that_has_ended_is_not_said_to_run(
 ) -> None:
     """U3: neither while what follows it takes its time, nor if the operation is parked then."""
     keys = client.keyspace.operation(OperationId.parse("t/hooked/1"))
-    async with serving_stuck(etcd_config) as service:
+    async with serving_stuck(etcd_config) as service, aclosing(watch(client, keys.completion)) as changes:
+        await anext(changes)
         argument = {"log": str(tmp_path / "log"), "until": str(tmp_path / "until"), "partitions": 0}
         operation = await service.start("t", "hooked", argument)
         await eventually(lambda: service.get(operation), holds=lambda one: one.completion.running)
         (tmp_path / "until").touch()
         assert (await service.ended(operation, FEW_S)).state == pb.SUCCEEDED
-    written = [
-        decode(kv.value, CompletionRecord)
-        for revision in range(1, await client.revision() + 1)
-        if (kv := await client.get(keys.completion, revision=revision)).mod_revision == revision
-    ]
+        written, over = [], False
+        while not over:  # its end removes the record
+            events = (await anext(changes)).events
+            written += [decode(one.kv.value, CompletionRecord) for one in events if one.kind == "put"]
+            over = any(one.kind == "delete" for one in events)
     assert [record.running for record in written] == ["complete_operation", ""]
