@@ -23,6 +23,7 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.actions import Wait, decide
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import (
+    Busy,
     Compacted,
     CorruptRecord,
     LeadershipLost,
@@ -151,7 +152,7 @@ class TableDriver:
                     await self._follow()
                 except Compacted:
                     log.info("table_relisted", extra=self._fields)
-                except Unavailable as error:
+                except (Unavailable, Busy) as error:
                     log.warning("table_unreadable", extra={**self._fields, "error": str(error)})
                     await asyncio.sleep(FIRST_PAUSE_S * 4)
         finally:
@@ -303,7 +304,7 @@ class TableDriver:
             await asyncio.sleep(CHECK_STATES_S)
             for tracked in [slot.tracked for slot in self._slots.values()]:
                 wanted = tracked.keys.state, tracked.keys.completion
-                with suppress(Unavailable):  # the next check sees it
+                with suppress(Unavailable, Busy):  # the next check sees it
                     gets = [Get(key, keys_only=True) for key in wanted]
                     read = await self._client.read_in_lane(gets, self._keys.prefix)
                     for index, key in enumerate(wanted):

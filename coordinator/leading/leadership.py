@@ -27,7 +27,7 @@ from distop.coordinator.leading.timekeeping import Timekeeping
 from distop.coordinator.metrics.counts import Led, Metrics
 from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.starting.planner import Planner
-from distop.errors import CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
+from distop.errors import Busy, CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.etcd.client import EtcdClient, Snapshot
 from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, KeyValue
@@ -373,7 +373,7 @@ class Leadership:
         while self._session.alive:
             try:
                 await resign(self._client, epoch)
-            except Unavailable as error:
+            except (Unavailable, Busy) as error:
                 log.warning("resignation_failed", extra={"table": table, "error": str(error)})
                 await asyncio.sleep(RETRY_S)
             else:

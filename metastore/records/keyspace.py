@@ -381,7 +381,7 @@ class Keyspace:
             lane = start[: len(index)] + lane[len(self.prefix) :]
             if not index.startswith(self.prefix + b"_") or not (start + b".").startswith(lane):
                 return False
-        return end <= prefix_end(lane)
+        return end <= prefix_end(lane) and end != b"\0"
 
     def table_of(self, key: bytes) -> str:
         """The table of a key (for keys below a table)."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
-from unittest.mock import Mock
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from distop.coordinator.leading import leadership
 from distop.coordinator.leading.acting import LONGEST_PAUSE_S, Acting
 from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import CallTimeout, DistopError, OperationPaused
+from distop.errors import Busy, CallTimeout, DistopError, LeadershipLost, OperationPaused
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import RUNNING, OperationArg
@@ -68,3 +70,28 @@ async def test_a_seal_is_not_sent_all_the_time_while_a_pause_is_in_no_index() ->
     ]
     assert pauses == sorted(pauses)
     assert pauses[-1] == LONGEST_PAUSE_S
+
+
+async def test_an_etcd_that_has_too_much_to_do_ends_no_leadership(monkeypatch: pytest.MonkeyPatch) -> None:
+    """O27: an election for each table would be more to do."""
+    monkeypatch.setattr("distop.coordinator.leading.driver.CHECK_STATES_S", 0.0)
+    driver = TableDriver(Mock(), KEYS, Mock(), Mock(), Mock())
+    arg = OperationArg(table="t", type="noop", instance=1)
+    driver._slots[b"t"] = Slot(Tracked(KEYS.operation(arg.id), arg), None)
+    reading = AsyncMock(side_effect=[Busy("too many requests"), LeadershipLost("it was read again")])
+    monkeypatch.setattr(driver._client, "read_in_lane", reading)
+    with pytest.raises(LeadershipLost):
+        await driver._check_states()
+    following = AsyncMock(side_effect=[Busy("too many requests"), LeadershipLost("it was followed again")])
+    monkeypatch.setattr(driver, "_follow", following)
+    with pytest.raises(LeadershipLost):
+        await driver.run()
+
+
+async def test_a_table_is_resigned_however_much_etcd_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    """O24: the others would wait until the lease ends."""
+    resign = AsyncMock(side_effect=[Busy("too many requests"), None])
+    monkeypatch.setattr(leadership, "resign", resign)
+    leading = Leadership(Mock(keyspace=Keyspace()), Mock(alive=True), Mock(), Mock())
+    await leading._resign("t", Epoch(KEYS.coordinator, 1))
+    assert resign.await_count == 2

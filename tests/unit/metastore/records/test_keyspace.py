@@ -319,5 +319,6 @@ def test_which_keys_may_be_batched_as_those_of_a_table() -> None:
             assert {space.is_in_lane(lane, *each) for each in ranges} == {other == name}
     lane = space.table("orders").prefix
     wider = [(lane, prefix_end(space.prefix)), (space.active, prefix_end(space.active)), (b"x", b"")]
+    wider += [(lane, b"\0"), (space.table("orders").entry, b"\0")]  # etcd: to the last key of all
     wider += [(key, b"") for key in (space.installation, space.policy, space.location("file:///orders"))]
     assert not any(space.is_in_lane(lane, *each) for each in wider)
