@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from distop.errors import Busy
 from distop.process.workers import Died, Idle, NotBegun, TooLong, Worker, spawned
 
 ADDRESS_SPACE = 1 << 30
@@ -67,6 +68,8 @@ class Confined:
             The query fails for these rows, or takes too much memory.
         SqlError
             The query is invalid.
+        Busy
+            Its process has not begun: the machine is busy.
         """
         found: list[tuple[Any, ...]] = self._ask(partial(_run, sql, list(parameters)))
         return found
@@ -106,7 +109,9 @@ class Confined:
             return self._answer(call)
         except TooLong as error:
             raise NotEvaluable(f"it takes longer than {QUERY_S:,.0f} s") from error
-        except (Died, NotBegun, MemoryError) as error:
+        except NotBegun:  # it says nothing about the query
+            raise Busy("the process for its rules has not begun: this machine is busy") from None
+        except (Died, MemoryError) as error:
             raise NotEvaluable(
                 f"it takes more than {ADDRESS_SPACE >> 20} MiB of memory, or ends the process that it runs in"
             ) from error

@@ -17,9 +17,10 @@ from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
 from distop.commit.writing.prepared import new_write
-from distop.errors import InvalidArgument, JobFailed, PreconditionFailed
+from distop.errors import Busy, InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest
+from distop.process import workers
 from distop.process.workers import Idle
 from distop.spark_jobs.dataframes.operation import Write
 from distop.spark_jobs.rules import confined
@@ -273,6 +274,15 @@ def test_a_rule_that_no_value_can_be_worked_out_for_is_named() -> None:
     rules = RuleSet(rules=parse_rules("list_sum(range(id)) > id", SCHEMA))
     with RowChecks(rules, Path) as checks, pytest.raises(JobFailed, match="list_sum"):
         checks.check(table({"id": 100_000_000_000, "s": "xy"}))
+
+
+def test_a_process_that_does_not_begin_says_nothing_about_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is busy: the job is tried again."""
+    monkeypatch.setattr(confined, "_idle", Idle(0))
+    monkeypatch.setattr(workers, "START_S", 0.0)
+    monkeypatch.setattr(workers, "starved_s", lambda _: 0.0)
+    with pytest.raises(Busy, match="has not begun"):
+        confined.Confined(":memory:", {}, [], lambda: None).run("SELECT 1")
 
 
 def test_a_rule_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
