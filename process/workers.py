@@ -188,7 +188,8 @@ def spawn(
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, json.dumps([theirs.fileno(), *arguments, sys.path])],
+            # Unbuffered: forks would print what is in a buffer again, and lose their own when they are killed.
+            [sys.executable, "-u", "-c", program, json.dumps([theirs.fileno(), *arguments, sys.path])],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
             env=None if env is None else dict(env),

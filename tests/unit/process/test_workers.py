@@ -191,6 +191,20 @@ def test_workers_have_what_their_template_has_loaded(
     assert len(loads(tmp_path)) == 1
 
 
+def test_what_is_printed_where_it_is_loaded_or_called_is_shown_once(
+    template: Template, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Neither by each fork, nor lost when a worker is ended."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    template.load(module(tmp_path, "print('loaded')"), LONG_S)
+    for _ in range(2):
+        worker = template.fork(int)
+        worker.run(partial(print, "called"), limit_s=LONG_S)
+        worker.end()
+    assert capfd.readouterr().out.split() == ["loaded", "called", "called"]
+
+
 @pytest.mark.parametrize(
     ("source", "why"),
     [
