@@ -188,7 +188,7 @@ def spawn(
     ours, theirs = socket.socketpair()
     with theirs:
         process = subprocess.Popen(
-            # Unbuffered: forks would print what is in a buffer again, and lose their own when they are killed.
+            # Unbuffered: forks would print what is in a buffer again, and what they print would be lost.
             [sys.executable, "-u", "-c", program, json.dumps([theirs.fileno(), *arguments, sys.path])],
             stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),),
