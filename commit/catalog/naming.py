@@ -189,7 +189,9 @@ class Naming:
             unchanged(looked_at),
             unchanged(agenda),
         )
-        compares = (*same(base), *free, *(unchanged(kv) for kv in moving))
+        # Those may be set by hand.
+        unset = () if any(kv.key == old.watermarks for kv in moving) else (absent(old.watermarks),)
+        compares = (*same(base), *free, *unset, *(unchanged(kv) for kv in moving))
         ops: list[Op] = [*table_puts(new, record), *gone, Delete(old.backlog_index)]
         if agenda.exists:
             ops += [Delete(old.agenda), looked_at_once(agenda, key=new.agenda)]

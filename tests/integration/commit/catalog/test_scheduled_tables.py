@@ -12,6 +12,7 @@ from distop.commit.catalog.naming import Naming
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, KeyValue
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.record import encode_plain
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, ScheduleRecord
 from distop.metastore.tables.schedules import add_schedule, agenda_of, read_schedules, remove_schedule
 from support.tables.catalogs import SCHEMA, all_keys, keys_of
@@ -70,3 +71,22 @@ def test_a_schedule_that_is_changed_during_a_rename_is_not_lost(
     catalog.rename_table("flights", "departures")
     assert names(store, new) == (["first", "second"] if change == "add" else [])
     assert not [key for key in all_keys(store) if key.startswith(("flights.schedule", "_schedules.flights"))]
+
+
+def test_watermarks_that_are_set_by_hand_during_a_rename_are_not_lost(
+    catalog: EtcdCatalog, store: SyncEtcd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C8: the first ones of a table."""
+    catalog.create_table("flights", SCHEMA)
+    old, new = keys_of(store, "flights"), keys_of(store, "departures")
+    listed, set_by_hand = Naming._settings, encode_plain({"source": {"0": "7"}})
+
+    def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[Delete]]:
+        found = listed(self, keys)
+        if not store.get(old.watermarks).exists:
+            store.put(old.watermarks, set_by_hand)
+        return found
+
+    monkeypatch.setattr(Naming, "_settings", list_and_be_too_slow)
+    catalog.rename_table("flights", "departures")
+    assert store.get(new.watermarks).value == set_by_hand
