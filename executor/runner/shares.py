@@ -87,6 +87,9 @@ class Shares:
             self._pieces[kind] = piece_of(self._member, serving)
 
     def _put(self, kv: KeyValue) -> None:
+        self._executors.pop(kv.key, None)
+        if not kv.lease:
+            return  # a live one renews a lease: nobody would look after the piece of another
         try:
             record = decode(kv.value, MemberRecord, kv.key)
         except CorruptRecord:

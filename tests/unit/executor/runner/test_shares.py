@@ -17,9 +17,9 @@ SPACE = Keyspace()
 OPERATIONS = [OperationId(f"t{number % 40}", "noop", number + 1) for number in range(400)]
 
 
-def member(name: str, *types: str, only: str = "") -> KeyValue:
+def member(name: str, *types: str, only: str = "", lease: int = 1) -> KeyValue:
     record = MemberRecord(id=name, types=list(types), only=only)
-    return KeyValue(SPACE.executor(name), encode(record), 1, 1)
+    return KeyValue(SPACE.executor(name), encode(record), 1, 1, lease)
 
 
 def divided(*members: KeyValue, types: tuple[str, ...] = ("noop",)) -> dict[str, Shares]:
@@ -54,8 +54,8 @@ def test_what_waits_in_a_piece_stands_in_its_range_of_keys() -> None:
         assert inside == [one for one in OPERATIONS if shares.hold(one)]
 
 
-def test_sidecars_and_executors_of_one_operation_have_no_piece() -> None:
-    others = member("sidecar"), member("hosted", "noop", only="t/noop/1")
+def test_sidecars_executors_of_one_operation_and_keys_that_nobody_renews_have_no_piece() -> None:
+    others = member("sidecar"), member("hosted", "noop", only="t/noop/1"), member("left", "noop", lease=0)
     shares = divided(member("m", "noop"), *others)
     assert all(shares["m"].hold(operation) for operation in OPERATIONS)
     assert not shares["m"].divided
