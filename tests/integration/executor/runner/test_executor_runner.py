@@ -307,13 +307,14 @@ async def test_a_job_that_exits_has_failed(client: LossyClient, tmp_path: Path) 
 
 async def test_a_runner_without_free_slots_forgets_what_others_have_taken(client: LossyClient) -> None:
     types, member = ServedTypes(Registry()), "m"
-    await client.put(client.keyspace.executor(member), encode(MemberRecord(id=member, types=types.names)))
     taken, left = [await start_operation(client) for _ in range(3)], await start_operation(client)
 
     async def nothing() -> None:
         pass
 
     async with lease(client) as session:
+        record = encode(MemberRecord(id=member, types=types.names))
+        await client.put(client.keyspace.executor(member), record, lease=session.lease_id)
         waiting = Waiting(client, member, types, RunnerOptions(resync_s=0.1), [], nothing, random.Random(1))
         following = waiting.follow()
         await eventually(lambda: len(waiting.operations) == 4)
