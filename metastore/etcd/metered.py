@@ -9,10 +9,13 @@ from typing import Any
 
 import grpc.aio
 from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.named import Skipped
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
@@ -29,6 +32,16 @@ class EtcdMetrics:
         self.errors = Counter("distop_etcd_errors", unanswered, ["call", "code"], registry=registry)
         broken = "Watch streams that broke and were opened again"
         self.watches_broken = Counter("distop_etcd_watches_broken", broken, registry=registry)
+        registry.register(_KeysSkipped())
+
+
+class _KeysSkipped(Collector):
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        skipped = "Keys that could not be read, each time one is skipped: distop doctor names them"
+        yield CounterMetricFamily("distop_etcd_keys_skipped", skipped, value=Skipped.count)
 
 
 class MeteredClient(EtcdClient):

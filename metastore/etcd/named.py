@@ -15,6 +15,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+class Skipped:
+    """How often this process has skipped a key, for Prometheus; one that stays is met again and again."""
+
+    count = 0
+
+
 def named(kvs: Iterable[KeyValue], parse: Callable[[bytes], T]) -> Iterator[tuple[T, KeyValue]]:
     """What each key names, with the key; without those for which ``parse`` raises
     :class:`~distop.errors.CorruptRecord`."""
@@ -22,4 +28,5 @@ def named(kvs: Iterable[KeyValue], parse: Callable[[bytes], T]) -> Iterator[tupl
         try:
             yield parse(kv.key), kv
         except CorruptRecord as error:
+            Skipped.count += 1
             log.warning("key_unreadable", extra={"error": str(error)})

@@ -500,6 +500,19 @@ async def test_two_coordinators_of_one_process_count_apart(etcd_config):
         assert line not in (await other.get("/metrics")).text
 
 
+async def test_keys_that_cannot_be_read_are_counted(etcd_config: EtcdConfig, client: EtcdClient) -> None:
+    async with page(etcd_config) as (_, web):
+
+        async def skipped() -> float:
+            text = (await web.get("/metrics")).text
+            [count] = re.findall(r"^distop_etcd_keys_skipped_total (.*)", text, re.MULTILINE)
+            return float(count)
+
+        before = await skipped()
+        await client.put(client.keyspace.active + b"\xff", b"")
+        await eventually(skipped, holds=lambda count: count > before)
+
+
 async def test_watches_that_break_are_counted(tmp_path: Path, prefix: str):
     with EtcdProcess(tmp_path) as etcd:
         config = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix)
