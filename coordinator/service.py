@@ -28,7 +28,6 @@ from distop.coordinator.api.server import start_server
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.completion.parking import Parking
 from distop.coordinator.config import CoordinatorConfig
-from distop.coordinator.leading.followers import kept_running
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
@@ -51,6 +50,7 @@ from distop.metastore.members.registration import registered
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.denials import Denials
 from distop.operations.registry import Registry
+from distop.process.followers import kept_running
 from distop.process.template import NotLoaded
 from distop.proto.http.tls import Tls
 

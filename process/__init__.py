@@ -1,1 +1,2 @@
-"""What processes need whatever their part is: other processes, for calls that may hang or take too much."""
+"""What processes need whatever their part is: tasks that go on whatever fails, and other processes, for calls
+that may hang or take too much."""

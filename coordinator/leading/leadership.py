@@ -21,7 +21,6 @@ from functools import partial
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.drops import finish_drops
-from distop.coordinator.leading.followers import kept_running
 from distop.coordinator.leading.placement import eligible, preferred
 from distop.coordinator.leading.timekeeping import Timekeeping
 from distop.coordinator.metrics.counts import Led, Metrics
@@ -37,6 +36,7 @@ from distop.metastore.members.lease import LeaseSession, boot_clock
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
+from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
 

@@ -36,6 +36,7 @@ from distop.metastore.records.member import HeldUp
 from distop.metastore.records.operation import RunnerRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.operations import DistributedOperation
+from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ class Runner:
         async with self._session, entry:
             log.info("runner_registered", extra={"member": self.member, "types": self._types.names})
             self._ledger.desk.begin(self.member, self._session)
-            helpers = [*self._waiting.follow(), asyncio.create_task(self._tell())]
+            helpers = [*self._waiting.follow(), asyncio.create_task(kept_running("tell", self._tell))]
             ends = [
                 asyncio.create_task(self._work()),
                 asyncio.create_task(stop.wait()),
