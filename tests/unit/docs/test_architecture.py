@@ -77,3 +77,8 @@ def test_no_folder_holds_more_modules_than_one_can_look_through() -> None:
 def test_every_room_says_what_is_in_it() -> None:
     for room in [folder.name for folder in PRODUCT] + ROOMS:
         assert ast.get_docstring(ast.parse((ROOT / room / "__init__.py").read_text())), room
+
+
+def test_images_are_made_of_every_folder() -> None:
+    let_in = (ROOT / ".dockerignore").read_text().splitlines()
+    assert [folder.name for folder in PRODUCT if folder.is_symlink() and f"!{folder.name}" not in let_in] == []
