@@ -29,7 +29,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
     parser.add_argument("--minutes", type=float, default=60.0, help="try seeds for so long (of machine time)")
     parser.add_argument("--first", type=int, default=1, metavar="SEED", help="begin with this seed")
-    parser.add_argument("--seed", type=int, help="only this one, and tell what happens")
+    parser.add_argument("--seed", type=int, nargs="+", help="only these; of a single one, tell what happens")
     parser.add_argument("--known", action="store_true", help=f"only the seeds of {KNOWN.name}")
     return parser.parse_args(given)
 
@@ -43,7 +43,7 @@ def known() -> list[int]:
 def seeds(chosen: argparse.Namespace) -> Iterator[int]:
     """Which seeds to try."""
     if chosen.seed is not None:
-        yield chosen.seed
+        yield from chosen.seed
     elif chosen.known:
         yield from known()
     else:
@@ -79,7 +79,7 @@ def main(given: list[str] | None = None) -> int:
     chosen = arguments(given)
     reports: list[Report] = []
     for seed in seeds(chosen):
-        report = simulate(seed, trace=chosen.seed is not None)
+        report = simulate(seed, trace=chosen.seed == [seed])
         for line in report.trace:
             print(line)
         for violation in report.violations[:MOST_SHOWN]:
