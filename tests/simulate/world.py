@@ -9,6 +9,7 @@ import itertools
 import os
 import shutil
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,6 +149,7 @@ class World:
         self._note("faults stop")
         operating = self._loop.outside(self._callers.operate())
         self._run_until(BUSY_S + PROBES_S)
+        self._run_until(BUSY_S + QUIET_S / 2, using.done)  # a late call may drop a table
         probing = [self._loop.outside(self._probe(table)) for table in self._callers.tables]
         left = self._until_all_is_over()
         for task in (using, operating, *probing):
@@ -155,8 +157,8 @@ class World:
                 task.result()
         return left
 
-    def _run_until(self, end: float) -> None:
-        self._loop.run_until(end, lambda: bool(self._violations))
+    def _run_until(self, end: float, done: Callable[[], bool] = lambda: False) -> None:
+        self._loop.run_until(end, lambda: bool(self._violations) or done())
         if self._violations:
             raise _Enough
 
