@@ -23,6 +23,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from distop.client import Client
+from distop.commit.iceberg.content import named
 from distop.commit.layout.model import load_metadata
 from distop.errors import Conflict, PreconditionFailed
 from distop.spark_jobs.dataframes.options import ReadOptions
@@ -81,7 +82,8 @@ class History:
     def between(self, start: int | None, end: int | None) -> list[Snapshot]:
         """The snapshots after ``start`` up to ``end``, oldest first.
 
-        Raises :class:`~distop.errors.PreconditionFailed` if ``start`` is not an ancestor of ``end``.
+        Raises :class:`~distop.errors.PreconditionFailed` if ``start`` is not an ancestor of ``end``, or if
+        there may have been others between them.
         """
         found: list[Snapshot] = []
         at = end
@@ -91,14 +93,26 @@ class History:
                 break
             found.append(snapshot)
             at = snapshot.parent_snapshot_id
-        if at != start:
+        if at != start or (at is None and found and not self._is_first(found[-1])):
             raise PreconditionFailed(
-                f"what was published to {self.metadata.location} since snapshot {start} is unknown: "
+                f"what was published to {self.metadata.location} since {named(start)} is unknown: "
                 "the table was rolled back, or snapshots have expired",
                 hint="start a new query, with a new checkpoint",
                 details={"snapshot": str(start)},
             )
         return found[::-1]
+
+    def _is_first(self, snapshot: Snapshot) -> bool:
+        """Whether the table held nothing before it.
+
+        A snapshot whose parent has expired has none, as the first one. But each snapshot takes the next
+        sequence number (specification, "Sequence Numbers"): those before it must all be of snapshots that are
+        known, and never were the table's.
+        """
+        published = {entry.snapshot_id for entry in self.metadata.snapshot_log}
+        others = (one for one in self.metadata.snapshots if one.snapshot_id not in published)
+        aside = {one.sequence_number for one in others}
+        return all(number in aside for number in range(1, snapshot.sequence_number or 0))
 
     def files(self, place: Offset) -> list[PlannedFile]:
         """The files of an offset's snapshot, read or not."""

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyiceberg.table.update import RemoveSnapshotsUpdate
 
 from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import load_metadata
 from distop.errors import Conflict, PreconditionFailed
 from distop.spark_jobs.dataframes.stream import ALL, History, Offset
@@ -78,3 +82,30 @@ def test_a_past_that_was_rolled_back_or_has_expired_is_said(tmp_path: Path) -> N
     for start in (Offset(snapshot=7), Offset(snapshot=7, files=0)):
         with pytest.raises(PreconditionFailed, match="rolled back, or snapshots have expired"):
             known.advance(start, table.record().snapshot_id, None)
+
+
+def test_snapshots_that_expired_before_a_query_that_began_with_nothing_read_them_are_said(
+    tmp_path: Path,
+) -> None:
+    """Expiry takes the parent from the oldest snapshot that it leaves: it looks like the first one."""
+    table = new_table(tmp_path)
+    first, last = appended(table, 0, 1), appended(table, 10, 1)
+    assert len(list(history(table).range(Offset(), Offset(snapshot=last)))) == 2
+    file = TableFile.of(table.iceberg().metadata, table.record().metadata_location)
+    expiry: dict[str, Any] = {"snapshot-ids": [first]}
+    table.replace(Draft(table.iceberg().io, file).write(RemoveSnapshotsUpdate(**expiry)))
+    for end in (Offset(snapshot=last), Offset(snapshot=last, files=0)):
+        with pytest.raises(PreconditionFailed, match="since no snapshot is unknown"):
+            list(history(table).range(Offset(), end))
+    with pytest.raises(PreconditionFailed, match="since no snapshot is unknown"):
+        history(table).advance(Offset(), last, None)
+    assert history(table).advance(Offset(snapshot=last), last, None) == Offset(snapshot=last)
+
+
+def test_a_first_snapshot_is_the_first_if_others_were_only_on_a_branch(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    ahead = table.staged([rows(100, 1)])
+    ahead.arg.argument["branch"] = "b"
+    table.publish(ahead)
+    last = appended(table, 0, 1)
+    assert len(list(history(table).range(Offset(), Offset(snapshot=last)))) == 1
