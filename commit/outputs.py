@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from distop.commit.files.storage import storage_of
-from distop.commit.layout.hive import columns_in_files
+from distop.commit.layout.hive import check_folders, never_empty
 from distop.commit.layout.model import Layout
 from distop.commit.layout.staging import DELTA, FILES, ICEBERG, data_folder
 from distop.commit.plain.lists import PlainFileList
 from distop.commit.writing.file_lists import FileList, IcebergFileList
 from distop.commit.writing.writer import StagedWriter
-from distop.errors import InvalidArgument, TableNotEmpty
+from distop.errors import InvalidArgument, PreconditionFailed, TableNotEmpty
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.job import JobContext, staging_folder
@@ -41,9 +41,29 @@ class Output(ABC):
     def check(self, layout: Layout) -> None:  # noqa: B027 - a default, not a gap
         """Raise :class:`~distop.errors.InvalidArgument` if tables of the format cannot have this layout."""
 
+    def check_mode(self, table: TableRecord, head: Head | None, mode: str) -> None:
+        """Check that an operation on the table can have this save mode.
+
+        Raises
+        ------
+        InvalidArgument
+            Tables of the format do not support it.
+        PreconditionFailed
+            The table does not allow it.
+        """
+        if mode not in self.modes:
+            raise InvalidArgument(
+                f"tables of the format {self.format} support {', '.join(sorted(self.modes))}",
+                details={"field": "mode"},
+            )
+
     @abstractmethod
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
         """``None`` if the table has no data; otherwise the error that names its content."""
+
+    def never_empty(self, layout: Layout) -> list[str]:
+        """Columns in which an empty text would become NULL: rows that have one are bad."""
+        return never_empty(layout.schema, layout.spec)
 
     @abstractmethod
     def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
@@ -95,11 +115,28 @@ class IcebergOutput(Output):
             return None
         return Layout.of(TableFile.read(head.metadata_location, storage=storage_of(table)).metadata)
 
+    def check_mode(self, table: TableRecord, head: Head | None, mode: str) -> None:
+        from distop.commit.iceberg.content import other_partitioning
+
+        super().check_mode(table, head, mode)
+        if mode != "overwrite_partitions" or head is None:
+            return
+        if other_partitioning(head, storage_of(table)):
+            raise PreconditionFailed(
+                f"table {table.name!r} holds files of an earlier partitioning: it is unknown which of "
+                "their rows are in a partition of the present one",
+                hint="compact brings them into the present one; or overwrite the whole table",
+                details={"field": "mode"},
+            )
+
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
         from distop.commit.iceberg.content import data_at, not_empty
 
         found = data_at(head, storage_of(table))
         return None if found is None else not_empty(table.name, found)
+
+    def never_empty(self, layout: Layout) -> list[str]:
+        return []
 
     def file_list(self, layout: Layout, arg: OperationArg) -> FileList:
         return IcebergFileList(layout)
@@ -122,7 +159,7 @@ class FilesOutput(Output):
         return Layout.from_json(head.layout) if head is not None and head.layout else None
 
     def check(self, layout: Layout) -> None:
-        columns_in_files(layout.schema, layout.spec)
+        check_folders(layout.schema, layout.spec)
 
     def holds_data(self, table: TableRecord, head: Head | None) -> Exception | None:
         from distop.commit.plain.publish import refuse_files
@@ -151,6 +188,15 @@ class DeltaOutput(Output):
 
         found = delta_table(table.location, storage_of(table))
         return None if found is None else layout_of(found, table.options.get("properties"))
+
+    def check_mode(self, table: TableRecord, head: Head | None, mode: str) -> None:
+        from distop.commit.delta.commit import delta_table
+        from distop.commit.delta.protocol import refuse_unwritable
+
+        super().check_mode(table, head, mode)
+        found = delta_table(table.location, storage_of(table)) if mode == "overwrite" else None
+        if found is not None:
+            refuse_unwritable(found, mode)
 
     def check(self, layout: Layout) -> None:
         from distop.commit.delta.output import check_layout

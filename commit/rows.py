@@ -14,7 +14,6 @@ from distop.commit.layout.schemas import parse_schema
 from distop.commit.layout.staging import OUTPUT, format_of
 from distop.commit.outputs import output_of
 from distop.commit.writing.writer import StagedWriter
-from distop.errors import InvalidArgument
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import PlanRequest
@@ -36,13 +35,11 @@ def rows_plan(request: PlanRequest, schema: Any, *, mode: str = "append") -> dic
     ------
     InvalidArgument
         A table of this format cannot have these columns or partitions, or does not support the mode.
+    PreconditionFailed
+        The table does not allow the mode, or to write to it.
     """
     output = output_of(request.table.format)
-    if mode not in output.modes:
-        raise InvalidArgument(
-            f"tables of the format {output.format} support {', '.join(sorted(output.modes))}",
-            details={"field": "mode"},
-        )
+    output.check_mode(request.table, request.head, mode)
     layout = table_layout(request) or new_layout(request.table, schema)
     output.check(layout)
     snapshot = None if request.head is None else request.head.snapshot_id

@@ -14,10 +14,18 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
+from distop.commit.delta.protocol import refuse_unwritable, types_of
 from distop.commit.files.places import Place
 from distop.commit.files.storage import StorageOptions, delta_options
 from distop.commit.steps.contract import ExternalStep, StepArgument, StepContext, StepState, argument_of
-from distop.errors import PermanentStepError, StepConflict, StepSourceMissing, Unavailable, library
+from distop.errors import (
+    PermanentStepError,
+    PreconditionFailed,
+    StepConflict,
+    StepSourceMissing,
+    Unavailable,
+    library,
+)
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.structs import ready
 
@@ -181,8 +189,13 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
                 # A version of its own, without rows: repeating it finds the columns.
                 table.alter.add_columns(new)
                 return False
+            # With its own schema, which has more than the files know: comments, and columns added meanwhile.
             table.create_write_transaction(
-                actions, argument.mode, schema, argument.partition_by or None, commit_properties=properties
+                actions,
+                argument.mode,
+                table.schema(),
+                argument.partition_by or None,
+                commit_properties=properties,
             )
     except CommitFailedError:
         return False
@@ -194,16 +207,23 @@ def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context
 
 
 def _missing(table: Any, argument: DeltaArgument, schema: Any) -> list[Any]:
-    """Columns to add to the table first. Raises :class:`StepConflict` if the files do not fit the table."""
+    """Columns to add to the table first.
+
+    Raises :class:`StepConflict` if the files do not fit the table, or it asks for more than distop does.
+    """
+    try:
+        refuse_unwritable(table, argument.mode)
+    except PreconditionFailed as error:
+        raise StepConflict(error.message, hint=error.hint) from None
     columns = table.metadata().partition_columns
     if list(columns) != argument.partition_by:
         raise StepConflict(
             f"{argument.table} is partitioned by {columns}, the files by {argument.partition_by}"
         )
-    known = {field.name: field.type for field in table.schema().fields}
+    known, written = types_of(table.schema()), types_of(schema)
     missing = [field for field in schema.fields if field.name in argument.adds and field.name not in known]
     fitting = [field.name for field in missing]
-    odd = [one.name for one in schema.fields if one.name not in fitting and known.get(one.name) != one.type]
+    odd = [name for name in written if name not in fitting and known.get(name) != written[name]]
     if odd:
         raise StepConflict(f"{argument.table} has other columns than the files: {', '.join(odd)}")
     return missing

@@ -15,13 +15,15 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringType, TimeType, UUIDType
 
 from distop.commit.delta.commit import DeltaArgument, DeltaFile, delta_library, delta_table
+from distop.commit.delta.protocol import refuse_unwritable, types_of
 from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.evolution import evolution_of
-from distop.commit.layout.hive import columns_in_files
+from distop.commit.layout.hive import check_folders
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
@@ -60,13 +62,12 @@ class DeltaFileList(PrivateFileList):
         self._modified = int((time.time() if now is None else now) * 1000)
 
     def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
-        values = [text or None for text in self._values.texts(key)]
         self._files.append(
             DeltaFile(
                 path=f"{self._data_folder}/{path.rpartition('/')[2]}",
                 size=size,
                 modified=self._modified,
-                partition=dict(zip(self._names, values, strict=True)),
+                partition=dict(zip(self._names, self._values.texts(key), strict=True)),
                 stats=_statistics(footer, self._counted),
             )
         )
@@ -187,10 +188,23 @@ def refuse_data(name: str, table: Any) -> None:
 
 
 def layout_of(table: Any, properties: dict[str, Any] | None = None) -> Layout:
-    """The columns and the partitioning of a Delta table."""
-    return Layout.create(
-        pa.schema(table.schema().to_arrow()), table.metadata().partition_columns, properties or {}
-    )
+    """The columns and the partitioning of a Delta table.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if distop cannot write rows as the table needs them.
+    """
+    refuse_unwritable(table)
+    schema = table.schema()
+    layout = Layout.create(pa.schema(schema.to_arrow()), table.metadata().partition_columns, properties or {})
+    written = types_of(_in_delta(layout))
+    for name, kind in types_of(schema).items():
+        if written[name] != kind:
+            raise PreconditionFailed(
+                f"the Delta table at {table.table_uri} has the type {kind} for column {name!r}, which distop "
+                f"does not write: it has {written[name]} in place of it",
+                hint="write to it with Spark or delta-rs",
+                details={"field": "table", "column": name},
+            )
+    return layout
 
 
 def delta_schema(layout: Layout) -> str:
@@ -214,8 +228,7 @@ def add_columns(location: str, added: Layout, storage: StorageOptions | None = N
 
 
 def _in_delta(layout: Layout) -> Any:
-    plain = pa.schema([pa.field(field.name, field.type, field.nullable) for field in layout.arrow_schema])
-    return delta_library().Schema.from_arrow(plain)
+    return delta_library().Schema.from_arrow(schema_to_pyarrow(layout.schema, include_field_ids=False))
 
 
 def check_layout(layout: Layout) -> None:
@@ -231,7 +244,7 @@ def check_layout(layout: Layout) -> None:
             raise InvalidArgument(
                 f"column {column.name!r}: Delta has no type {column.field_type}", details={"field": "schema"}
             )
-    columns_in_files(layout.schema, layout.spec)
+    check_folders(layout.schema, layout.spec)
     try:
         delta_schema(layout)
     except (PreconditionFailed, InvalidArgument):

@@ -1,4 +1,4 @@
-"""Partition folders as Hive and Spark name them: ``day=2013-01-01/kind=a%2Fb``.
+"""Partition folders as Hive and Spark name them: ``day=2013-01-01/kind=a%2Fb``, written and read.
 
 The rules are those of Spark's ``ExternalCatalogUtils``: which characters are escaped, and how NULL is
 written.
@@ -6,16 +6,28 @@ written.
 
 from __future__ import annotations
 
+from urllib.parse import unquote
+from uuid import UUID
+
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import BooleanType, TimestampType, TimestamptzType
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    FixedType,
+    NestedField,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
 
 from distop.commit.layout.partitioning import PartitionKey
 from distop.errors import InvalidArgument
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
-"""Means NULL, and the empty text: no folder is called ``name=``."""
+"""Means NULL. Spark and Hive read no other text as NULL, and no folder as the empty text."""
 
 _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 32)}
 
@@ -23,6 +35,33 @@ _ESCAPED = frozenset("\"#%'*/:=?\\{[]^\x7f") | {chr(code) for code in range(1, 3
 def escaped(text: str) -> str:
     """A name or a value as part of a folder's name."""
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in text)
+
+
+def named_values(path: str) -> dict[str, str | None]:
+    """The values that the folders of a path name, ``None`` for NULL; reverses :meth:`PartitionValues.folder`.
+
+    Parameters
+    ----------
+    path:
+        Of a file, or a URL; its last part is not a folder.
+
+    Raises
+    ------
+    InvalidArgument
+        It names two values for a column.
+    """
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, sign, text = folder.partition("=")
+        if not (name and sign and text):
+            continue
+        name, value = unquote(name), None if text == NULL else unquote(text)
+        if found.setdefault(name, value) != value:
+            raise InvalidArgument(
+                f"the folders of {path} name two values for {name!r}",
+                details={"field": "paths", "column": name},
+            )
+    return found
 
 
 class PartitionValues:
@@ -44,6 +83,8 @@ class PartitionValues:
             return None
         text = str(transform.to_human_string(kind, value))
         if isinstance(transform, IdentityTransform):
+            if isinstance(kind, UUIDType):
+                return str(UUID(bytes=value) if isinstance(value, bytes) else value)
             if isinstance(kind, BooleanType):
                 return text.lower()
             if isinstance(kind, TimestampType | TimestamptzType):
@@ -57,15 +98,34 @@ class PartitionValues:
 
 
 def columns_in_files(schema: Schema, spec: PartitionSpec) -> list[str]:
-    """The columns stored in the files: those that are not partition folders.
+    """The columns stored in the files: those that are not partition folders."""
+    in_path = _columns_in_path(schema, spec)
+    return [column.name for column in schema.columns if column not in in_path]
 
-    Raises :class:`~distop.errors.InvalidArgument` if no column is left.
-    """
-    in_path = {field.source_id for field in spec.fields if isinstance(field.transform, IdentityTransform)}
-    names = [column.name for column in schema.columns if column.field_id not in in_path]
-    if not names:
+
+def never_empty(schema: Schema, spec: PartitionSpec) -> list[str]:
+    """The columns of texts that are only in a folder's name, or a table's log: an empty one is NULL there."""
+    in_path = _columns_in_path(schema, spec)
+    return [column.name for column in in_path if isinstance(column.field_type, StringType)]
+
+
+def check_folders(schema: Schema, spec: PartitionSpec) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` if partitions cannot be folders: no column is left for
+    the files, or values are bytes, which have no text that all readers agree on."""
+    if not columns_in_files(schema, spec):
         raise InvalidArgument(
             "all columns are partition columns, and the files would have none",
             details={"field": "partition_by"},
         )
-    return names
+    for field, kind in zip(spec.fields, spec.partition_type(schema).fields, strict=True):
+        if isinstance(kind.field_type, BinaryType | FixedType):
+            raise InvalidArgument(
+                f"partition {field.name!r} has values of type {kind.field_type}, which cannot name a folder",
+                hint="partition by another column, or by bucket[N] of this one where the format allows it",
+                details={"field": "partition_by"},
+            )
+
+
+def _columns_in_path(schema: Schema, spec: PartitionSpec) -> list[NestedField]:
+    ids = {field.source_id for field in spec.fields if isinstance(field.transform, IdentityTransform)}
+    return [column for column in schema.columns if column.field_id in ids]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import pyarrow as pa
@@ -56,3 +57,15 @@ def _check_given(given: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> None:
         given = texts.filter(pc.match_substring_regex(texts, "[0-9]"))
     if len(given):
         raise pa.ArrowInvalid(f"{given[0].as_py()} is too large for {kind}")
+
+
+def check_never_empty(rows: pa.RecordBatch | pa.Table, names: Iterable[str]) -> None:
+    """Check that some columns have no empty text.
+
+    Raises ``pa.ArrowInvalid``, which names the column.
+    """
+    for name in names:
+        if pc.any(pc.equal(rows.column(name), "")).as_py():
+            raise pa.ArrowInvalid(
+                f"column {name!r}: an empty text would become NULL, as the table is partitioned by it"
+            )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b85encode
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -25,7 +26,7 @@ from pyiceberg.io.pyarrow import (
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
-from distop.commit.layout.hive import PartitionValues, columns_in_files
+from distop.commit.layout.hive import PartitionValues, columns_in_files, never_empty
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
@@ -47,6 +48,8 @@ class FileList(ABC):
     """Suffix of its name."""
     checksums: ClassVar[bool] = False
     """Whether the commit needs the checksum of each file."""
+    never_empty: Sequence[str] = ()
+    """Columns in which an empty text would become NULL."""
 
     @property
     @abstractmethod
@@ -92,6 +95,7 @@ class PrivateFileList(FileList):
         whole = layout.arrow_schema
         self._schema = whole if len(kept) == len(whole) else pa.schema([whole.field(name) for name in kept])
         self._values = PartitionValues(layout.schema, layout.spec)
+        self.never_empty = never_empty(layout.schema, layout.spec)
         self._files: list[Any] = []
 
     @property

@@ -24,7 +24,7 @@ from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.partitioning import Partitioner, PartitionKey
 from distop.commit.pyiceberg_private import parquet_options
-from distop.commit.writing.casts import checked_cast
+from distop.commit.writing.casts import check_never_empty, checked_cast
 from distop.commit.writing.encodings import encodings_for
 from distop.commit.writing.file_lists import FileList, IcebergFileList, result_of
 from distop.errors import BadRow, InvalidArgument
@@ -180,6 +180,10 @@ class StagedWriter:
         return pa.RecordBatch.from_arrays(columns, schema=wanted)
 
     def _take(self, batch: pa.RecordBatch) -> None:
+        try:
+            check_never_empty(batch, self._list.never_empty)
+        except pa.ArrowInvalid as error:
+            raise BadRow(str(error), hint="write NULL, or another text") from None
         self.rows += batch.num_rows
         for key, rows in self._partitioner.split(batch):
             partition = self._partitions.get(key)

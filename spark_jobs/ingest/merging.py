@@ -70,7 +70,7 @@ class _Marked(Conversion):
             INSERT: true_of(merge.insert_where, True),
         }
         schema = pa.schema([*plain.schema, *(pa.field(name, pa.bool_()) for name in marks)])
-        return cls(schema, plain.targets, plain.filter, marks)
+        return cls(schema, plain.targets, plain.filter, marks=marks)
 
     def of(self, source: pa.Table) -> Converted:
         """See :class:`Conversion`."""

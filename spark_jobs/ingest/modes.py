@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, Protocol
 
-from distop.errors import PreconditionFailed
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
@@ -69,28 +68,9 @@ def check_mode(request: PlanRequest, argument: HasMode) -> None:
     :class:`~distop.errors.PreconditionFailed` if its files do not allow it."""
     from distop.commit.outputs import output_of
 
-    modes = output_of(request.table.format).modes
-    if argument.mode not in modes:
-        raise invalid(
-            "mode", f"tables of the format {request.table.format} support {', '.join(sorted(modes))}"
-        )
-    if argument.mode == "overwrite_partitions" and request.table.format == "iceberg":
-        _check_partitioning(request)
+    output_of(request.table.format).check_mode(request.table, request.head, argument.mode)
     if argument.on_conflict is not None and request.table.format != "iceberg":
         raise invalid("on_conflict", "only Iceberg tables show who else has written to them")
-
-
-def _check_partitioning(request: PlanRequest) -> None:
-    from distop.commit.files.storage import storage_of
-    from distop.commit.iceberg.content import other_partitioning
-
-    if request.head is not None and other_partitioning(request.head, storage_of(request.table)):
-        raise PreconditionFailed(
-            f"table {request.table.name!r} holds files of an earlier partitioning: it is unknown which of "
-            "their rows are in a partition of the present one",
-            hint="overwrite the whole table",
-            details={"field": "mode"},
-        )
 
 
 def check_object(request: PlanRequest, argument: IngestArgument) -> None:

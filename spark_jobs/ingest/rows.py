@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPosition, Rows, convert_good_rows
+from distop.commit.outputs import output_of
+from distop.commit.writing.casts import check_never_empty
+from distop.spark_jobs.formats.bad_rows import (
+    BadRowPolicy,
+    RowPosition,
+    Rows,
+    Unconvertible,
+    convert_good_rows,
+)
 from distop.spark_jobs.formats.conversion import writable
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
@@ -46,11 +54,14 @@ class Conversion:
         The columns of the source to write.
     filter:
         Only rows for which this Arrow expression is true.
+    never_empty:
+        Columns in which an empty text is no value.
     """
 
     schema: pa.Schema
     targets: list[str]
     filter: Any = None
+    never_empty: Sequence[str] = ()
 
     @classmethod
     def to_table(cls, plan: IngestPlan) -> Self:
@@ -58,12 +69,18 @@ class Conversion:
         chosen = None
         if plan.filter is not None:
             chosen = arrow_filter(parse_filter(plan.filter), Schema.model_validate(plan.columns))
-        return cls(plan.table_layout.arrow_schema, plan.targets, chosen)
+        layout = plan.table_layout
+        return cls(layout.arrow_schema, plan.targets, chosen, output_of(plan.output).never_empty(layout))
 
     def of(self, source: pa.Table) -> Converted:
         """These rows. Raises :class:`~distop.spark_jobs.formats.bad_rows.Unconvertible`."""
         kept = source if self.filter is None else source.filter(self.filter)
-        return Converted(source.num_rows, writable(kept.select(self.targets), self.schema))
+        rows = writable(kept.select(self.targets), self.schema)
+        try:
+            check_never_empty(rows, self.never_empty)
+        except pa.ArrowInvalid as error:
+            raise Unconvertible(str(error)) from None
+        return Converted(source.num_rows, rows)
 
 
 class GoodRows:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -13,21 +14,21 @@ from pyiceberg.types import NestedField, StringType
 
 from distop.commit.files.storage import file_system
 from distop.commit.layout.evolution import evolved
-from distop.commit.layout.hive import PartitionValues, escaped
+from distop.commit.layout.hive import PartitionValues, escaped, named_values
 from distop.commit.layout.model import Layout
 from distop.commit.layout.owner import take_folder
 from distop.commit.layout.schemas import parse_schema
 from distop.commit.outputs import FilesOutput
 from distop.commit.plain.publish import FilesHead, FilesPublish
 from distop.commit.writing import file_lists
-from distop.errors import CorruptRecord, InvalidArgument, LocationInUse, TableNotEmpty
+from distop.errors import BadRow, CorruptRecord, InvalidArgument, LocationInUse, TableNotEmpty
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
 from support.sources.s3 import S3
 from support.tables.plain_tables import PlainTable
-from support.tables.publishing import rows
+from support.tables.publishing import ROWS, rows
 
 
 @pytest.fixture(params=["disk", "s3"])
@@ -193,6 +194,40 @@ def test_folders_are_named_as_spark_names_them() -> None:
         "d=2022-01-08/t=2020-09-13 12%3A26%3A40/b=true/s=__HIVE_DEFAULT_PARTITION__"
     )
     assert values.folder((None, None, None, None)).count("__HIVE_DEFAULT_PARTITION__") == 4
+
+
+def test_partitions_of_uuids_have_their_usual_text_and_bytes_cannot_name_a_folder() -> None:
+    columns = parse_schema(["u: uuid", "b: binary", "f: fixed[3]", "n: int"])
+    layout = Layout.create(columns, ["u"])
+    FilesOutput().check(layout)
+    key = UUID(int=7)
+    for value in (key, key.bytes):
+        assert PartitionValues(layout.schema, layout.spec).folder((value,)) == f"u={key}"
+    for term in ("b", "f", "truncate[2](b)"):
+        with pytest.raises(InvalidArgument, match="cannot name a folder"):
+            FilesOutput().check(Layout.create(columns, [term]))
+    FilesOutput().check(Layout.create(columns, ["bucket[4](b)"]))
+
+
+def test_what_folders_name_is_what_was_written() -> None:
+    columns = parse_schema(["d: date", "s s: string", "n: int"])
+    layout = Layout.create(columns, ["d", "s s"])
+    values = PartitionValues(layout.schema, layout.spec)
+    for key in ((19000, "a/b c=d%e:é"), (None, None)):
+        named = named_values(f"s3://bucket/top/{values.folder(key)}/x=1.parquet")
+        assert list(named.items()) == list(zip(("d", "s s"), values.texts(key), strict=True))
+    with pytest.raises(InvalidArgument, match="two values for 'd'"):
+        named_values("d=1/d=2/a.csv")
+
+
+def test_an_empty_text_is_no_partition(tmp_path: Path) -> None:
+    """Readers would take it for NULL."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {})
+    arg = tree.start()
+    tree.run(arg, "0", pa.record_batch({"id": [1, 2], "kind": [None, "a"]}, ROWS))
+    for kind in (pa.array(["a", ""]), pa.array(["a", ""]).dictionary_encode()):
+        with pytest.raises(BadRow, match="'kind': an empty text would become NULL"):
+            tree.run(arg, "0", pa.record_batch({"id": pa.array([1, 2], pa.int64()), "kind": kind}))
 
 
 def test_a_table_of_partition_columns_alone_is_refused() -> None:
