@@ -165,6 +165,12 @@ def ingest(
         Literal["fail", "quarantine"] | None,
         typer.Option(help="For rows that cannot be parsed or do not fit. Default: fail."),
     ] = None,
+    partition_columns_from_path: Annotated[
+        bool,
+        typer.Option(
+            "--partition-columns-from-path", help="Take columns from folders such as day=2024-01-01, too."
+        ),
+    ] = False,
     filter: Annotated[
         str | None, typer.Option(metavar="EXPRESSION", help="Only rows for which it is true.")
     ] = None,
@@ -206,6 +212,7 @@ def ingest(
     chosen |= {"new_only": new_only or None, "reingest": reingest or None}
     chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
     chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
+    chosen |= {"partition_columns_from_path": partition_columns_from_path or None}
     chosen |= {"keys": key, "delete_where": delete_where}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())

@@ -68,6 +68,10 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     files."""
     columns: list[str] | None = None
     """Which columns to write to the table; default: those of ``schema``, or else all."""
+    partition_columns_from_path: bool = False
+    """Take columns that the files do not have from the names of their folders, as Hive and Spark write them:
+    ``day=2024-01-01/a.parquet`` has the column ``day``. All files must name the same ones. Without it, files
+    without a column of the table that their folders name are refused."""
     on_new_columns: OnNewColumns = "fail"
     """What to do with columns (keys, in JSON) that neither ``schema`` nor the table has, if the table has
     columns: refuse the operation, add them to the table, or ignore them. With ``columns`` given, others are

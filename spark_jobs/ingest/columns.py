@@ -90,7 +90,10 @@ def choose_columns(
         targets = [name for name in targets if name in present or name not in conditions]
     added = [] if table is None or argument.on_new_columns != "add" else new_columns(targets, present)
     read = [*targets, *sorted(filtered.difference(targets))]
-    types = _types(read, declared, table if file_format != "parquet" else None, sample)
+    # Parquet has types of its own; other values are texts, and are read as what the table has.
+    fixed = [name for name in present if file_format != "parquet" or name in direct]
+    given = {name: present[name] for name in fixed} | _arrow_types(declared)
+    types = _types(read, given, sample)
     widened: dict[str, pa.DataType] = {}
     if table is not None:
         numbers = [name for name in targets if name not in (*declared_names, *added, *direct)]
@@ -205,11 +208,8 @@ def _plain_types(names: list[str], sample: Sample) -> dict[str, pa.DataType]:
     return {name: dtype for name in names for dtype in _plain_types([name], sample).values()}
 
 
-def _types(
-    read: list[str], declared: Schema | None, table: Schema | None, sample: Sample
-) -> dict[str, pa.DataType]:
-    """Types as given, else as in the table, else as inferred from the sample."""
-    given = {**_arrow_types(table), **_arrow_types(declared)}
+def _types(read: list[str], given: Mapping[str, pa.DataType], sample: Sample) -> dict[str, pa.DataType]:
+    """Types as given, else as inferred from the sample."""
     guessed = sample.types([name for name in read if name not in given])
     return {name: given[name] if name in given else guessed[name] for name in read}
 

@@ -20,6 +20,7 @@ from distop.spark_jobs.formats.conversion import fitting
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.reader import FileUnusable
 from distop.spark_jobs.formats.registry import reader_for
+from distop.spark_jobs.ingest.path_columns import constants
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
 from distop.spark_jobs.ingest.splits import Piece
@@ -160,11 +161,12 @@ class FilesSplit:
             _check_unchanged(file, entry)
             with self._format.open(file) as opened:
                 end = None if piece.end == entry.length else piece.end
+                convert: Callable[[Any], pa.Table] = opened.convert
+                if values := self._plan.path_values(entry):
+                    convert = constants(convert, values, self._plan.source_columns)
                 for block in opened.blocks(piece.start, end):
                     self._look()
-                    yield self._rows.of(
-                        block, file.url, opened.convert, partial(_place, file.url, opened.row_unit)
-                    )
+                    yield self._rows.of(block, file.url, convert, partial(_place, file.url, opened.row_unit))
             # The rows are those of the plan only if the file is unchanged until the end.
             _check_unchanged(file, entry)
 

@@ -16,6 +16,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
 from distop.commit.layout.evolution import Evolution
+from distop.commit.layout.hive import named_values
 from distop.commit.layout.model import Layout
 from distop.errors import ArgumentTooLarge
 from distop.metastore.records.operation import OperationArg
@@ -113,7 +114,9 @@ class IngestPlan(TargetPlan, kw_only=True):
     cuts: list[int]
     """The starts of splits on the line of all files' units (or offsets), and the end of the last one."""
     columns: dict[str, Any]
-    """The Iceberg schema of the columns to read from the files."""
+    """The Iceberg schema of the columns to read from the files, or from their paths."""
+    path_columns: list[str] = []
+    """Those of them that the folders of the files name."""
     on_new_columns: str
     filter: str | None = None
     transform: str | None = None
@@ -202,7 +205,13 @@ class IngestPlan(TargetPlan, kw_only=True):
     def wanted(self) -> Wanted:
         """What is read of each file or record."""
         adds = self.on_new_columns == "add"
-        return Wanted(self.source_columns, strict=self.on_new_columns != "ignore", partly=adds)
+        in_files = pa.schema([one for one in self.source_columns if one.name not in self.path_columns])
+        return Wanted(in_files, strict=self.on_new_columns != "ignore", partly=adds)
+
+    def path_values(self, file: FileEntry) -> dict[str, str | None]:
+        """The values of ``path_columns`` for a file; ``None``: NULL."""
+        named = named_values(f"{self.folder}/{file.path}") if self.path_columns else {}
+        return {name: named[name] for name in self.path_columns}
 
 
 _shared = Shared(lambda operation: plan_of(operation, IngestPlan, "plan of an ingest"))

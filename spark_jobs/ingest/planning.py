@@ -39,6 +39,12 @@ from distop.spark_jobs.ingest.argument import (
 from distop.spark_jobs.ingest.modes import check_mode, check_object, is_ignored, on_conflict
 from distop.spark_jobs.ingest.new_files import by_folder, new_files
 from distop.spark_jobs.ingest.partial import first_files, lengths_of_paths, may_fail_in_part, with_jobs
+from distop.spark_jobs.ingest.path_columns import (
+    check_path_values,
+    path_columns_of,
+    unread_columns,
+    with_path_columns,
+)
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
 from distop.spark_jobs.ingest.target import (
@@ -118,8 +124,9 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
     files = [OpenFile.at(found.url, file.path) for file in found.files]
     table = table_layout(request)
     sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
-    target = target_of(request, argument, file_format, sample, table=table)
-    warnings = _warnings(argument, sample, table)
+    warnings = [*_warnings(argument, sample, table), *unread_columns(argument, found, sample, table)]
+    whole, from_path = with_path_columns(argument, found, sample, table)
+    target = target_of(request, argument, file_format, whole, table=table, direct=from_path)
     extents = _extents(found, files, file_format, options, argument.split_bytes)
     cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
     if in_part:
@@ -142,8 +149,10 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
         files_skipped=skipped,
         warnings=warnings,
         merge=merge,
+        path_columns=path_columns_of(whole, target["columns"]),
         **target,
     )
+    check_path_values(whole, plan)
     if plan.transform is not None:
         return Plan(argument=plan.to_argument(), dynamic=True, watermarks=moves)
     return Plan(argument=plan.to_argument(), partition_count=jobs, watermarks=moves)

@@ -23,8 +23,8 @@ MAX_TEXT = 200
 
 def preview_ingest(request: PlanRequest) -> dict[str, Any]:
     """``format``, ``files``, ``bytes``, ``jobs``, ``columns`` (``name``, ``type``, and the origin of that,
-    ``from``: ``table``, ``schema`` or ``files``), ``rows``, ``warnings``, ``badRows``; for a topic without
-    ``files``, ``bytes`` and rows. For an ingest that would do nothing: only ``jobs``.
+    ``from``: ``table``, ``schema``, ``path`` or ``files``), ``rows``, ``warnings``, ``badRows``; for a topic
+    without ``files``, ``bytes`` and rows. For an ingest that would do nothing: only ``jobs``.
 
     Planned as a start is, with the same errors.
     """
@@ -47,7 +47,8 @@ def preview_ingest(request: PlanRequest) -> dict[str, Any]:
 
 def _columns(plan: IngestPlan, table: Layout | None, declared: dict[str, str]) -> list[dict[str, str]]:
     def known(name: str) -> str:
-        return "table" if table is not None else "schema" if name in declared else "files"
+        from_path = "path" if name in plan.path_columns else "files"
+        return "table" if table is not None else "schema" if name in declared else from_path
 
     fields = plan.table_layout.schema.columns
     return [

@@ -38,6 +38,7 @@ _ONLY_FILES = (
     "encoding",
     "transform",
     "new_only",
+    "partition_columns_from_path",
 )
 
 

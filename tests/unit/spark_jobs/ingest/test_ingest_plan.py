@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from distop.errors import AlreadyIngested, ArgumentTooLarge, InvalidArgument
@@ -18,6 +21,8 @@ from distop.spark_jobs.ingest.operation import Ingest
 from distop.spark_jobs.ingest.plan import IngestPlan
 from support.refusals import refused
 from support.sources.ingesting import Ingesting
+from support.tables.plain_tables import PlainTable
+from support.tables.publishing import rows as rows_of
 
 
 def write(ingesting: Ingesting, name: str, text: str = "a\n1\n") -> str:
@@ -182,3 +187,93 @@ Ingest().plan(PlanRequest(table=table, head=None, watermarks={{}}, argument={{"p
 def test_batches_that_differ_in_their_paths_only_go_together(first, second, both) -> None:
     """B14: in this order; what replaces rows does not."""
     assert Ingest().combine(first, second) == both
+
+
+# -- columns that only paths have --------------------------------------------------------------------
+
+
+def by_day(ingesting: Ingesting, name: str = "a", text: str = "id\n1\n", *more: str) -> str:
+    """Files of two days, and one of none; their folder."""
+    for place, day in enumerate(("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__", *more)):
+        ingesting.write(text.replace("1", str(place)), f"{name}/day={day}/kind=a%2Fb/x.csv")
+    return f"{ingesting.folder}/source/{name}"
+
+
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+def test_columns_that_only_folders_name_are_read_from_there(ingesting: Ingesting, ending: str) -> None:
+    for place, day in enumerate(("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__")):
+        rows = pa.table({"id": [place]})
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink)
+        text = {
+            "csv": f"id\n{place}\n",
+            "jsonl": f'{{"id": {place}}}\n',
+            "parquet": sink.getvalue().to_pybytes(),
+        }
+        ingesting.write(text[ending], f"a/day={day}/kind=a%2Fb/x.{ending}")
+    path, days = f"{ingesting.folder}/source/a", [date(2024, 1, 1), date(2024, 1, 2), None]
+    expected = [(place, day, "a/b") for place, day in enumerate(days)]
+    ingesting.ingest(paths=path, partition_columns_from_path=True)
+    assert ingesting.rows("id", "day", "kind") == expected
+    # Into a table that has them, one folder by its name, and a filter on them.
+    again = {"paths": f"{path}/day=2024-01-02", "partition_columns_from_path": True, "reingest": True}
+    ingesting.ingest(**again, filter="day = '2024-01-02' and kind = 'a/b'", mode="overwrite")
+    assert ingesting.rows("id", "day", "kind") == expected[1:2]
+    ingesting.ingest(**again, columns=["id", "kind"], mode="overwrite")
+    assert ingesting.rows("id", "day", "kind") == [(1, None, "a/b")]
+
+
+def test_columns_that_only_folders_name_have_the_type_of_the_table(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path, {"schema": ["id: long", "day: string", "kind: string"]})
+    ingesting.ingest(paths=by_day(ingesting), partition_columns_from_path=True)
+    pq.write_table(pa.table({"id": [5]}), ingesting.write("", "b/day=2024-01-03/kind=x/x.parquet"))
+    ingesting.ingest(paths=f"{ingesting.folder}/source/b", partition_columns_from_path=True)
+    assert ingesting.rows("id", "day") == [(0, "2024-01-01"), (1, "2024-01-02"), (2, None), (5, "2024-01-03")]
+
+
+def test_a_column_of_the_table_that_only_folders_name_is_not_lost(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path, {"schema": ["id: long", "day: date"]})
+    path = by_day(ingesting)
+    with refused(
+        "partition_columns_from_path", "name 'day', a column of the table that the files do not have"
+    ):
+        ingesting.start(paths=path)
+    with refused("paths", "the table has no column 'kind'"):
+        ingesting.start(paths=path, partition_columns_from_path=True)
+    ingesting.ingest(paths=path, partition_columns_from_path=True, on_new_columns="ignore")
+    assert ingesting.rows("id", "day") == [(0, date(2024, 1, 1)), (1, date(2024, 1, 2)), (2, None)]
+    ingesting.ingest(paths=path, columns=["id"], reingest=True, mode="overwrite")
+    assert ingesting.rows("day") == [None] * 3
+    ingesting.ingest(paths=by_day(ingesting, "own", "id,day\n1,2024-05-05\n"))
+
+
+def test_folders_that_do_not_fit_are_refused_by_name(ingesting: Ingesting) -> None:
+    option = {"partition_columns_from_path": True}
+    mixed = by_day(ingesting)
+    ingesting.write("id\n1\n", "a/y.csv")
+    with refused("paths", "name a column 'day', and those of a/y.csv do not"):
+        ingesting.start(paths=mixed, **option)
+    path = by_day(ingesting, "b", "id\n1\n", "x")
+    with refused("partition_columns_from_path", "a folder is called day=x: column 'day'"):
+        ingesting.start(paths=path, schema={"id": "long", "day": "date", "kind": "string"}, **option)
+    with refused("partition_columns_from_path", "cannot be a"):
+        ingesting.start(paths=path, schema={"id": "long", "day": "binary", "kind": "string"}, **option)
+    with refused("columns", "only folders name these columns"):
+        ingesting.start(paths=path, columns=["day"], **option)
+
+
+def test_a_new_table_without_the_columns_of_folders_is_warned_of(ingesting: Ingesting) -> None:
+    plan = IngestPlan.of(ingesting.start(paths=by_day(ingesting)))
+    assert any(
+        "the folders name day, kind: set partition_columns_from_path" in text for text in plan.warnings
+    )
+
+
+def test_a_table_of_plain_files_is_ingested_with_the_columns_of_its_folders(tmp_path: Path) -> None:
+    tree = PlainTable(f"file://{tmp_path}/tree", {})
+    tree.publish(rows_of(0, 6))
+    ingesting = Ingesting(tmp_path, {"schema": ["id: long", "kind: string"]})
+    with refused("partition_columns_from_path", "'kind'"):
+        ingesting.start(paths=f"{tmp_path}/tree")
+    ingesting.ingest(paths=f"{tmp_path}/tree", partition_columns_from_path=True)
+    assert ingesting.rows("id", "kind") == [(number, f"k{number % 3}") for number in range(6)]
