@@ -189,7 +189,6 @@ def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[
     file = TableFile.read(head.metadata_location, storage=storage)
     base = file.metadata
     check_format(base)
-    _check_kept(base, schema)
     updates = schema_updates(base, schema)
     spec = base.spec()
     for change in changes:
@@ -201,6 +200,7 @@ def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[
                 updates += [SetPropertiesUpdate(updates=change.set)] if change.set else []
                 gone = [name for name in change.unset if name in base.properties]
                 updates += [RemovePropertiesUpdate(removals=gone)] if gone else []
+    _check_kept(base, schema, spec)
     Partitioner(schema, spec)
     if not updates:
         return Altered(record=record, head=None, schema=schema)
@@ -214,14 +214,14 @@ def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[
     return Altered(record=record, head=new, schema=schema, discard=draft.discard)
 
 
-def _check_kept(base: TableMetadata, schema: Schema) -> None:
-    """Refuse to drop columns that the table is partitioned or sorted by."""
+def _check_kept(base: TableMetadata, schema: Schema, spec: PartitionSpec) -> None:
+    """Refuse to drop columns that the table is partitioned or sorted by from now on."""
     dropped = set(base.schema().field_ids) - set(schema.field_ids)
-    for field in base.spec().fields:
+    for field in spec.fields:
         if field.source_id in dropped:
             raise InvalidArgument(
                 f"the table is partitioned by {field.name!r}, a transform of a column that is to be dropped",
-                hint="change how it is partitioned first",
+                hint="change how it is partitioned, too",
                 details={"field": "changes"},
             )
     if any(field.source_id in dropped for field in base.sort_order().fields):
@@ -268,20 +268,18 @@ def check_running(record: TableRecord, changes: Sequence[Change], running: Itera
     """
     for operation in running:
         for change in changes:
-            if reason := _in_the_way(record, change, operation):
+            if reason := _in_the_way(change, operation):
                 raise IncompatibleOperation(
                     f"table {record.name!r} cannot be altered so while {operation.id} is running: {reason}",
                     details={"operation": str(operation.id), "table": record.name},
                 )
 
 
-def _in_the_way(record: TableRecord, change: Change, operation: OperationArg) -> str:
+def _in_the_way(change: Change, operation: OperationArg) -> str:
     mode = str(operation.argument.get("mode") or "")
     match change:
         case AddColumn(column=name) | RenameColumn(to=name) if name.casefold() in _brings(operation):
             return f"it brings a column {name!r} itself"
-        case AddColumn() if record.format == DELTA and mode == "overwrite":
-            return "it replaces the table with the columns that it began on"
         case RenameColumn(column=name) | DropColumn(column=name) if (
             operation.builds_index and operation.object == name
         ):

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
@@ -23,18 +23,15 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestFile,
 )
-from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.typedef import KeyDefaultDict
 
 from distop.commit.deleting.predicate import certain, provable
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.deletes import DeleteFiles
-from distop.commit.iceberg.rewrite_plan import packed_values
-from distop.commit.layout.model import schema_of
+from distop.commit.iceberg.rewrite_plan import Place, Places
 from distop.commit.pyiceberg_private import proving
 from distop.errors import PreconditionFailed
 
@@ -42,9 +39,6 @@ MANIFESTS_AT_A_TIME = 16
 MAX_FILES_PER_JOB = 256
 """Most files of a job: its record says of each, in one bit, whether it was changed."""
 MAX_JOBS = 10_000
-
-Place: TypeAlias = tuple[int, tuple[str | None, ...]]
-"""A partition spec's id, and packed values of it."""
 
 
 class Leaving(NamedTuple):
@@ -160,21 +154,6 @@ def _jobs(tasks: Sequence[FileScanTask], job_bytes: int) -> Iterator[list[FileSc
         size += more
     if together:
         yield together
-
-
-class Places:
-    """The partition of a file, by the spec that it was written with."""
-
-    def __init__(self, metadata: TableMetadata) -> None:
-        self._specs = metadata.specs()
-        self._schemas: dict[int, Schema] = KeyDefaultDict(
-            lambda spec_id: schema_of(metadata, self._specs[spec_id])
-        )
-
-    def of(self, file: DataFile) -> Place:
-        """Raises :class:`~distop.errors.PreconditionFailed` if the types of its values are not known."""
-        spec_id = file.spec_id
-        return spec_id, packed_values(self._specs[spec_id], self._schemas[spec_id], file.partition)
 
 
 class Deletes:

@@ -8,7 +8,7 @@ or restored, the state of the rows is unknown: nothing is published, and the ope
 from __future__ import annotations
 
 from base64 import b85decode, b85encode
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -17,17 +17,17 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
-from distop.commit.deleting.files import Concerned, Deletes, Leaving, Places
+from distop.commit.deleting.files import Concerned, Deletes, Leaving
 from distop.commit.deleting.plan import SnapshotPlan, concerned, snapshot_plan
 from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.append import Change, IcebergStep, added_counts
 from distop.commit.iceberg.content import is_live, removers, writer_of
 from distop.commit.iceberg.merging import merged
-from distop.commit.iceberg.replace_partitions import Area, Replaced, key_of, take_out
-from distop.commit.iceberg.rewrite_plan import unpacked_values
+from distop.commit.iceberg.replace_partitions import Replaced, areas_of, take_out
+from distop.commit.iceberg.rewrite_plan import Places
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import JobsOutput, manifests_of, take_over
-from distop.commit.layout.model import Layout, schema_of
+from distop.commit.layout.model import Layout
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.commit.steps.facts import ADOPTED_FROM
 from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
@@ -225,7 +225,7 @@ class _Standing:
         self.others: list[ManifestFile] = []
         self._draft = draft
         self._live = [one for one in manifests_of(draft.base.current_snapshot(), draft.io) if is_live(one)]
-        areas = _areas(draft, leaving.values())
+        areas = areas_of(draft.base, [file.place for file in leaving.values()])
         there: set[str] = set()
 
         def listed(manifest: ManifestFile) -> set[str]:
@@ -260,22 +260,6 @@ class _Standing:
             if anywhere or places.of(file) in touched:
                 return False
         return True
-
-
-def _areas(draft: Draft, leaving: Collection[Leaving]) -> dict[int, Area]:
-    specs = draft.base.specs()
-    by_spec: dict[int, set[tuple[str | None, ...]]] = {}
-    for file in leaving:
-        by_spec.setdefault(file.place[0], set()).add(file.place[1])
-    areas = {}
-    for spec_id, values in by_spec.items():
-        spec = specs.get(spec_id)
-        if spec is None:
-            continue  # so no such file exists any more
-        schema = schema_of(draft.base, spec)
-        records = (unpacked_values(spec, schema, one) for one in values)
-        areas[spec_id] = Area(spec, schema, {key_of(record, len(spec.fields)) for record in records})
-    return areas
 
 
 def _summary(draft: Draft, output: JobsOutput, replaced: Replaced) -> Summary:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestFile
-from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 
@@ -24,11 +23,18 @@ from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.append import Change, IcebergStep, added_counts
 from distop.commit.iceberg.content import SHOWN, is_live, removers, writer_of
 from distop.commit.iceberg.merging import merged
-from distop.commit.iceberg.replace_partitions import Area, Replaced, key_of, take_out
-from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, packed_values, unpacked_values
+from distop.commit.iceberg.replace_partitions import Replaced, areas_of, take_out
+from distop.commit.iceberg.rewrite_plan import (
+    Place,
+    Places,
+    RewriteJob,
+    RewritePartition,
+    RewritePlan,
+    packed_values,
+)
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
-from distop.commit.layout.model import Layout, schema_of
+from distop.commit.layout.model import Layout, schema_of, schema_with
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.commit.steps.facts import ADOPTED_FROM, DROPPED_JOBS
 from distop.errors import Conflict, HeadConflict, PreconditionFailed
@@ -71,20 +77,17 @@ class IcebergReplace(IcebergStep):
         """See :class:`IcebergStep`."""
         jobs = self._plan.by_name(self._view.arg)
         done = {name: job for name, job in jobs.items() if self._view.jobs[name].state == "success"}
-        found = _Found(draft, layout, self._plan, done)
+        found = _Found(draft, self._plan, done)
         intact = {name: job for name, job in done.items() if found.has(job)}
         if not intact:
             raise self._nothing_left(draft)
         replaced = Replaced(untouched=found.others)
         leaving = {path for job in intact.values() for path in self._plan.paths(job)}
-        take_out(
-            draft,
-            layout.spec,
-            found.holding,
-            lambda e: e.data_file.file_path in leaving,
-            replaced,
-            snapshot_id,
-        )
+        for spec_id, manifests in found.holding.items():
+            spec = draft.base.specs()[spec_id]
+            take_out(
+                draft, spec, manifests, lambda e: e.data_file.file_path in leaving, replaced, snapshot_id
+            )
         view = replace(self._view, jobs={name: self._view.jobs[name] for name in intact})
         output = output_of_jobs(view)
         self._check_rows(view, intact, replaced, output)
@@ -172,67 +175,77 @@ class IcebergReplace(IcebergStep):
 class _Found:
     """The files read that are unchanged in the table."""
 
-    def __init__(
-        self, draft: Draft, layout: Layout, plan: RewritePlan, jobs: Mapping[str, RewriteJob]
-    ) -> None:
+    def __init__(self, draft: Draft, plan: RewritePlan, jobs: Mapping[str, RewriteJob]) -> None:
         self._plan = plan
-        # Not the plan's: the column of a partition may have been widened since.
-        schema, spec = schema_of(draft.base, layout.spec), layout.spec
         self._wanted = {path for job in jobs.values() for path in plan.paths(job)}
         self._there: set[str] = set()
-        self.holding: list[ManifestFile] = []
-        """Manifests that list some of the files."""
+        self.holding: dict[int, list[ManifestFile]] = {}
+        """Manifests that list some of the files, by partition spec."""
         self.others: list[ManifestFile] = []
-        records = [unpacked_values(spec, layout.schema, one.values) for one in plan.partitions]
-        self._partitions = [packed_values(spec, schema, record) for record in records]
-        area = Area(spec, schema, {key_of(record, len(spec.fields)) for record in records})
+        self._places = [self._place(draft.base, partition) for partition in plan.partitions]
+        areas = areas_of(draft.base, filter(None, self._places))
         live = [
             manifest
             for manifest in manifests_of(draft.base.current_snapshot(), draft.io)
             if is_live(manifest)
         ]
-        self._deleted = deleted_from(draft.io, live, spec, schema)
+        self._deleted = DeletedFrom.of(draft.io, live, draft.base)
 
         def listed(manifest: ManifestFile) -> set[str]:
-            ours = manifest.content == ManifestContent.DATA and manifest.partition_spec_id == spec.spec_id
-            if not ours or not area.may_hold(manifest):
+            area = areas.get(manifest.partition_spec_id)
+            if manifest.content != ManifestContent.DATA or area is None or not area.may_hold(manifest):
                 return set()
             paths = (entry.data_file.file_path for entry in manifest.fetch_manifest_entry(draft.io))
             return self._wanted.intersection(paths)
 
         with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
             for manifest, paths in zip(live, pool.map(listed, live), strict=True):
-                (self.holding if paths else self.others).append(manifest)
+                if paths:
+                    self.holding.setdefault(manifest.partition_spec_id, []).append(manifest)
+                else:
+                    self.others.append(manifest)
                 self._there |= paths
+
+    def _place(self, base: TableMetadata, partition: RewritePartition) -> Place | None:
+        """A partition by the table's present types: its column may have been widened since. ``None``: the
+        table no longer has its partition spec."""
+        spec, record = self._plan.values(partition)
+        if spec.spec_id not in base.specs():
+            return None
+        return spec.spec_id, packed_values(spec, schema_of(base, spec), record)
 
     def has(self, job: RewriteJob) -> bool:
         """Whether all files of a job still exist, and no row of its partition was deleted."""
-        partition = self._partitions[job.partition]
-        return not self._deleted.intersection((None, partition)) and all(
-            path in self._there for path in self._plan.paths(job)
-        )
+        place = self._places[job.partition]
+        if place is None or self._deleted.concern(place):
+            return False
+        return all(path in self._there for path in self._plan.paths(job))
 
 
-def deleted_from(
-    io: FileIO, manifests: Sequence[ManifestFile], spec: PartitionSpec, schema: Schema
-) -> set[tuple[str | None, ...] | None]:
-    """The partitions of a spec that row deletes apply to, packed; ``None``: any of them.
+@dataclass(frozen=True)
+class DeletedFrom:
+    """The partitions that row deletes apply to."""
 
-    Parameters
-    ----------
-    manifests:
-        All live ones; those that list data files are skipped.
-    """
-    found: set[tuple[str | None, ...] | None] = set()
-    for manifest in manifests:
-        if manifest.content != ManifestContent.DELETES:
-            continue
-        if manifest.partition_spec_id != spec.spec_id:
-            found.add(None)
-            continue
-        for entry in manifest.fetch_manifest_entry(io):
-            found.add(packed_values(spec, schema, entry.data_file.partition))
-    return found
+    places: frozenset[Place]
+
+    @classmethod
+    def of(cls, io: FileIO, manifests: Sequence[ManifestFile], metadata: TableMetadata) -> DeletedFrom:
+        """By all live manifests of a snapshot; those that list data files are skipped."""
+        places, specs = Places(metadata), metadata.specs()
+        typed = {spec_id for spec_id, spec in specs.items() if schema_with(metadata, spec) is not None}
+        found: set[Place] = set()
+        for manifest in manifests:
+            if manifest.content != ManifestContent.DELETES:
+                continue
+            if manifest.partition_spec_id not in typed:
+                found.add((manifest.partition_spec_id, ()))
+                continue
+            found |= {places.of(entry.data_file) for entry in manifest.fetch_manifest_entry(io)}
+        return cls(frozenset(found))
+
+    def concern(self, place: Place) -> bool:
+        """Whether rows of a partition may be deleted; deletes of another partition spec may name any."""
+        return place in self.places or any(spec_id != place[0] for spec_id, _ in self.places)
 
 
 def _ranges(places: list[int]) -> list[list[int]]:

@@ -12,6 +12,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import (
     DELETED_DATA_FILES,
     DELETED_RECORDS,
@@ -23,8 +24,9 @@ from pyiceberg.types import PrimitiveType
 
 from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.rewrite_plan import Place, unpacked_values
 from distop.commit.iceberg.snapshots import Draft
-from distop.commit.layout.model import Layout
+from distop.commit.layout.model import Layout, schema_of
 from distop.errors import CorruptRecord, PreconditionFailed
 
 Key: TypeAlias = tuple[Any, ...]
@@ -202,6 +204,22 @@ class Area:
             for entry in manifest.fetch_manifest_entry(io):
                 if not ours or self.holds(entry):
                     yield entry.data_file.file_path, entry.snapshot_id or 0
+
+
+def areas_of(metadata: TableMetadata, places: Iterable[Place]) -> dict[int, Area]:
+    """The areas that some partitions are, by partition spec; those of a spec that the table no longer has are
+    left out: it has no such file."""
+    specs, found = metadata.specs(), dict[int, set[tuple[str | None, ...]]]()
+    for spec_id, values in places:
+        if spec_id in specs:
+            found.setdefault(spec_id, set()).add(values)
+    areas = {}
+    for spec_id, several in found.items():
+        spec = specs[spec_id]
+        schema = schema_of(metadata, spec)
+        records = (unpacked_values(spec, schema, values) for values in several)
+        areas[spec_id] = Area(spec, schema, {key_of(record, len(spec.fields)) for record in records})
+    return areas
 
 
 def _manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:

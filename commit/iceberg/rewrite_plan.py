@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import msgspec
 from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.manifest import DataFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import SortOrder
-from pyiceberg.typedef import Record
+from pyiceberg.typedef import KeyDefaultDict, Record
 from pyiceberg.types import PrimitiveType
 
-from distop.commit.layout.model import Layout
+from distop.commit.layout.model import Layout, schema_of
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
 
@@ -36,12 +39,14 @@ class RewriteJob(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RewritePartition(msgspec.Struct, array_like=True, frozen=True):
-    """One partition: ``[its path, its values]``."""
+    """One partition: ``[its path, its values, its partition spec]``."""
 
     path: str
     """The readable path: ``kind=a/day=2013-01-01``; empty in a table without partitions."""
     values: list[str | None]
     """See :func:`packed_values`."""
+    spec_id: int | None = None
+    """The partition spec of its files, if that is an earlier one of the table."""
 
 
 class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", dict=True):
@@ -49,6 +54,8 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
 
     layout: dict[str, Any]
     """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
+    earlier: list[dict[str, Any]] = []
+    """The same for each earlier partition spec of files to rewrite, with a schema that has its columns."""
     snapshot_id: str | None = None
     """The snapshot with the files. A string, since JSON readers' numbers are too small for it."""
     folders: list[str] = []
@@ -68,9 +75,21 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
         """
         return _shared(operation)
 
-    @property
+    @cached_property
     def table_layout(self) -> Layout:
         return Layout.from_json(self.layout)
+
+    @cached_property
+    def layouts(self) -> dict[int, Layout]:
+        """The layouts of the files to rewrite, by the id of their partition spec."""
+        found = [Layout.from_json(layout) for layout in self.earlier]
+        return {layout.spec.spec_id: layout for layout in (*found, self.table_layout)}
+
+    def values(self, partition: RewritePartition) -> tuple[PartitionSpec, Record]:
+        """The partition spec of a partition, and its values."""
+        spec_id = self.table_layout.spec.spec_id if partition.spec_id is None else partition.spec_id
+        layout = self.layouts[spec_id]
+        return layout.spec, unpacked_values(layout.spec, layout.schema, partition.values)
 
     @property
     def order(self) -> SortOrder | None:
@@ -86,6 +105,25 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
 
 
 _shared = Shared(lambda operation: plan_of(operation, RewritePlan, "plan of a rewrite"))
+
+
+Place: TypeAlias = tuple[int, tuple[str | None, ...]]
+"""A partition: the id of its spec, and its packed values."""
+
+
+class Places:
+    """The partition of a file, by the spec that it was written with."""
+
+    def __init__(self, metadata: TableMetadata) -> None:
+        self._specs = metadata.specs()
+        self._schemas: dict[int, Schema] = KeyDefaultDict(
+            lambda spec_id: schema_of(metadata, self._specs[spec_id])
+        )
+
+    def of(self, file: DataFile) -> Place:
+        """Raises :class:`~distop.errors.PreconditionFailed` if the types of its values are not known."""
+        spec_id = file.spec_id
+        return spec_id, packed_values(self._specs[spec_id], self._schemas[spec_id], file.partition)
 
 
 def packed_values(spec: PartitionSpec, schema: Schema, partition: Record) -> tuple[str | None, ...]:

@@ -19,16 +19,17 @@ from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 
 from distop.commit.iceberg.content import is_live
-from distop.commit.iceberg.replace_files import deleted_from
+from distop.commit.iceberg.replace_files import DeletedFrom
 from distop.commit.iceberg.rewrite_plan import (
+    Place,
+    Places,
     RewriteFile,
     RewriteJob,
     RewritePartition,
     RewritePlan,
-    packed_values,
 )
 from distop.commit.iceberg.takeover import manifests_of
-from distop.commit.layout.model import Layout
+from distop.commit.layout.model import Layout, schema_of, schema_with
 from distop.spark_jobs.compact.argument import Sizes
 
 MANIFESTS_AT_A_TIME = 16
@@ -37,10 +38,10 @@ MAX_CANDIDATES = 200_000
 MAX_FILES_PER_JOB = 1000
 MAX_PLAN_BYTES = 900_000
 """About the largest plan that one start can hold."""
+WHOLE = "all"
+"""The path of a table without partitions, as jobs are called."""
 FILE_OVERHEAD_BYTES = 24
 """Size of a file's entry in a plan, without its name."""
-
-Values = tuple[str | None, ...]
 
 
 class Candidate(NamedTuple):
@@ -59,10 +60,10 @@ class Candidate(NamedTuple):
 class Choice:
     """What is rewritten."""
 
-    groups: dict[Values, list[list[Candidate]]] = field(default_factory=dict)
+    groups: dict[Place, list[list[Candidate]]] = field(default_factory=dict)
     """Partition -> what its jobs read."""
-    paths: dict[Values, str] = field(default_factory=dict)
-    """Partition -> its path, for all partitions considered."""
+    paths: dict[Place, str] = field(default_factory=dict)
+    """Partition -> its path, for all partitions considered; of an earlier partitioning: after its number."""
     passed_over: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -90,59 +91,68 @@ class Chooser:
         self._planner = ManifestGroupPlanner(
             metadata, io, row_filter or AlwaysTrue(), options={"include_empty_files": "true"}
         )
-        self._spec, self._schema = metadata.spec(), metadata.schema()
+        self._places = Places(metadata)
         self._choice = Choice()
 
     def choose(self, partitions: Collection[str] | None = None) -> Choice:
         """The files to rewrite; only in some partitions, if their paths are given."""
         live = [one for one in manifests_of(self._metadata.current_snapshot(), self._io) if is_live(one)]
-        deleted = deleted_from(self._io, live, self._spec, self._schema)
+        deleted = DeletedFrom.of(self._io, live, self._metadata)
         found = self._candidates(live)
-        for values, candidates in found.items():
-            if partitions is not None and self._choice.paths[values] not in partitions:
+        for place, candidates in found.items():
+            if partitions is not None and self._choice.paths[place] not in partitions:
                 continue
-            bins = self._bins(sorted(candidates))
-            if not bins or len(candidates) < self._min_files:
+            bins = self._bins(sorted(candidates), place)
+            if not bins or (len(candidates) < self._min_files and not self._is_earlier(place)):
                 continue
-            if deleted.intersection((None, values)):
+            if deleted.concern(place):
                 self._choice.passed_over["deletes"] += sum(map(len, bins))
             else:
-                self._choice.groups[values] = bins
+                self._choice.groups[place] = bins
         return self._choice
 
-    def _candidates(self, live: Sequence[ManifestFile]) -> dict[Values, list[Candidate]]:
-        data = [one for one in live if one.content == ManifestContent.DATA]
-        ours = iter([one for one in data if one.partition_spec_id == self._spec.spec_id])
-        for one in data:
-            if one.partition_spec_id != self._spec.spec_id:
-                count = (one.added_files_count or 0) + (one.existing_files_count or 0)
-                self._choice.passed_over["earlierPartitioning"] += count
-        found: dict[Values, list[Candidate]] = defaultdict(list)
+    def _candidates(self, live: Sequence[ManifestFile]) -> dict[Place, list[Candidate]]:
+        data = iter([one for one in live if one.content == ManifestContent.DATA and self._is_typed(one)])
+        found: dict[Place, list[Candidate]] = defaultdict(list)
         count = 0
-        while some := list(islice(ours, MANIFESTS_AT_A_TIME)):
+        while some := list(islice(data, MANIFESTS_AT_A_TIME)):
             for entries in self._planner.plan_manifest_entries(some):
                 for entry in entries:
-                    values = self._values(entry)
-                    if not self._is_candidate(entry):
+                    place = self._place(entry)
+                    if not self._is_candidate(entry, place):
                         continue
                     if count >= MAX_CANDIDATES:
                         self._choice.passed_over["later"] += 1
                         continue
                     count += 1
-                    found[values].append(self._candidate(entry))
+                    found[place].append(self._candidate(entry))
         return found
 
-    def _values(self, entry: ManifestEntry) -> Values:
-        values = packed_values(self._spec, self._schema, entry.data_file.partition)
-        if values not in self._choice.paths:
-            record = entry.data_file.partition
-            path = self._spec.partition_to_path(record, self._schema) if self._spec.fields else ""
-            self._choice.paths[values] = path
-        return values
+    def _is_typed(self, manifest: ManifestFile) -> bool:
+        """Whether the types of its partition values are known: others may have removed that schema."""
+        if schema_with(self._metadata, self._metadata.specs()[manifest.partition_spec_id]) is not None:
+            return True
+        count = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        self._choice.passed_over["earlierPartitioning"] += count
+        return False
 
-    def _is_candidate(self, entry: ManifestEntry) -> bool:
+    def _is_earlier(self, place: Place) -> bool:
+        """Whether it is of an earlier partitioning: all its files are rewritten into the present one."""
+        return place[0] != self._metadata.default_spec_id
+
+    def _place(self, entry: ManifestEntry) -> Place:
+        place = self._places.of(entry.data_file)
+        if place not in self._choice.paths:
+            spec = self._metadata.specs()[place[0]]
+            record, schema = entry.data_file.partition, schema_of(self._metadata, spec)
+            path = spec.partition_to_path(record, schema) if spec.fields else ""
+            earlier = f"spec-{spec.spec_id}/{path or WHOLE}" if self._is_earlier(place) else path
+            self._choice.paths[place] = earlier
+        return place
+
+    def _is_candidate(self, entry: ManifestEntry, place: Place) -> bool:
         file = entry.data_file
-        if file.file_size_in_bytes >= self._sizes.smaller_than:
+        if file.file_size_in_bytes >= self._sizes.smaller_than and not self._is_earlier(place):
             return False
         if file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
             self._choice.passed_over["otherFormats"] += 1
@@ -156,7 +166,7 @@ class Chooser:
             entry.sequence_number or 0, file.file_path, file.file_size_in_bytes, file.record_count, in_order
         )
 
-    def _bins(self, candidates: Iterable[Candidate]) -> list[list[Candidate]]:
+    def _bins(self, candidates: Iterable[Candidate], place: Place) -> list[list[Candidate]]:
         """Groups of files, in order; only groups that rewriting would change."""
         bins: list[list[Candidate]] = []
         size = 0
@@ -167,7 +177,7 @@ class Chooser:
                 size = 0
             bins[-1].append(candidate)
             size += candidate.size
-        return [one for one in bins if self._is_worth_it(one)]
+        return [one for one in bins if self._is_earlier(place) or self._is_worth_it(one)]
 
     def _is_worth_it(self, together: Sequence[Candidate]) -> bool:
         comes_out = file_count(sum(one.size for one in together), self._sizes.target_file)
@@ -179,19 +189,23 @@ def file_count(size: int, target: int) -> int:
     return max(1, round(size / target))
 
 
-def plan_of(choice: Choice, layout: Layout, **fixed: object) -> RewritePlan:
+def plan_of(choice: Choice, metadata: TableMetadata, **fixed: object) -> RewritePlan:
     """The plan for the chosen files: as many as one start can hold, partitions with many files first."""
+    present, specs = metadata.default_spec_id, metadata.specs()
+    earlier = [specs[spec_id] for spec_id in sorted({spec_id for spec_id, _ in choice.groups} - {present})]
+    layouts = [Layout(schema_of(metadata, spec), spec, {}).to_json() for spec in earlier]
     folders: dict[str, int] = {}
     partitions: list[RewritePartition] = []
     jobs: list[RewriteJob] = []
-    recorded = layout.to_json()
-    room = MAX_PLAN_BYTES - len(msgspec.json.encode(recorded))
+    recorded = Layout.of(metadata).to_json()
+    room = MAX_PLAN_BYTES - len(msgspec.json.encode([recorded, layouts]))
     passed_over = dict(choice.passed_over)
     by_files = sorted(choice.groups, key=lambda one: (-sum(map(len, choice.groups[one])), choice.paths[one]))
-    for values in by_files:
-        bins = choice.groups[values]
+    for spec_id, values in by_files:
+        bins = choice.groups[spec_id, values]
         place = len(partitions)
-        partition = RewritePartition(choice.paths[values], list(values))
+        other = None if spec_id == present else spec_id
+        partition = RewritePartition(choice.paths[spec_id, values], list(values), other)
         taken = False
         for together in bins:
             needed, new = _room_for(together, folders)
@@ -206,6 +220,7 @@ def plan_of(choice: Choice, layout: Layout, **fixed: object) -> RewritePlan:
             partitions.append(partition)
     return RewritePlan(
         layout=recorded,
+        earlier=layouts,
         folders=list(folders),
         partitions=partitions,
         jobs=jobs,

@@ -10,7 +10,7 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask
 
 from distop.commit.iceberg.replace_files import MISSING
-from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan, unpacked_values
+from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan
 from distop.commit.layout.model import Layout
 from distop.commit.writing.file_lists import IcebergFileList
 from distop.commit.writing.writer import ROW_GROUP_BYTES, StagedWriter
@@ -87,20 +87,22 @@ class _Reading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         layout, location = self._layout, self._job.operation.location
-        # A reader needs only the layout from the table's metadata.
-        snapshot = TableSnapshot(layout.new_metadata(location), None, self._job.operation.storage)
-        values = self._plan.partitions[self._task.partition].values
+        # A reader needs only the layout from the table's metadata, and the partition specs of its files.
+        specs = [one.spec for one in self._plan.layouts.values()]
+        metadata = layout.new_metadata(location).model_copy(update={"partition_specs": specs})
+        snapshot = TableSnapshot(metadata, None, self._job.operation.storage)
+        spec, values = self._plan.values(self._plan.partitions[self._task.partition])
         wanted = layout.arrow_schema
         for file, path in zip(self._task.files, self._plan.paths(self._task), strict=True):
             data_file = DataFile.from_args(
                 content=DataFileContent.DATA,
                 file_path=path,
                 file_format=FileFormat.PARQUET,
-                partition=unpacked_values(layout.spec, layout.schema, values),
+                partition=values,
                 record_count=file.rows,
                 file_size_in_bytes=file.size,
             )
-            data_file.spec_id = layout.spec.spec_id
+            data_file.spec_id = spec.spec_id
             batches = snapshot.batches([PlannedFile.of(FileScanTask(data_file))])
             while (batch := _next(batches, path)) is not None:
                 self._job.raise_if_cancelled()

@@ -128,7 +128,7 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
         )
     return plan_of(
         choice,
-        layout,
+        metadata,
         snapshot_id=None if metadata.current_snapshot_id is None else str(metadata.current_snapshot_id),
         target_file_bytes=sizes.target_file,
         sort_order=None if order is None else msgspec.json.decode(order.model_dump_json()),
@@ -138,10 +138,12 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
 def _names(plan: Any) -> list[str]:
     """A name for each job: its partition, with a number if that has several. NULL and the text ``null`` have
     the same path."""
+    from distop.spark_jobs.compact.choice import WHOLE
+
     counted: Counter[str] = Counter()
     names = []
     for place, job in enumerate(plan.jobs):
-        path = plan.partitions[job.partition].path or "all"
+        path = plan.partitions[job.partition].path or WHOLE
         counted[path] += 1
         number = counted[path]
         name = path if number == 1 else f"{path}#{number}"

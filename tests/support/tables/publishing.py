@@ -236,14 +236,18 @@ def table_of(folder: Path, columns: pa.Schema, *partition_by: str) -> Table:
     return Table("flights", f"file://{folder}/flights", Layout.create(columns, list(partition_by)))
 
 
+def alter(table: Table, *changes: dict[str, Any]) -> None:
+    """Alter a table as one call does."""
+    record = TableRecord(name=table.name, location=table.location)
+    head = altered(record, table.record(), parse_changes(list(changes))).head
+    assert head is not None
+    table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
+    table.layout = Layout.of(load_metadata(table.record().metadata_location))
+
+
 def drop_partitioning(table: Table, column: str = "kind") -> None:
     """Partition the table by nothing from now on, and drop the column that its files are partitioned by."""
-    record = TableRecord(name=table.name, location=table.location)
-    for change in ({"change": "partition_by", "terms": []}, {"change": "drop", "column": column}):
-        head = altered(record, table.record(), parse_changes([change])).head
-        assert head is not None
-        table.apply(Txn(then=(Put(table.keys.head, encode(head)),)))
-    table.layout = Layout.of(load_metadata(table.record().metadata_location))
+    alter(table, {"change": "partition_by", "terms": []}, {"change": "drop", "column": column})
 
 
 def local(url: str) -> Path:

@@ -25,7 +25,18 @@ from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrpha
 from support.refusals import refused
 from support.tables.deletes import delete_positions
 from support.tables.maintaining import Run
-from support.tables.publishing import ROWS, Table, filled, left_over, local, new_table, rows, table_of
+from support.tables.publishing import (
+    ROWS,
+    Table,
+    alter,
+    drop_partitioning,
+    filled,
+    left_over,
+    local,
+    new_table,
+    rows,
+    table_of,
+)
 from support.tables.trees import age
 
 
@@ -309,6 +320,58 @@ def test_values_of_every_type_and_partitions_of_every_kind_survive(tmp_path: Pat
     after = table.iceberg().scan().to_arrow()
     assert sorted(map(repr, after.to_pylist())) == sorted(map(repr, before.to_pylist()))
     assert left_over(table) == set()
+
+
+def by_bucket(table: Table) -> None:
+    """Partition the table in another way from now on."""
+    alter(table, {"change": "partition_by", "terms": ["bucket[2](id)"]})
+
+
+def test_files_of_an_earlier_partitioning_come_into_the_present_one(tmp_path: Path) -> None:
+    """Whatever their number and size, so that partitions can be overwritten again."""
+    table = filled(tmp_path, 2)
+    by_bucket(table)
+    table.publish(table.staged([rows(20, 10)]))
+    with pytest.raises(PreconditionFailed, match="partition spec 0"):
+        table.publish(table.staged([rows(30, 1)]), IcebergOverwritePartitions())
+    some = Run.of(table, Compact(), partitions=["spec-0/kind=k1"])
+    assert some.staged.arg.partition_names() == ["spec-0/kind=k1"]
+    facts = some.finish()
+    assert (facts["filesBefore"], facts["filesAfter"], facts["rows"]) == (2, 2, 7)
+    facts = Run.of(table, Compact(), smaller_than="1k").finish()
+    assert (facts["filesBefore"], facts["partitions"], "passedOver" in facts) == (4, 2, False)
+    assert {task.file.spec_id for task in table.iceberg().scan().plan_files()} == {1}
+    assert table.ids() == list(range(30))
+    assert table.operation() == Operation.REPLACE
+    assert Run.of(table, Compact(), min_files=99).finish()["filesBefore"] == 0
+    table.publish(table.staged([rows(30, 20)]), IcebergOverwritePartitions())
+    assert table.ids() == list(range(30, 50))
+    assert left_over(table) == set()
+
+
+def test_files_of_a_partition_column_that_was_dropped_come_into_the_present_partitioning(
+    tmp_path: Path,
+) -> None:
+    table = filled(tmp_path, 2)
+    drop_partitioning(table)
+    facts = Run.of(table, Compact()).finish()
+    assert (facts["filesBefore"], facts["rows"]) == (6, 20)
+    assert table.ids() == list(range(20))
+    table.publish(table.staged([rows(30, 2).select(["id"])]), IcebergOverwritePartitions())
+    assert table.ids() == [30, 31]
+
+
+def test_an_earlier_partition_that_changes_meanwhile_is_left_out(tmp_path: Path) -> None:
+    """P6: the others count, and the next compaction takes the rest."""
+    table = filled(tmp_path, 2)
+    by_bucket(table)
+    run = Run.of(table, Compact())
+    delete_positions(table, "elsewhere", [0], "k1", spec_id=0)
+    facts = run.finish()
+    assert facts["droppedPartitions"] == ["spec-0/kind=k1"]
+    assert facts["filesBefore"] == 4
+    assert Run.of(table, Compact()).finish()["passedOver"]["deletes"] >= 2
+    assert table.ids() == list(range(20))
 
 
 def test_partitions_that_rows_were_deleted_of_are_passed_over(tmp_path: Path) -> None:
