@@ -8,7 +8,7 @@ external step commits all of them as one version. Its application transaction ma
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -61,7 +61,15 @@ class DeltaFileList(PrivateFileList):
         self._counted = {name for name in self._schema.names if isinstance(kinds[name], _COUNTED)}
         self._modified = int((time.time() if now is None else now) * 1000)
 
-    def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
+    def add(
+        self,
+        path: str,
+        key: PartitionKey,
+        size: int,
+        checksum: str,
+        footer: pq.FileMetaData,
+        nans: Mapping[str, int],
+    ) -> None:
         self._files.append(
             DeltaFile(
                 path=f"{self._data_folder}/{path.rpartition('/')[2]}",

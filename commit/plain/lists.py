@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
@@ -41,7 +42,15 @@ class PlainFileList(PrivateFileList):
     suffix: ClassVar[str] = ".files.json"
     checksums: ClassVar[bool] = True
 
-    def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
+    def add(
+        self,
+        path: str,
+        key: PartitionKey,
+        size: int,
+        checksum: str,
+        footer: pq.FileMetaData,
+        nans: Mapping[str, int],
+    ) -> None:
         name, folder = path.rpartition("/")[2], self._values.folder(key)
         self._files.append(ListedFile(name, size, checksum, footer.num_rows, folder))
 

@@ -9,20 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from base64 import b85encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import (
-    DataFileStatistics,
-    StatisticsCollector,
-    compute_statistics_plan,
-    data_file_statistics_from_parquet_metadata,
-    parquet_path_to_id_mapping,
-)
+from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.typedef import Record
 
@@ -31,6 +25,7 @@ from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.writing.manifests import ManifestBuilder
+from distop.commit.writing.statistics import statistics_of
 from distop.commit.writing.summaries import summaries_to_json
 
 MAX_RESULT_BYTES = 600
@@ -62,7 +57,15 @@ class FileList(ABC):
         """Whether the list is empty."""
 
     @abstractmethod
-    def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
+    def add(
+        self,
+        path: str,
+        key: PartitionKey,
+        size: int,
+        checksum: str,
+        footer: pq.FileMetaData,
+        nans: Mapping[str, int],
+    ) -> None:
         """List a complete file.
 
         Parameters
@@ -73,6 +76,8 @@ class FileList(ABC):
             Bytes.
         checksum:
             ``md5:<hex>``; empty unless :attr:`checksums` are wanted.
+        nans:
+            How many values of a column are NaN, for each column of floats of which that is known.
         """
 
     @abstractmethod
@@ -132,27 +137,6 @@ def result_of(
     return whole
 
 
-def _statistics(
-    footer: pq.FileMetaData, plan: dict[int, StatisticsCollector], ids: dict[str, int]
-) -> DataFileStatistics:
-    """What is known of all rows of a file.
-
-    Parquet keeps no minimum and maximum of texts of more than 4 KiB, and Spark then no count of NULLs either.
-    pyiceberg takes what the other row groups say for the whole file: rows would be deleted unread, and not be
-    found.
-    """
-    found = data_file_statistics_from_parquet_metadata(footer, plan, ids)
-    for group in map(footer.row_group, range(footer.num_row_groups)):
-        for column in map(group.column, range(group.num_columns)):
-            known, field_id = column.statistics, ids[column.path_in_schema]
-            nulls = known.null_count if known is not None and known.has_null_count else None
-            if nulls is None:
-                found.null_value_counts.pop(field_id, None)
-            if nulls != column.num_values and not (known is not None and known.has_min_max):
-                found.column_aggregates.pop(field_id, None)
-    return found
-
-
 class IcebergFileList(FileList):
     """Data files with their statistics, as entries of an Iceberg manifest.
 
@@ -180,8 +164,15 @@ class IcebergFileList(FileList):
     def empty(self) -> bool:
         return self._manifest.empty
 
-    def add(self, path: str, key: PartitionKey, size: int, checksum: str, footer: pq.FileMetaData) -> None:
-        statistics = _statistics(footer, self._statistics_plan, self._column_ids)
+    def add(
+        self,
+        path: str,
+        key: PartitionKey,
+        size: int,
+        checksum: str,
+        footer: pq.FileMetaData,
+        nans: Mapping[str, int],
+    ) -> None:
         described = DataFile.from_args(
             content=DataFileContent.DATA,
             file_path=path,
@@ -191,7 +182,7 @@ class IcebergFileList(FileList):
             sort_order_id=self._sort_order_id,
             equality_ids=None,
             key_metadata=None,
-            **statistics.to_serialized_dict(),
+            **statistics_of(footer, self._statistics_plan, self._column_ids, nans),
         )
         self._manifest.add(described)
 

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.table import TableProperties
@@ -46,6 +47,14 @@ class _File:
     path: str
     stream: Any
     parquet: pq.ParquetWriter
+    nans: dict[str, int]
+    """How many values are NaN, of each column of floats. Parquet does not count them."""
+
+    def write(self, table: pa.Table) -> None:
+        """Write a row group."""
+        self.parquet.write_table(table, row_group_size=max(1, table.num_rows))
+        for name in self.nans:
+            self.nans[name] += pc.sum(pc.is_nan(table[name])).as_py() or 0
 
     def size(self) -> int:
         return int(self.stream.tell())
@@ -210,7 +219,7 @@ class StagedWriter:
             if len(self._open) >= self._max_open_files:
                 self._close(max(self._open, key=lambda key: self._open[key].size()))
             file = self._open[partition.key] = self._new_file(table)
-        file.parquet.write_table(table, row_group_size=max(1, table.num_rows))
+        file.write(table)
         self._waiting_bytes -= partition.waiting_bytes
         partition.waiting, partition.waiting_bytes = [], 0
         if file.size() >= self._target_file_bytes:
@@ -229,7 +238,8 @@ class StagedWriter:
         except BaseException:
             stream.close()
             raise
-        return _File(path, stream, parquet)
+        floats = (column.name for column in self._list.schema if pa.types.is_floating(column.type))
+        return _File(path, stream, parquet, dict.fromkeys(floats, 0))
 
     def _close(self, key: PartitionKey) -> None:
         """Complete a partition's file and list it, described by the footer just written."""
@@ -239,7 +249,7 @@ class StagedWriter:
         file.stream.close()
         del self._open[key]
         checksum = file.stream.content.checksum if self._list.checksums else ""
-        self._list.add(file.path, key, size, checksum, file.parquet.writer.metadata)
+        self._list.add(file.path, key, size, checksum, file.parquet.writer.metadata, file.nans)
         self.files += 1
         self.bytes += size
 

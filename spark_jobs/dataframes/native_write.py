@@ -9,7 +9,7 @@ Spark's count.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,9 @@ from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform
 from pyiceberg.types import (
     BinaryType,
     DateType,
+    DoubleType,
     FixedType,
+    FloatType,
     NestedField,
     StringType,
     TimestampType,
@@ -66,6 +68,7 @@ STEM = "part"
 LIST = "files"
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _IN_PARTITION = "__distop_partition_"
+_NANS = "NaN in "
 MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999 in UTC, in microseconds since 1970."""
 
@@ -82,8 +85,8 @@ def write_frame(frame: DataFrame, options: WriteOptions) -> Outcome:
             on_conflict=options.on_conflict,
         )
         try:
-            rows = _write_files(frame, target)
-            tasks = describe(target, rows)
+            rows, without_nan = _write_files(frame, target)
+            tasks = describe(target, rows, without_nan)
         except BaseException:
             give_up(client, publication, Deadline(GIVE_UP_S))
             raise
@@ -128,8 +131,9 @@ def _not_native(why: str) -> PreconditionFailed:
 # -- Spark -------------------------------------------------------------------------------------------
 
 
-def _write_files(frame: DataFrame, target: WriteTarget) -> int:
-    """Run Spark's write; return its count of rows. Raises :class:`BadRow`."""
+def _write_files(frame: DataFrame, target: WriteTarget) -> tuple[int, list[str]]:
+    """Run Spark's write; return its count of rows, and the columns of floats of which none is NaN. Raises
+    :class:`BadRow`."""
     layout = target.layout
     types = spark_columns(layout.schema)
     allow_times(frame.sparkSession, types)
@@ -144,10 +148,16 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
     ]
     counted = Observation()
     faults = list(_faults(layout.schema))
+    floats = [
+        column.name
+        for column in layout.schema.columns
+        if isinstance(column.field_type, FloatType | DoubleType)
+    ]
     selected = frame.select(*columns, *places).observe(
         counted,
         f.count(f.lit(1)).alias("rows"),
         *(f.count_if(is_bad).alias(reason) for reason, is_bad in faults),
+        *(f.count_if(f.isnan(f.col(f"`{name}`"))).alias(f"{_NANS}{name}") for name in floats),
     )
     writer = (
         selected.write.mode("error")
@@ -162,7 +172,7 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> int:
     for reason, _ in faults:
         if found[reason]:
             raise BadRow(reason, hint="cast or replace such values in the query")
-    return int(found["rows"])
+    return int(found["rows"]), [name for name in floats if not found[f"{_NANS}{name}"]]
 
 
 def _faults(schema: Schema) -> Iterator[tuple[str, Column]]:
@@ -224,8 +234,16 @@ def _micros(frame: DataFrame, layout: Layout) -> Iterator[None]:
 # -- the files ---------------------------------------------------------------------------------------
 
 
-def describe(target: WriteTarget, rows: int) -> list[PreparedTask]:
+def describe(target: WriteTarget, rows: int, without_nan: Sequence[str]) -> list[PreparedTask]:
     """List the files that Spark has written, as one task's.
+
+    Parameters
+    ----------
+    rows:
+        How many there are.
+    without_nan:
+        The columns of floats of which none is NaN. Footers do not count NaN: of the other columns the files
+        get no minimum and maximum.
 
     Raises
     ------
@@ -233,7 +251,7 @@ def describe(target: WriteTarget, rows: int) -> list[PreparedTask]:
         They are not the expected files, or do not hold this many rows: another writer interfered.
     """
     layout, io = target.layout, target.io()
-    files = IcebergFileList(layout)
+    files, nans = IcebergFileList(layout), dict.fromkeys(without_nan, 0)
     found = sorted(_found(target))
     written = size = 0
     with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
@@ -242,7 +260,7 @@ def describe(target: WriteTarget, rows: int) -> list[PreparedTask]:
             if not footer.num_rows:
                 continue
             _check_footer(layout, path, footer)
-            files.add(path, _partition(layout, path, footer), length, "", footer)
+            files.add(path, _partition(layout, path, footer), length, "", footer, nans)
             written, size = written + footer.num_rows, size + length
     if written != rows:
         raise CorruptRecord(

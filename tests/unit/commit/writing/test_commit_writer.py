@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -12,13 +13,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.conversions import from_bytes
+from pyiceberg.conversions import from_bytes, to_bytes
+from pyiceberg.expressions import LessThan
+from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 from pyiceberg.manifest import DataFile
 from pyiceberg.types import LongType
 
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.schemas import parse_schema
-from distop.commit.writing.file_lists import MAX_RESULT_BYTES
+from distop.commit.writing.file_lists import MAX_RESULT_BYTES, IcebergFileList
 from distop.commit.writing.manifests import TaskManifest, adopt
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import BadRow, InvalidArgument
@@ -76,6 +79,38 @@ def test_rows_are_split_by_partition_into_described_files(tmp_path: Path) -> Non
         assert pq.read_metadata(path).row_group(0).column(0).compression == "ZSTD"
         assert pq.read_schema(path).field("time").metadata[b"PARQUET:field_id"] == b"2"
     assert result["bytes"] == sum(file.file_size_in_bytes for file in files)
+
+
+@pytest.mark.parametrize("kind", ["float", "double"])
+def test_nan_is_counted_for_every_column_of_floats(tmp_path: Path, kind: str) -> None:
+    """P14: bounds leave NaN out. An engine that knows of none removes the file unread, with its NaN."""
+    layout = Layout.create(parse_schema({"x": kind, "s": "string"}))
+    values = [[1.5, math.nan], [math.nan, -2.5]]
+    writer = StagedWriter(layout, in_folder(tmp_path), row_group_bytes=1)
+    for some in values:
+        writer.write(pa.table({"x": some, "s": ["a"] * len(some)}))
+    [file] = listed(tmp_path, layout, writer.finish())
+    assert (file.value_counts[1], file.null_value_counts[1], dict(file.nan_value_counts)) == (4, 0, {1: 2})
+    bounds = (file.lower_bounds[1], file.upper_bounds[1])
+    assert bounds == tuple(to_bytes(layout.schema.find_type("x"), bound) for bound in (-2.5, 1.5))
+    assert not _StrictMetricsEvaluator(layout.schema, LessThan("x", 5.0)).eval(file)
+
+
+def test_floats_whose_nan_nobody_has_counted_have_no_bounds(tmp_path: Path) -> None:
+    """Files that Spark writes are described by their footers, which do not count NaN."""
+    layout = Layout.create(parse_schema({"x": "double", "y": "double", "n": "long"}))
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"x": [1.0], "y": [1.0], "n": [1]}, schema=layout.arrow_schema), path)
+    files = IcebergFileList(layout)
+    files.add(str(path), (), path.stat().st_size, "", pq.read_metadata(path), {"y": 0})
+    result = {"files": 1, "rows": 1} | files.write(file_io(str(tmp_path)), f"{tmp_path}/metadata/op-1/m.avro")
+    [file] = listed(tmp_path, layout, result)
+    assert (dict(file.nan_value_counts), [*file.lower_bounds], [*file.upper_bounds]) == (
+        {2: 0},
+        [2, 3],
+        [2, 3],
+    )
+    assert dict(file.value_counts) == {1: 1, 2: 1, 3: 1}
 
 
 def test_no_rows_leave_no_file(tmp_path: Path) -> None:

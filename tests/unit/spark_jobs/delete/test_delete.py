@@ -36,6 +36,13 @@ from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.refusals import refused
 from support.tables.deletes import delete_positions, equality_deletes, publish_deletes
 from support.tables.maintaining import Run
+from support.tables.partition_values import (
+    VALUES,
+    WITHOUT_LITERALS,
+    append_values,
+    by_partition,
+    literal_of,
+)
 from support.tables.publishing import (
     ROWS,
     Table,
@@ -100,6 +107,25 @@ def test_whole_numbers_are_not_compared_with_other_numbers_than_the_predicate_na
         assert sorted(number for batch in read for number in batch["id"].to_pylist()) == gone, where
     for where, gone in WHOLE_NUMBERS[:4] if partition_by else WHOLE_NUMBERS:
         deletes_exactly(table, 5, where, gone)
+
+
+@pytest.mark.parametrize("hive", [False, True], ids=["in the files", "in the partition only"])
+@pytest.mark.parametrize("kind", [kind for kind in VALUES if kind not in WITHOUT_LITERALS])
+def test_rows_of_a_partition_go_by_its_value(tmp_path: Path, kind: str, hive: bool) -> None:
+    """P3: the files need not have the column. What stays of one is written with it."""
+    table, values = by_partition(tmp_path, kind)
+    append_values(table, values, hive=hive)
+    where = f"p = {literal_of(values[0])}"
+    assert deleting(table, f"{where} and id = 3").finish()["removedRows"] == 1
+    snapshot = open_snapshot(table.record().metadata_location)
+    rows = [row for batch in snapshot.batches(snapshot.plan_files()) for row in batch.to_pylist()]
+    assert {row["id"]: row["p"] for row in rows} == {number: values[number] for number in range(3)}
+    assert deleting(table, where).finish()["removedRows"] == 1
+    assert deleting(table, "p is null").finish()["removedRows"] == 1
+    snapshot = open_snapshot(table.record().metadata_location)
+    assert [row["id"] for batch in snapshot.batches(snapshot.plan_files()) for row in batch.to_pylist()] == [
+        1
+    ]
 
 
 def deletes_exactly(table: Table, count: int, where: str, gone: list[int]) -> None:
@@ -576,7 +602,11 @@ def test_rows_whose_texts_have_no_statistics_stay_and_are_found(tmp_path: Path) 
 
 def test_bounds_of_another_program_remove_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P3: wrong ones, as pyiceberg writes them."""
-    monkeypatch.setattr(file_lists, "_statistics", data_file_statistics_from_parquet_metadata)
+
+    def statistics(footer: Any, plan: Any, ids: Any, nans: Any) -> dict[str, Any]:
+        return data_file_statistics_from_parquet_metadata(footer, plan, ids).to_serialized_dict()
+
+    monkeypatch.setattr(file_lists, "statistics_of", statistics)
     table = with_long_texts(tmp_path)
     deleting(table, "text < 'b'").finish()
     assert table.ids() == list(range(100))
