@@ -8,15 +8,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import fsspec
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.avro.reader import DoubleReader
+from pyiceberg.avro.reader import DoubleReader, UUIDReader
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.io import FileIO
 from pyiceberg.table import FileScanTask, StagedTable, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
+from pyiceberg.transforms import _base64encode, _human_string
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+from pyiceberg.types import IcebergType, UUIDType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +29,10 @@ if TYPE_CHECKING:
     from pyiceberg.schema import Schema
 
 
+# Every reader of manifests in this process, pyiceberg's own planning as well, reads partition values by the
+# next two functions: this module is imported before any file can be opened (distop.commit.layout.model).
+
+
 def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
     """pyiceberg's compiled decoder (0.12) rounds to 32 bits: partitions by numbers would not be found, and a
     manifest that is written again would give rows other values, since readers take them from there."""
@@ -33,7 +40,19 @@ def _read_double(self: DoubleReader, decoder: BinaryDecoder) -> float:
     return number
 
 
+def _read_uuid(self: UUIDReader, decoder: BinaryDecoder) -> bytes:
+    """Bytes, as in pyiceberg's own literals and bounds: a ``UUID`` equals none of them, and filters would
+    exclude its file."""
+    return decoder.read(16)
+
+
+@_human_string.register(bytes)
+def _shown(value: bytes, kind: IcebergType) -> str:
+    return str(UUID(bytes=value)) if isinstance(kind, UUIDType) else _base64encode(value)
+
+
 DoubleReader.read = _read_double  # type: ignore[method-assign]
+UUIDReader.read = _read_uuid  # type: ignore[method-assign, assignment]
 
 
 UNCHECKED = (AttributeError, LookupError, TypeError)

@@ -16,10 +16,11 @@ from distop.commit.files.listing import Entry, entries
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.provenance import WATERMARKS
+from distop.commit.iceberg.rounded import has_doubles, is_rounded
 from distop.commit.iceberg.takeover import manifests_of
 from distop.commit.iceberg.watermarks import is_after
 from distop.commit.index.manifest import FOLDER as INDEX
-from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.layout.model import file_io, load_metadata, schema_with
 from distop.commit.layout.staging import ICEBERG, PRIVATE
 from distop.metastore.records.table import TableRecord, Watermarks
 
@@ -60,6 +61,8 @@ class TableView:
     """The watermarks of the present snapshot's rows, as far as its ancestors record them."""
     missing: tuple[str, ...] = ()
     """Missing data and manifest files of the snapshot; only after a deep look."""
+    rounded: tuple[str, ...] = ()
+    """Its data files that are listed under a rounded partition value; only after a deep look."""
     referred: frozenset[str] | None = None
     """Names of all files of all snapshots; only after a deep look."""
 
@@ -72,16 +75,18 @@ def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | 
     metadata = load_metadata(metadata_location, storage=storage)
     current = metadata.current_snapshot()
     missing: tuple[str, ...] = ()
+    rounded: tuple[str, ...] = ()
     referred: frozenset[str] | None = None
     if deep:
         io = file_io(metadata.location, storage)
-        missing, referred = _deep(metadata, current, io, storage)
+        missing, rounded, referred = _deep(metadata, current, io, storage)
     return TableView(
         snapshots=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),
         current=current.snapshot_id if current is not None else None,
         current_at=current.timestamp_ms / 1000 if current is not None else 0.0,
         watermarks=_watermarks_of(metadata, current),
         missing=missing,
+        rounded=rounded,
         referred=referred,
     )
 
@@ -115,9 +120,17 @@ def _decoded(text: str | None) -> Mapping[str, Any]:
 
 def _deep(
     metadata: TableMetadata, current: Snapshot | None, io: FileIO, storage: StorageOptions | None
-) -> tuple[tuple[str, ...], frozenset[str]]:
-    """The missing files of the present snapshot, and the names of all files that any snapshot refers to."""
+) -> tuple[tuple[str, ...], tuple[str, ...], frozenset[str]]:
+    """The missing files of the present snapshot, those listed under rounded partition values, and the names
+    of all files that any snapshot refers to."""
     missing: set[str] = set()
+    rounded: set[str] = set()
+    specs = metadata.specs()
+    doubles = {
+        spec_id: schema
+        for spec_id, spec in specs.items()
+        if (schema := schema_with(metadata, spec)) is not None and has_doubles(spec, schema)
+    }
     referred: set[str] = set()
     wanted: dict[str, set[str]] = defaultdict(set)
     seen: set[str] = set()
@@ -143,7 +156,10 @@ def _deep(
                 referred.add(name)
                 if is_current and is_live(manifest):
                     wanted[folder].add(name)
+                    schema = doubles.get(spec_id := manifest.partition_spec_id)
+                    if schema is not None and is_rounded(entry.data_file, specs[spec_id], schema):
+                        rounded.add(entry.data_file.file_path)
     for folder, names in wanted.items():
         there = {entry.name for entry in entries(folder, storage) if not entry.is_folder}
         missing |= {f"{folder}/{name}" for name in names - there}
-    return tuple(sorted(missing)), frozenset(referred)
+    return tuple(sorted(missing)), tuple(sorted(rounded)), frozenset(referred)

@@ -26,12 +26,12 @@ from pyiceberg.manifest import (
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
-from pyiceberg.transforms import IdentityTransform
 
 from distop.commit.deleting.predicate import certain, provable
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.deletes import DeleteFiles
 from distop.commit.iceberg.rewrite_plan import Place, Places
+from distop.commit.layout.partitioning import identity_columns
 from distop.commit.pyiceberg_private import proving
 from distop.errors import PreconditionFailed
 
@@ -102,11 +102,7 @@ def concerned_by(
     data = [manifest for manifest in live if manifest.content == ManifestContent.DATA]
     deletes = Deletes(metadata, io, live)
     planner = ManifestGroupPlanner(metadata, io, certain(where, metadata.schema()))
-    by_column = (
-        {term.source_id for term in spec.fields if isinstance(term.transform, IdentityTransform)}
-        for spec in metadata.partition_specs
-    )
-    alike = set.intersection(*by_column)
+    alike = frozenset.intersection(*map(identity_columns, metadata.partition_specs))
     proves = proving(metadata.schema(), provable(where, metadata.schema(), alike))
     places = Places(metadata)
     whole: list[Leaving] = []

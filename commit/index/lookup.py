@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
+from pyiceberg.typedef import EMPTY_DICT
 
 from distop.commit.index.filters import Left, narrowed_by
 from distop.commit.index.keys import key_of
@@ -70,6 +71,7 @@ def narrow(
     column: str,
     values: Sequence[Any],
     planned: Iterable[str],
+    partitioned: Mapping[int, Collection[str]] = EMPTY_DICT,
 ) -> Narrowed | None:
     """Exclude planned files in which no row has one of some values in a column.
 
@@ -83,6 +85,9 @@ def narrow(
         Source of the column's name and type: the schema of the snapshot to read.
     planned:
         Locations of the data files of a snapshot, of any snapshot.
+    partitioned:
+        Id of a column -> the files whose partition has its value. The index does not count for them: the
+        column need not be in such a file, and its partition has decided already.
 
     Returns
     -------
@@ -106,11 +111,12 @@ def narrow(
         return None
     maybe = (key_of(column, value, found.field_type) for value in values)
     keys = sorted({key for key in maybe if key is not None})
+    apart = frozenset(partitioned.get(found.field_id, ()))
     of_part: dict[int, list[str]] = defaultdict(list)
     files: dict[str, Groups] = {}
     covered = 0
     for file in planned:
-        place = manifest.part_of.get(file)
+        place = None if file in apart else manifest.part_of.get(file)
         if place is None:
             files[file] = None
         else:
@@ -134,6 +140,7 @@ def left_of(
     schema: Schema,
     expression: BooleanExpression,
     planned: Collection[str],
+    partitioned: Mapping[int, Collection[str]],
 ) -> Left | None:
     """What is to be opened of planned files, for a filter; parameters as of :func:`narrow`.
 
@@ -142,7 +149,7 @@ def left_of(
 
     def ask(column: str, values: Sequence[Any]) -> Left | None:
         try:
-            found = narrow(records, io, root, schema, column, values, planned)
+            found = narrow(records, io, root, schema, column, values, planned, partitioned)
         except InvalidArgument:
             return None  # whether the filter makes sense is for the rows to say
         return None if found is None else found.files

@@ -23,7 +23,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from distop.commit.layout.partitioning import PartitionKey
+from distop.commit.layout.partitioning import PartitionKey, identity_columns
 from distop.errors import InvalidArgument
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -127,5 +127,5 @@ def check_folders(schema: Schema, spec: PartitionSpec) -> None:
 
 
 def _columns_in_path(schema: Schema, spec: PartitionSpec) -> list[NestedField]:
-    ids = {field.source_id for field in spec.fields if isinstance(field.transform, IdentityTransform)}
+    ids = identity_columns(spec)
     return [column for column in schema.columns if column.field_id in ids]

@@ -56,6 +56,12 @@ _HASHED_AS_LONG = (IntegerType, LongType, DateType, TimeType, TimestampType, Tim
 _NAN = float("nan")
 
 
+def identity_columns(spec: PartitionSpec) -> frozenset[int]:
+    """Ids of the columns whose values are those of the partition: files need not have them (Iceberg
+    specification, "Column Projection")."""
+    return frozenset(term.source_id for term in spec.fields if isinstance(term.transform, IdentityTransform))
+
+
 class Partitioner:
     """Splits batches of one schema by the values of one partition spec.
 

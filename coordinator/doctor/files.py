@@ -179,17 +179,35 @@ def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | Non
     except CorruptRecord:
         return found
     if view.missing:
-        named = ", ".join(view.missing[:MAX_NAMED])
-        more = f" and {len(view.missing) - MAX_NAMED} more" if len(view.missing) > MAX_NAMED else ""
         found.append(
             _of_head(
                 seen,
                 "TABLE_FILES_MISSING",
-                f"files that table {seen.name!r} refers to do not exist: {named}{more}",
+                f"files that table {seen.name!r} refers to do not exist: {_named(view.missing)}",
                 "put them back from a backup, or roll the table back to a snapshot that is whole",
             )
         )
     return found
+
+
+def check_values(seen: TableSeen, view: TableView) -> list[Finding]:
+    """Files must be listed under the values of their rows, or filters pass over them."""
+    if not view.rounded:
+        return []
+    return [
+        _of_head(
+            seen,
+            "PARTITION_VALUES_ROUNDED",
+            f"table {seen.name!r} lists {len(view.rounded)} files under partition values that were rounded "
+            f"to 32 bits, where filters by the right ones do not find them: {_named(view.rounded)}",
+            f"distop compact {seen.name} rewrites them, whatever their size",
+        )
+    ]
+
+
+def _named(paths: Sequence[str]) -> str:
+    more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
+    return ", ".join(paths[:MAX_NAMED]) + more
 
 
 def _unpublished(seen: TableSeen, head: Head, view: TableView) -> Iterator[Finding]:

@@ -274,7 +274,7 @@ class Doctor:
         self, seen: TableSeen, table: TableRecord, folders: list[str] | Exception, what: Examination
     ) -> list[Finding]:
         from distop.commit.cleanup.inspection import staged_files
-        from distop.coordinator.doctor.files import check_head, check_staged, unowned_folders
+        from distop.coordinator.doctor.files import check_head, check_staged, check_values, unowned_folders
 
         findings: list[Finding] = []
         view, head = None, _head_of(seen) if table.format == "iceberg" else None
@@ -284,6 +284,7 @@ class Doctor:
             if view is not None:
                 chunks = ChunkReader(self._client, table, seen.revision)
                 findings += await self._blocking(seen.name, check_head, seen, head, view, chunks)
+                findings += check_values(seen, view)
         if isinstance(folders, Exception):
             if findings:
                 return findings  # such as a head that cannot be read, either

@@ -28,6 +28,7 @@ from distop.commit.iceberg.rewrite_plan import (
     RewritePartition,
     RewritePlan,
 )
+from distop.commit.iceberg.rounded import has_doubles, is_rounded
 from distop.commit.iceberg.takeover import manifests_of
 from distop.commit.layout.model import Layout, schema_of, schema_with
 from distop.spark_jobs.compact.argument import Sizes
@@ -54,6 +55,8 @@ class Candidate(NamedTuple):
     rows: int
     in_order: bool
     """Whether its rows have the requested order."""
+    rounded: bool = False
+    """Whether it is rewritten in any case, since the table lists it under a rounded partition value."""
 
 
 @dataclass
@@ -92,6 +95,8 @@ class Chooser:
             metadata, io, row_filter or AlwaysTrue(), options={"include_empty_files": "true"}
         )
         self._places = Places(metadata)
+        self._spec, self._schema = metadata.spec(), metadata.schema()
+        self._doubles = has_doubles(self._spec, self._schema)
         self._choice = Choice()
 
     def choose(self, partitions: Collection[str] | None = None) -> Choice:
@@ -103,7 +108,8 @@ class Chooser:
             if partitions is not None and self._choice.paths[place] not in partitions:
                 continue
             bins = self._bins(sorted(candidates), place)
-            if not bins or (len(candidates) < self._min_files and not self._is_earlier(place)):
+            enough = len(candidates) >= self._min_files or any(one.rounded for one in candidates)
+            if not bins or not (enough or self._is_earlier(place)):
                 continue
             if deleted.concern(place):
                 self._choice.passed_over["deletes"] += sum(map(len, bins))
@@ -119,13 +125,14 @@ class Chooser:
             for entries in self._planner.plan_manifest_entries(some):
                 for entry in entries:
                     place = self._place(entry)
-                    if not self._is_candidate(entry, place):
+                    rounded = self._is_rounded(entry, place)
+                    if not self._is_candidate(entry, at_any_size=rounded or self._is_earlier(place)):
                         continue
                     if count >= MAX_CANDIDATES:
                         self._choice.passed_over["later"] += 1
                         continue
                     count += 1
-                    found[place].append(self._candidate(entry))
+                    found[place].append(self._candidate(entry, rounded=rounded))
         return found
 
     def _is_typed(self, manifest: ManifestFile) -> bool:
@@ -140,6 +147,10 @@ class Chooser:
         """Whether it is of an earlier partitioning: all its files are rewritten into the present one."""
         return place[0] != self._metadata.default_spec_id
 
+    def _is_rounded(self, entry: ManifestEntry, place: Place) -> bool:
+        ours = self._doubles and not self._is_earlier(place)
+        return ours and is_rounded(entry.data_file, self._spec, self._schema)
+
     def _place(self, entry: ManifestEntry) -> Place:
         place = self._places.of(entry.data_file)
         if place not in self._choice.paths:
@@ -150,21 +161,20 @@ class Chooser:
             self._choice.paths[place] = earlier
         return place
 
-    def _is_candidate(self, entry: ManifestEntry, place: Place) -> bool:
+    def _is_candidate(self, entry: ManifestEntry, *, at_any_size: bool) -> bool:
         file = entry.data_file
-        if file.file_size_in_bytes >= self._sizes.smaller_than and not self._is_earlier(place):
+        if file.file_size_in_bytes >= self._sizes.smaller_than and not at_any_size:
             return False
         if file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
             self._choice.passed_over["otherFormats"] += 1
             return False
         return True
 
-    def _candidate(self, entry: ManifestEntry) -> Candidate:
+    def _candidate(self, entry: ManifestEntry, *, rounded: bool) -> Candidate:
         file = entry.data_file
         in_order = self._order_id is None or file.sort_order_id == self._order_id
-        return Candidate(
-            entry.sequence_number or 0, file.file_path, file.file_size_in_bytes, file.record_count, in_order
-        )
+        size, rows = file.file_size_in_bytes, file.record_count
+        return Candidate(entry.sequence_number or 0, file.file_path, size, rows, in_order, rounded)
 
     def _bins(self, candidates: Iterable[Candidate], place: Place) -> list[list[Candidate]]:
         """Groups of files, in order; only groups that rewriting would change."""
@@ -181,7 +191,7 @@ class Chooser:
 
     def _is_worth_it(self, together: Sequence[Candidate]) -> bool:
         comes_out = file_count(sum(one.size for one in together), self._sizes.target_file)
-        return len(together) > comes_out or not all(one.in_order for one in together)
+        return len(together) > comes_out or any(one.rounded or not one.in_order for one in together)
 
 
 def file_count(size: int, target: int) -> int:

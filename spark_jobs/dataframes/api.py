@@ -58,8 +58,8 @@ def read(
     TableNotFound
         There is no such table.
     PreconditionFailed
-        There is no such snapshot, or its files cannot be read natively: some of their rows are deleted, or
-        were written under other column names.
+        There is no such snapshot, or its files cannot be read natively: some of their rows are deleted,
+        were written under other column names, or have the value of a column from their partition alone.
     """
     from distop.spark_jobs.dataframes.native_read import native_frame
     from distop.spark_jobs.dataframes.options import read_options

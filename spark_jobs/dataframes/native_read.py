@@ -1,8 +1,9 @@
 """A snapshot's files for Spark's own Parquet reader.
 
 That reader matches columns by name and ignores Iceberg's field ids and deletes. So it gets files only if that
-makes no difference: none has deleted rows, and each has its columns under the table's present names and types
-for their ids. The schema of each file, in the manifest that lists it, shows whether that is so.
+makes no difference: none has deleted rows, and each has its columns, those of its partition included, under
+the table's present names and types for their ids. The schema of each file, in the manifest that lists it,
+shows whether that is so.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType
 from pyspark.sql import functions as f
 
+from distop.commit.layout.partitioning import identity_columns
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.spark_jobs.dataframes.options import ReadOptions
 from distop.spark_jobs.dataframes.read import find_snapshot, spark_columns
 from distop.spark_jobs.dataframes.target import connect
 from distop.spark_jobs.formats.spark_types import allow_times
-from distop.spark_jobs.tables.snapshot import TableSnapshot
+from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,6 +36,7 @@ def native_frame(session: SparkSession, options: ReadOptions, columns: Sequence[
     expression = snapshot.expression(options.filter)
     files = snapshot.plan_files(expression)
     _check_schemas(snapshot)
+    _check_columns(snapshot, files)
     if any(file.delete_files for file in files):
         raise PreconditionFailed(
             f"rows of {snapshot.metadata.location} are deleted by files that Spark's reader does not support",
@@ -65,6 +68,19 @@ def _check_schemas(snapshot: TableSnapshot) -> None:
                     hint='read it with spark.read.format("distop")',
                     details={"column": field.name},
                 )
+
+
+def _check_columns(snapshot: TableSnapshot, files: Sequence[PlannedFile]) -> None:
+    """Refuse files that may lack a column of their partition: Spark's reader would take it for NULL."""
+    specs = snapshot.metadata.specs()
+    for file in files:
+        lacking = identity_columns(specs[file.spec_id]).difference(file.data_file.value_counts or ())
+        if named := sorted(name for one in lacking if (name := snapshot.schema.find_column_name(one))):
+            raise PreconditionFailed(
+                f"{file.path} may have no column {named[0]!r}, whose value is that of its partition",
+                hint='read it with spark.read.format("distop")',
+                details={"column": named[0]},
+            )
 
 
 _COMPARED = {

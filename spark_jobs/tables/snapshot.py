@@ -13,6 +13,7 @@ statistics prove that no row matches; the rest may contain rows that do not matc
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -42,6 +43,7 @@ from distop.commit.iceberg.deletes import DeleteFiles
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.rollback import target_of
 from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.layout.partitioning import identity_columns
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.spark_jobs.tables.filters import filter_columns, parse_filter
 
@@ -169,7 +171,11 @@ class TableSnapshot:
         from distop.commit.index.lookup import left_of
 
         root, paths = self.metadata.location.rstrip("/"), [file.path for file in files]
-        left = left_of(self.indexes, self.io, root, self.schema, expression, paths)
+        partitioned: dict[int, set[str]] = defaultdict(set)
+        for file in files:
+            for column in identity_columns(self.metadata.specs()[file.spec_id]):
+                partitioned[column].add(file.path)
+        left = left_of(self.indexes, self.io, root, self.schema, expression, paths, partitioned)
         if left is None:
             return files
         return [_within(file, left[file.path]) for file in files if file.path in left]
@@ -243,17 +249,27 @@ class TableSnapshot:
         projected, expression = self.projection(columns), self.expression(where)
         pruning = prunable(expression, self.schema)
         if pruning == expression:
-            scan = ArrowScan(self.metadata, self.io, projected, expression)
+            scan = ArrowScan(self.metadata, self.io, self._found_in_files(projected), expression)
             for file in files:
                 yield from batches_of(scan, self.io, [file.task()])
             return
         names = [column.name for column in projected.columns]
         tested = self.projection([*names, *sorted(filter_columns(expression))])
-        scan = ArrowScan(self.metadata, self.io, tested, pruning)
+        scan = ArrowScan(self.metadata, self.io, self._found_in_files(tested), pruning)
         matches = expression_to_pyarrow(bind(self.schema, expression, case_sensitive=True), self.schema)
         for file in files:
             for batch in batches_of(scan, self.io, [file.task()]):
                 yield from pa.Table.from_batches([batch]).filter(matches).select(names).to_batches()
+
+    def _found_in_files(self, columns: Schema) -> Schema:
+        """The same columns, but those of a partition are not required: pyiceberg refuses a file without a
+        required one, although it takes the value from the partition."""
+        known = frozenset[int]().union(*map(identity_columns, self.metadata.partition_specs))
+        fields = (
+            column.model_copy(update={"required": False}) if column.field_id in known else column
+            for column in columns.columns
+        )
+        return Schema(*fields, schema_id=columns.schema_id)
 
 
 def open_snapshot(

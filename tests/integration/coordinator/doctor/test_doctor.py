@@ -26,6 +26,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
+from distop.commit.cleanup import inspection
 from distop.commit.steps.facts import NOT_UNDONE
 from distop.coordinator.doctor import checks as doctor_checks
 from distop.coordinator.doctor import files as doctor_files
@@ -524,6 +525,19 @@ async def test_a_data_file_that_is_gone_is_told_by_a_deep_look(files: Practice, 
     [told] = await files.examine(deep=True)
     assert told.finding.code == "TABLE_FILES_MISSING"
     assert victim.name in told.finding.sentence
+
+
+async def test_rounded_partition_values_are_told_by_a_deep_look(
+    files: Practice, ingested: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the operation that mends them."""
+    monkeypatch.setattr(inspection, "has_doubles", lambda *_: True)
+    monkeypatch.setattr(inspection, "is_rounded", lambda *_: True)
+    assert await files.codes() == set()
+    [told] = await files.examine(deep=True)
+    assert told.finding.code == "PARTITION_VALUES_ROUNDED"
+    assert min(ingested.published_files()).name in told.finding.sentence
+    assert "distop compact" in told.finding.remedy
 
 
 async def test_watermarks_that_lag_behind_the_rows_are_told(files: Practice) -> None:

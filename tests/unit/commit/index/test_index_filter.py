@@ -14,6 +14,7 @@ from pyiceberg.expressions.parser import parse
 from distop.commit.index.filters import narrowed_by
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 from support.tables.indexing import Indexing
+from support.tables.partition_values import append_values, by_partition, literal_of
 from support.tables.publishing import new_table, rows
 
 ALL = frozenset({0, 1})
@@ -81,6 +82,23 @@ def test_planning_asks_the_indexes(tmp_path: Path) -> None:
                 assert narrowed[0] <= plain[0]
         assert ids(snapshot, f"id == {order[0][3]} and kind == 'k1x'") == (newer, [])
         assert len(snapshot.plan_files("id > 3")) == len(snapshot.plan_files("id > 3", use_indexes=False))
+
+
+@pytest.mark.parametrize("hive", [False, True], ids=["in the files", "in the partition only"])
+@pytest.mark.parametrize("kind", ["string", "double", "date"])
+def test_an_index_leaves_out_no_file_that_has_the_value_from_its_partition(
+    tmp_path: Path, kind: str, hive: bool
+) -> None:
+    """Its files need not have the column that is indexed."""
+    table, values = by_partition(tmp_path, kind)
+    append_values(table, values, hive=hive)
+    world = Indexing(table)
+    world.build("p")
+    world.build("id")
+    snapshot, where = snapshot_of(world), f"p = {literal_of(values[0])}"
+    assert ids(snapshot, where) == (1, [0, 3])
+    assert ids(snapshot, f"{where} and id = 3") == (1, [3])
+    assert ids(snapshot, f"{where} and id = 1") == (0, [])
 
 
 def test_the_value_of_a_filter_may_be_of_another_kind(tmp_path: Path) -> None:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import itertools
+import random
+import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
 from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat, ManifestFile
+from pyiceberg.typedef import Record
 from pyiceberg.types import StringType
 
 from distop.commit.layout.model import Layout, file_io
-from distop.commit.writing.manifests import OpenManifest, TaskManifest, adopt, join, open_manifest
+from distop.commit.layout.schemas import parse_schema
+from distop.commit.writing.manifests import (
+    ManifestBuilder,
+    OpenManifest,
+    TaskManifest,
+    adopt,
+    join,
+    open_manifest,
+)
 from distop.commit.writing.summaries import summaries_from_json
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import CorruptRecord
@@ -61,6 +75,45 @@ def test_a_joined_manifest_lists_what_its_parts_list(tmp_path: Path, io: FileIO)
     assert summary.contains_null
     assert from_bytes(StringType(), summary.lower_bound or b"") == "c"
     assert from_bytes(StringType(), summary.upper_bound or b"") == "z"
+
+
+def test_partition_values_are_read_as_they_were_written(tmp_path: Path, io: FileIO) -> None:
+    """P14: all 64 bits of a double, and a UUID as its bytes, by which filters and bounds compare it."""
+    layout = Layout.create(parse_schema({"x": "double", "u": "uuid"}), ["x", "u"])
+    rng = random.Random(7)
+    given = [(struct.unpack("<d", rng.randbytes(8))[0], rng.randbytes(16)) for _ in range(500)]
+    builder = ManifestBuilder(layout.schema, layout.spec, snapshot_id=7)
+    for number, values in enumerate(given):
+        file = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=f"{tmp_path}/{number}.parquet",
+            file_format=FileFormat.PARQUET,
+            partition=Record(*values),
+            record_count=1,
+            file_size_in_bytes=1,
+        )
+        builder.add(file)
+    manifest = builder.write(io, f"{tmp_path}/m.avro")
+    found = [entry.data_file.partition for entry in manifest.fetch_manifest_entry(io)]
+    assert [(repr(one[0]), one[1]) for one in found] == [(repr(x), u) for x, u in given]
+    numbers = [x for x, _ in given if x == x]
+    summaries = manifest.partitions or []
+    bounds = [(summary.lower_bound, summary.upper_bound) for summary in summaries]
+    assert bounds[0] == tuple(struct.pack("<d", bound) for bound in (min(numbers), max(numbers)))
+    assert bounds[1] == (min(u for _, u in given), max(u for _, u in given))
+    names = layout.spec.partition_to_path(Record(0.1, UUID(int=1).bytes), layout.schema)
+    assert names == "x=0.1/u=00000000-0000-0000-0000-000000000001"
+
+
+def test_whoever_has_access_to_files_reads_manifests_exactly() -> None:
+    """pyiceberg itself does not."""
+    program = """
+import distop.commit.layout.model
+from pyiceberg.avro import reader
+for kind in (reader.DoubleReader, reader.UUIDReader):
+    assert kind.read.__module__ == "distop.commit.pyiceberg_private"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_summaries_without_room_in_a_result_are_read_from_the_manifest(tmp_path: Path, io: FileIO) -> None:

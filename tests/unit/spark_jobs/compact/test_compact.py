@@ -17,14 +17,17 @@ from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddPartitionSpecUpdate
 from pyiceberg.types import LongType
 
+from distop.commit.cleanup.inspection import view_table
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.iceberg.modes import IcebergOverwritePartitions
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
+from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.refusals import refused
 from support.tables.deletes import delete_positions
 from support.tables.maintaining import Run
+from support.tables.partition_values import VALUES, append_values, by_partition
 from support.tables.publishing import (
     ROWS,
     Table,
@@ -37,6 +40,7 @@ from support.tables.publishing import (
     rows,
     table_of,
 )
+from support.tables.rounding import rounded_table
 from support.tables.trees import age
 
 
@@ -372,6 +376,44 @@ def test_an_earlier_partition_that_changes_meanwhile_is_left_out(tmp_path: Path)
     assert facts["filesBefore"] == 4
     assert Run.of(table, Compact()).finish()["passedOver"]["deletes"] >= 2
     assert table.ids() == list(range(20))
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_files_without_their_partition_column_are_compacted(tmp_path: Path, kind: str) -> None:
+    """P3: the new ones have it."""
+    table, values = by_partition(tmp_path, kind)
+    for _ in range(2):
+        append_values(table, values, hive=True)
+    assert compacting(table).finish()["filesBefore"] == 6
+    snapshot = open_snapshot(table.record().metadata_location)
+    rows = [row for batch in snapshot.batches(snapshot.plan_files()) for row in batch.to_pylist()]
+    assert sorted(row["id"] for row in rows) == sorted([*values, *values])
+    assert {row["id"]: row["p"] for row in rows} == values
+    assert all("p" in pq.read_schema(local(path)).names for path in table.data_files())
+
+
+def test_files_under_rounded_partition_values_are_found_and_rewritten(tmp_path: Path) -> None:
+    """P14: whatever their number and size."""
+    values = [0.1, 1e300, 0.5, -1 / 3, 1e-50, math.nan, -0.0, math.inf, 0.7, 0.3]
+    table = rounded_table(tmp_path, values)
+
+    def listed() -> dict[str, float]:
+        snapshot = open_snapshot(table.record().metadata_location)
+        return {file.path: file.partition[0] for file in snapshot.plan_files()}
+
+    def deep() -> set[str]:
+        return set(view_table(table.record().metadata_location, deep=True).rounded)
+
+    held = {path: pq.read_table(local(path))["x"][0].as_py() for path in listed()}
+    wrong = {path for path, x in listed().items() if repr(x) != repr(held[path])}
+    assert {0.1, 1e300, -1 / 3, 1e-50} <= {held[path] for path in wrong}
+    assert deep() == wrong
+    facts = compacting(table, min_files=100).finish()
+    with_infinity = len(wrong) + 1  # which is listed together with what became infinite
+    assert facts["filesBefore"] == facts["filesAfter"] == with_infinity
+    assert {repr(x) for x in listed().values()} == {repr(x) for x in values}
+    assert table.ids() == list(range(len(values)))
+    assert deep() == set()
 
 
 def test_partitions_that_rows_were_deleted_of_are_passed_over(tmp_path: Path) -> None:

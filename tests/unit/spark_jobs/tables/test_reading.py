@@ -6,6 +6,7 @@ import math
 import pickle
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -14,10 +15,18 @@ from pyiceberg.table import update
 from pyiceberg.types import NestedField, StringType
 
 from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 from support.refusals import refused
+from support.tables.partition_values import (
+    VALUES,
+    WITHOUT_LITERALS,
+    append_as_hive,
+    append_values,
+    by_partition,
+    literal_of,
+)
 from support.tables.publishing import Table, new_table, rows, table_of
 
 
@@ -110,6 +119,49 @@ def test_a_partition_of_null_is_compared_as_in_sql(tmp_path: Path, where: str, f
     rows = pa.record_batch({"id": range(4), "x": [1, None, 7, None]}, schema=columns)
     table.publish(table.staged([rows]))
     assert ids(opened(table), where) == found
+
+
+@pytest.mark.parametrize("hive", [False, True], ids=["in the files", "in the partition only"])
+@pytest.mark.parametrize("kind", VALUES)
+def test_the_values_of_a_partition_column_are_read_and_found(tmp_path: Path, kind: str, hive: bool) -> None:
+    """P14: of every type, also if the files do not have the column (Iceberg spec, "Column Projection")."""
+    table, values = by_partition(tmp_path, kind)
+    append_values(table, values, hive=hive)
+    snapshot = opened(table)
+    rows = [row for batch in snapshot.batches(snapshot.plan_files()) for row in batch.to_pylist()]
+    assert {row["id"]: row["p"] for row in rows} == values
+    alone = snapshot.batches(snapshot.plan_files(), columns=["p"])
+    assert sum(batch.num_rows for batch in alone) == len(values)
+    if kind != "uuid":  # whose rows Arrow cannot compare
+        assert ids(snapshot, "p is null") == [2]
+        assert ids(snapshot, "p is not null and id < 3") == [0, 1]
+    if kind not in WITHOUT_LITERALS:
+        for value, found in ((values[0], [0, 3]), (values[1], [1])):
+            where = f"p = {literal_of(value)}"
+            assert len(snapshot.plan_files(where)) == 1
+            assert ids(snapshot, where) == found
+
+
+@pytest.mark.parametrize("hive", [False, True], ids=["in the files", "in the partition only"])
+def test_files_of_a_uuid_are_planned(tmp_path: Path, hive: bool) -> None:
+    """P14: by the bytes of the value, in manifest lists and in manifests."""
+    table, values = by_partition(tmp_path, "uuid")
+    append_values(table, values, hive=hive)
+    snapshot = opened(table)
+    for value in (values[0], values[1]):
+        [file] = snapshot.plan_files(f"p = '{value}'")
+        assert file.partition[0] == value.bytes
+    assert snapshot.plan_files(f"p = '{UUID(int=7)}'") == []
+    assert len(snapshot.plan_files(f"p != '{values[0]}'")) == 1
+
+
+def test_a_required_column_may_be_in_the_partition_only(tmp_path: Path) -> None:
+    layout = Layout.create(pa.schema([pa.field("id", pa.int64()), pa.field("p", pa.int32(), False)]), ["p"])
+    table = Table("t", f"file://{tmp_path}/t", layout)
+    append_as_hive(table, pa.table({"id": [0, 1], "p": pa.array([7, 8], pa.int32())}))
+    snapshot = opened(table)
+    read = snapshot.batches(snapshot.plan_files("p = 8"))
+    assert [row for batch in read for row in batch.to_pylist()] == [{"id": 1, "p": 8}]
 
 
 def test_an_earlier_snapshot_by_id_and_by_time(tmp_path: Path) -> None:
