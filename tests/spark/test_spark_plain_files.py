@@ -8,20 +8,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.commit.layout.hive import PartitionValues
+from distop.commit.layout.hive import PartitionValues, named_values
 from distop.commit.layout.model import Layout
 from support.tables.plain_tables import PlainTable
 from support.tables.publishing import ROWS
 
 pytestmark = pytest.mark.spark
 
-KINDS = ["a/b", "x=y", "50%", "a:b?", "q\"o't", "{c}[d]^", "b\\s", "日本", "with space", "#1*", "plain", ""]
+KINDS = ["a/b", "x=y", "50%", "a:b?", "q\"o't", "{c}[d]^", "b\\s", "日本", "with space", "#1*", "plain", None]
 
 
 def test_spark_reads_a_tree_and_names_folders_alike(spark: Any, tmp_path: Path) -> None:
     """C12, P14."""
     table = PlainTable(f"file://{tmp_path}/tree", {})
-    expected = [(number, kind or None) for number, kind in enumerate(KINDS)]
+    expected = list(enumerate(KINDS))
     table.publish(pa.record_batch({"id": list(range(len(KINDS))), "kind": KINDS}, schema=ROWS))
     read = spark.read.parquet(str(tmp_path / "tree")).select("id", "kind").collect()
     assert sorted(tuple(row) for row in read) == expected
@@ -33,6 +33,7 @@ def test_spark_reads_a_tree_and_names_folders_alike(spark: Any, tmp_path: Path) 
     ours = {values.folder((kind,)) for kind in KINDS}
     its = {path.name for path in (tmp_path / "its").iterdir() if path.is_dir()}
     assert its == ours
+    assert {named_values(f"{folder}/x")["kind"] for folder in its} == set(KINDS)
 
 
 def test_spark_reads_typed_partition_values(spark: Any, tmp_path: Path) -> None:
