@@ -33,7 +33,7 @@ from distop.metastore.backlog.batches import WAITING
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.etcd.watch import until_absent, watch
+from distop.metastore.etcd.watch import watch
 from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession, boot_clock
 from distop.metastore.records.components import escape, prefix_end
@@ -107,6 +107,8 @@ class TableDriver:
             )
         self._winds_down = False
         """No new action is started."""
+        self._lost = False
+        """The leader's key is gone, or another leader's."""
         self.idle_since: float | None = None
         """When the table was last seen without any operation, by ``clock``."""
         self._listed = False
@@ -128,6 +130,12 @@ class TableDriver:
         if self._drainer is not None:
             self._drainer.heed()
             self.idle_since = None
+
+    def key_read(self, kv: KeyValue) -> None:
+        """Call with the leader's key, as read after the driver was made: without its own :meth:`run` ends."""
+        if kv.create_revision != self._epoch.revision:
+            self._lost = True
+            self._alarm.ring()
 
     async def wind_down(self) -> bool:
         """Start no action and wait for running ones; returns whether all ended. If not, work goes on."""
@@ -182,8 +190,8 @@ class TableDriver:
         ]
         read = await self._client.read_in_lane(wanted, self._keys.prefix)
         revision, active = read.revision, read.got(2)
-        if read.one(0, self._keys.coordinator).create_revision != self._epoch.revision:
-            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
+        self.key_read(read.one(0, self._keys.coordinator))
+        self._check()
         if read.counts[2] > len(active):
             active = (await self._client.scan(prefix, revision=revision, keys_only=True)).kvs
         for operation, _ in named(active, self._keys.keyspace.parse_active):
@@ -251,7 +259,6 @@ class TableDriver:
         await self._drop_all()
         followers = [
             asyncio.create_task(self._pump(), name=f"pump-{self._keys.name}"),
-            asyncio.create_task(self._guard(), name=f"guard-{self._keys.name}"),
             asyncio.create_task(self._check_states(), name=f"states-{self._keys.name}"),
         ]
         if self._drainer is not None:
@@ -260,7 +267,7 @@ class TableDriver:
             follower.add_done_callback(lambda _: self._alarm.ring())
         try:
             while True:
-                self._session.check()
+                self._check()
                 await self._alarm.within(self._next_due(self._act()))
                 for follower in followers:
                     if follower.done():
@@ -275,8 +282,8 @@ class TableDriver:
         """List the table, then apply changes as the watch delivers them.
 
         Deletions are not watched: those of 100,000 marks would cost as much as the marks. A leader makes all
-        deletions it must know of itself, under its epoch, except that of its own key (see :meth:`_guard`)
-        and what is removed by hand (see :meth:`_check_states`).
+        deletions it must know of itself, under its epoch, except what is removed by hand: its own key (see
+        :meth:`key_read`), a state (see :meth:`_check_states`).
         """
         prefix = self._keys.prefix
         changes = watch(self._client, prefix, prefix_end(prefix), deletes=False)
@@ -292,10 +299,11 @@ class TableDriver:
                 if self._drainer is not None:
                     self._drainer.reader.heard(batch.revision)
 
-    async def _guard(self) -> None:
-        """Raise :class:`LeadershipLost` when the leader's key is deleted."""
-        await until_absent(self._client, self._keys.coordinator, lane=self._keys.prefix)
-        raise LeadershipLost(f"table {self._keys.name!r}: the leader's key is gone")
+    def _check(self) -> None:
+        """Raise :class:`LeaseLost` or :class:`LeadershipLost` if the epoch is over."""
+        self._session.check()
+        if self._lost:
+            raise LeadershipLost(f"table {self._keys.name!r}: epoch {self._epoch.revision} is over")
 
     async def _check_states(self) -> None:
         """Notice what was removed by hand, see :meth:`_pump`: a state, whose operation is over; a record of a
@@ -336,6 +344,8 @@ class TableDriver:
                 self.idle_since = None
         elif kv.key.startswith(self._keys.history_prefix):
             self._ends.ended(kv)
+        elif kv.key == self._keys.coordinator:
+            self.key_read(kv)
         elif kv.key == self._keys.ordering:
             self._heed_backlog()
             self.idle_since = None

@@ -49,8 +49,8 @@ SHORTEST_LINGER_S = 0.05
 MOVE_EVERY_S = 0.1
 """Shortest time between two hand-overs of tables with work by one member. Each costs an election."""
 
-STRAYS_S = 5.0
-"""Between two looks for keys of a leader that this member holds and does not use."""
+OWN_KEYS_S = 5.0
+"""Between two looks at the leaders' keys under this member's lease."""
 
 
 class Leadership:
@@ -113,7 +113,7 @@ class Leadership:
             "pauses": self._follow_pauses,
             "backlogs": self._follow_backlogs,
             "schedules": self._follow_schedules,
-            "strays": self._give_back_strays,
+            "own keys": self._look_at_own_keys,
         }
         if self._planner is not None:
             in_thread = self._planner.work.blocking
@@ -249,24 +249,31 @@ class Leadership:
             # The state may have changed while the task was ending: level-triggered, not edge-triggered.
             self._reconcile((table,))
 
-    async def _give_back_strays(self) -> None:
-        """Delete leaders' keys under this member's lease of tables that it does not lead.
+    async def _look_at_own_keys(self) -> None:
+        """Compare the leaders' keys under this member's lease with the tables that it leads.
 
-        A late copy of a campaign can create one after the table was resigned. Its lease lives, so the member
-        that should lead would wait for ever.
+        One of another table is deleted: a late copy of a campaign can create it after the table was resigned.
+        Its lease lives, so the member that should lead would wait for ever. A table whose key is not there,
+        since somebody has removed it, is led anew.
         """
         space, end, lease = self._keyspace, b".coordinator", self._session.lease_id
         while True:
-            await asyncio.sleep(STRAYS_S)
+            await asyncio.sleep(OWN_KEYS_S)
             bound = await self._client.lease_keys(lease)
             found = (KeyValue.missing(key.removesuffix(end)) for key in bound if key.endswith(end))
-            names = [name for name, _ in named(found, partial(space.name_in, space.prefix))]
-            strays = [space.table(name) for name in names if name not in self._leaders]
-            read = await self._client.read_many([Get(keys.coordinator, keys_only=True) for keys in strays])
-            for index, keys in enumerate(strays):
-                kv = read.one(index, keys.coordinator)
-                if kv.lease == lease and keys.name not in self._leaders:
-                    await self._resign(keys.name, Epoch(kv.key, kv.create_revision))
+            names = {name for name, _ in named(found, partial(space.name_in, space.prefix))}
+            drivers = self._drivers.copy()
+            wanted = [*(names - self._leaders.keys()), *(drivers.keys() - names)]
+            if not wanted:
+                continue
+            gets = [Get(space.table(name).coordinator, keys_only=True) for name in wanted]
+            read = await self._client.read_many(gets)
+            for index, name in enumerate(wanted):
+                kv = read.one(index, gets[index].key)
+                if name in drivers:
+                    drivers[name].key_read(kv)
+                elif kv.lease == lease and name not in self._leaders:
+                    await self._resign(name, Epoch(kv.key, kv.create_revision))
 
     async def _lead(self, table: str) -> None:
         """Campaign for a table and drive it, until it is idle or another member should lead it."""
@@ -280,8 +287,7 @@ class Leadership:
                     if not self._prefers_me(table):
                         return
                     # A duplicate of the campaign may have come after the other leader's key was deleted.
-                    ours = self._session.lease_id
-                    await until_absent(self._client, keys.coordinator, ours=ours, lane=keys.prefix)
+                    await until_absent(self._client, keys.coordinator, ours=self._session.lease_id)
                     continue
                 await self._drive(table, epoch)
                 if not self._prefers_me(table):

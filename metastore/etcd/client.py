@@ -25,7 +25,6 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.convert import key_value, txn_message, txn_result
 from distop.metastore.etcd.failover import Members
 from distop.metastore.etcd.failures import translated
-from distop.metastore.etcd.sharing import SharedWatches
 from distop.metastore.etcd.together import Together
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, TxnResult
 from distop.metastore.etcd.windows import Beginnings, Windows
@@ -69,11 +68,9 @@ class EtcdClient:
         self.members = Members(config)
         self._together = Together(self._send_txn, config.keyspace.is_in_lane)
         self.beginnings = Beginnings()
-        self.shared_watches = SharedWatches(self.open_watch, lambda: self.endpoint)
 
     async def close(self) -> None:
         """Close all connections; calls in progress fail, and so do later ones."""
-        await self.shared_watches.close()
         await self.members.close()
 
     # -- reads ---------------------------------------------------------------------------------------

@@ -22,8 +22,7 @@ from aetcd.rpc import kv_pb2, rpc_pb2
 from distop.errors import Compacted, EtcdDenied
 from distop.metastore.etcd.client import END_OF_STREAM, EtcdClient, Snapshot
 from distop.metastore.etcd.convert import key_value
-from distop.metastore.etcd.sharing import SharedWatch
-from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.components import prefix_end
 
 log = logging.getLogger(__name__)
@@ -59,14 +58,12 @@ async def watch(
     from_revision: int = 0,
     puts: bool = True,
     deletes: bool = True,
-    shared: bool = False,
 ) -> AsyncGenerator[WatchBatch, None]:
     """All changes from ``from_revision`` on (0: from now), of one key or of the range ``start`` to ``end``.
 
     A batch without events comes first, once the stream is open. Never ends normally: broken streams are
     reopened where they broke, on the next endpoint. Changes of one revision always come in one batch. Close
-    it (``aclosing``) or cancel the task that reads it. Without ``puts`` or ``deletes`` etcd omits them. A
-    ``shared`` watch uses one stream with others of the client, which makes it cheap.
+    it (``aclosing``) or cancel the task that reads it. Without ``puts`` or ``deletes`` etcd omits them.
 
     To list and watch, start the watch, then list, then skip what the listing already shows: etcd delivers at
     once to a watch that starts *now*, but only every 100 ms to one that starts in the past.
@@ -93,9 +90,9 @@ async def watch(
                 filters=filters,
             )
         )
-        call: SharedWatch | grpc.aio.StreamStreamCall[Any, Any] | None = None
+        call: grpc.aio.StreamStreamCall[Any, Any] | None = None
         try:
-            call = client.shared_watches.watch(request) if shared else await client.open_watch(request)
+            call = await client.open_watch(request)
             response: Any
             fragments: list[Event] = []
             while (response := await call.read()) is not END_OF_STREAM:
@@ -159,7 +156,18 @@ async def follow(
             log.info("watch_compacted", extra={"prefix": prefix.decode(errors="replace")})
 
 
-async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0, lane: bytes = b"") -> None:
+async def follow_key(client: EtcdClient, key: bytes) -> AsyncGenerator[KeyValue, None]:
+    """One key as it is, then each time it has changed; :meth:`KeyValue.missing` while it does not exist."""
+    async with aclosing(follow(client, key, key + b"\0")) as changes:
+        async for change in changes:
+            if isinstance(change, Snapshot):
+                yield change.kvs[0] if change.kvs else KeyValue.missing(key)
+            else:
+                last = change.events[-1]
+                yield last.kv if last.kind == "put" else KeyValue.missing(key)
+
+
+async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0) -> None:
     """Wait until ``key`` does not exist; returns at once if it does not.
 
     Parameters
@@ -167,29 +175,11 @@ async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0, lane: b
     ours:
         A lease of the caller. A key bound to it counts as missing: a delayed request of the caller created
         it, and no other process would remove it.
-    lane:
-        The key's lane (see :class:`~distop.metastore.etcd.txn.Txn`), if it is to be read and watched together
-        with others.
     """
-
-    def is_ours(kv: KeyValue) -> bool:
-        return ours != 0 and kv.lease == ours
-
-    while True:
-        try:
-            async with aclosing(watch(client, key, shared=bool(lane))) as changes:
-                await anext(changes)
-                if lane:
-                    standing = (await client.read_in_lane([Get(key)], lane)).one(0, key)
-                else:
-                    standing = await client.get(key)
-                if not standing.exists or is_ours(standing):
-                    return
-                async for batch in changes:
-                    if any(event.kind == "delete" or is_ours(event.kv) for event in batch.events):
-                        return
-        except Compacted:
-            continue
+    async with aclosing(follow_key(client, key)) as states:
+        async for kv in states:
+            if not kv.exists or (ours and kv.lease == ours):
+                return
 
 
 def _event(message: kv_pb2.Event) -> Event:

@@ -36,9 +36,8 @@ class Refused(Exception):
 
 @dataclass(eq=False)
 class Watcher:
-    """One watch on one stream."""
+    """One watch, on a stream of its own."""
 
-    number: int
     start: bytes
     end: bytes
     kinds: tuple[bool, bool]
@@ -214,11 +213,11 @@ class Etcd:
 
     def watch(self, watcher: Watcher, start_revision: int) -> None:
         """Begin a watch: what it missed comes first."""
-        watcher.send(_response(watcher, self.store.revision, created=True), False)
+        watcher.send(_response(self.store.revision, created=True), False)
         watcher.heard_at = self.loop.time()
         if start_revision and start_revision < self._past[0].revision + 1:
             oldest = self._past[0].revision
-            response = _response(watcher, self.store.revision, canceled=True, compact_revision=oldest)
+            response = _response(self.store.revision, canceled=True, compact_revision=oldest)
             watcher.send(response, True)
             return
         self.watchers.append(watcher)
@@ -242,13 +241,13 @@ class Etcd:
         ]
         if events:
             watcher.heard_at = self.loop.time()
-            watcher.send(_response(watcher, after.revision, events=events), past)
+            watcher.send(_response(after.revision, events=events), past)
 
     def _progress(self) -> None:
         for watcher in self.watchers:
             if not self.down and self.loop.time() - watcher.heard_at >= PROGRESS_S:
                 watcher.heard_at = self.loop.time()
-                watcher.send(_response(watcher, self.store.revision), False)
+                watcher.send(_response(self.store.revision), False)
         self.loop.call_later(PROGRESS_S, self._progress, context=self.loop.world)
 
 
@@ -261,9 +260,8 @@ def changed_keys(before: Store, after: Store) -> list[bytes]:
     return sorted(keys)
 
 
-def _response(watcher: Watcher, revision: int, **fields: Any) -> Any:
-    header = rpc_pb2.ResponseHeader(revision=revision)
-    return rpc_pb2.WatchResponse(header=header, watch_id=watcher.number, **fields)
+def _response(revision: int, **fields: Any) -> Any:
+    return rpc_pb2.WatchResponse(header=rpc_pb2.ResponseHeader(revision=revision), **fields)
 
 
 def _event(after: Store, key: bytes) -> kv_pb2.Event:

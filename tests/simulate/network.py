@@ -7,7 +7,6 @@ because the process that sent the request is killed, or has stopped waiting.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -158,7 +157,7 @@ class Channel:
 
 
 class WatchStream:
-    """A stream of watches, seen from its client."""
+    """A stream with a watch, seen from its client."""
 
     def __init__(self, network: Network, process: Process) -> None:
         self._network, self._process, self._loop = network, process, network.loop
@@ -168,8 +167,7 @@ class WatchStream:
         self._over = False
         self._last = 0.0
         """When the last response arrives."""
-        self._numbers = itertools.count()
-        self._watchers: dict[int, Watcher] = {}
+        self._watcher: Watcher | None = None
         self.lag_s = 0.0
         network.streams.setdefault(process, []).append(self)
 
@@ -205,9 +203,8 @@ class WatchStream:
     def close(self) -> None:
         """Nothing comes any more."""
         self._over = True
-        for watcher in self._watchers.values():
-            self._network.etcd.unwatch(watcher)
-        self._watchers.clear()
+        if self._watcher is not None:
+            self._network.etcd.unwatch(self._watcher)
         streams = self._network.streams.get(self._process, [])
         if self in streams:
             streams.remove(self)
@@ -229,21 +226,10 @@ class WatchStream:
         if not self._network.reaches(self._process):
             self.break_off("Socket closed")
             return
-        if request.HasField("cancel_request"):
-            number = request.cancel_request.watch_id
-            if (watcher := self._watchers.pop(number, None)) is not None:
-                self._network.etcd.unwatch(watcher)
-            return
         create = request.create_request
-        watcher = Watcher(
-            next(self._numbers),
-            create.key,
-            create.range_end,
-            (0 not in create.filters, 1 not in create.filters),
-            self._send,
-        )
-        self._watchers[watcher.number] = watcher
-        self._network.etcd.watch(watcher, create.start_revision)
+        kinds = 0 not in create.filters, 1 not in create.filters
+        self._watcher = Watcher(create.key, create.range_end, kinds, self._send)
+        self._network.etcd.watch(self._watcher, create.start_revision)
 
     def _send(self, response: Any, past: bool) -> None:
         fate = self._network._fate_of(self._process, "", response)

@@ -121,9 +121,11 @@ class Strikes:
         self._etcd.compact(self._etcd.store.revision)
 
     def _member_deleted(self) -> None:
+        """A member, or a leader."""
         store = self._etcd.store
-        if members := [*store.under(SPACE.coordinators), *store.under(SPACE.executors)]:
-            self._etcd.write(SOMEBODY, Txn(then=(Delete(self._chance.pick(members).key),)))
+        leaders = (kv for kv in store.under(SPACE.prefix) if kv.key.endswith(b".coordinator"))
+        if found := [*store.under(SPACE.coordinators), *store.under(SPACE.executors), *leaders]:
+            self._etcd.write(SOMEBODY, Txn(then=(Delete(self._chance.pick(found).key),)))
 
     def _hostile_key(self) -> None:
         key = self._chance.pick(HOSTILE)

@@ -382,9 +382,10 @@ async def test_a_lost_lease_is_the_end_of_an_incarnation_and_not_of_the_coordina
 
 
 async def test_the_loss_of_the_leaders_own_key_is_noticed(
-    etcd_config: EtcdConfig, client: EtcdClient
+    etcd_config: EtcdConfig, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O25: the session lives on, the leadership does not; somebody leads again."""
+    monkeypatch.setattr("distop.coordinator.leading.leadership.OWN_KEYS_S", 0.05)
     await make_table(client)
     operation = await begin(client, partition_count=1)
     async with running(config_of(etcd_config)):
@@ -415,7 +416,7 @@ async def test_a_campaign_that_arrives_after_its_table_was_resigned_is_given_bac
     client: LossyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O24, O25: its lease lives on, so that the member that should lead would wait for ever."""
-    monkeypatch.setattr("distop.coordinator.leading.leadership.STRAYS_S", 0.05)
+    monkeypatch.setattr("distop.coordinator.leading.leadership.OWN_KEYS_S", 0.05)
     tables = [f"t{number}" for number in range(12)]
     for table in tables:
         await make_table(client, table)
@@ -432,7 +433,7 @@ async def test_a_stray_key_of_a_leader_is_given_back_before_there_is_work(
     client: LossyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O24, O25: whoever should lead once there is some need not wait for it."""
-    monkeypatch.setattr("distop.coordinator.leading.leadership.STRAYS_S", 0.05)
+    monkeypatch.setattr("distop.coordinator.leading.leadership.OWN_KEYS_S", 0.05)
     async with leadership(client) as (_, member):
         lease = (await client.get(client.keyspace.coordinator(member.id))).lease
         idle, others = (client.keyspace.table(name).coordinator for name in ("t", "other's"))

@@ -100,22 +100,27 @@ async def test_whoever_waits_for_the_end_gets_it_from_any_coordinator(
         assert ends[0].state == state
 
 
-async def test_a_leader_that_goes_halts_nobody(service: Service, client: EtcdClient, led: set[bytes]) -> None:
+async def test_a_leader_that_goes_halts_nobody(
+    client: EtcdClient, etcd_config: EtcdConfig, led: set[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Who waits for it to tell of an end looks into etcd then."""
-    operation = await service.start("t")
-    table = client.keyspace.table("t")
-    await eventually(lambda: table.history(operation) in led)
-    call = watching(service, operation, states_only=True)
-    first = asyncio.create_task(call.read())
+    monkeypatch.setattr("distop.coordinator.leading.leadership.OWN_KEYS_S", 0.05)
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        operation = await service.start("t")
+        table = client.keyspace.table("t")
+        await eventually(lambda: table.history(operation) in led)
+        call = watching(service, operation, states_only=True)
+        first = asyncio.create_task(call.read())
 
-    async def told() -> bool:
-        await client.delete(table.coordinator)  # again, should it have come before the watcher
-        return first.done()
+        async def told() -> bool:
+            await client.delete(table.coordinator)  # again, should it have come before the watcher
+            return first.done()
 
-    await eventually(told)
-    assert (await first).operation.state == pb.RUNNING
-    await mark(client, operation, "0")
-    assert (await the_rest(call))[-1].operation.state == pb.SUCCEEDED
+        await eventually(told)
+        assert (await first).operation.state == pb.RUNNING
+        await mark(client, operation, "0")
+        assert (await the_rest(call))[-1].operation.state == pb.SUCCEEDED
 
 
 async def test_jobs_that_finish_are_named_with_their_reasons(service: Service, client: EtcdClient) -> None:

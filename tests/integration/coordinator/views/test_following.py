@@ -109,9 +109,10 @@ async def test_an_operation_that_goes_while_its_pause_is_read_is_no_defect(
 
 
 async def test_what_a_leader_knows_is_used_while_it_leads(
-    etcd_config: EtcdConfig, client: EtcdClient
+    etcd_config: EtcdConfig, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """G2: once the leader has moved, etcd is watched; watchers do not notice."""
+    monkeypatch.setattr("distop.coordinator.leading.leadership.OWN_KEYS_S", 0.05)
     async with running(config_of(etcd_config)) as coordinator:
         following, service = coordinator._following, Service(coordinator.address)
         assert following is not None

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from distop.errors import EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
+from distop.errors import Compacted, EtcdOutOfSpace, EtcdUnavailable, LeaseLost, OutcomeUnknown
 from distop.metastore.etcd import channels, together
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -16,7 +16,9 @@ from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.together import IN_FLIGHT, MAX_BYTES, Together
 from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import settle
+from distop.metastore.records.components import prefix_end
 from distop.proto import distop_pb2 as pb
+from support.etcd.counting import Counting
 from support.etcd.jobs import mark
 from support.services.coordinators import Service
 from support.waiting import eventually
@@ -49,6 +51,13 @@ class HeldClient(EtcdClient):
 @pytest_asyncio.fixture
 async def held(etcd_config: EtcdConfig) -> AsyncIterator[HeldClient]:
     connected = HeldClient(etcd_config)
+    yield connected
+    await connected.close()
+
+
+@pytest_asyncio.fixture
+async def counting(etcd_config: EtcdConfig) -> AsyncIterator[Counting]:
+    connected = Counting(etcd_config)
     yield connected
     await connected.close()
 
@@ -260,3 +269,34 @@ async def test_a_write_whose_answer_is_too_large_is_in_doubt(
     assert settled.succeeded or settled.doubt
     assert [len((await read).got(0)) for read in reading] == [1, 1]
     await client.close()
+
+
+async def test_reads_of_many_go_together_and_each_is_as_of_one_revision(counting: Counting) -> None:
+    """G1: what a leader reads of each table that it takes over."""
+    lanes = [b"%s%03d." % (counting.keyspace.prefix, number) for number in range(200)]
+    for lane in lanes:
+        await counting.put(lane + b"a", lane)
+    old = await counting.put(lanes[0] + b"b", b"")
+    await counting.put(lanes[0] + b"b", b"now")
+    before = counting.requests
+
+    async def read(lane: bytes) -> int:
+        wanted = [Get(lane + b"a"), Get(lane, prefix_end(lane)), Get(lane + b"b", revision=old)]
+        read = await counting.read_in_lane(wanted, lane)
+        assert read.one(0, b"").value == lane
+        assert read.counts == ((1, 2, 1) if lane is lanes[0] else (1, 1, 0))
+        assert read.one(2, b"").value == b""
+        return read.revision
+
+    revisions = await asyncio.gather(*map(read, lanes))
+    assert counting.requests - before <= 10
+    assert set(revisions) == {await counting.revision()}, "nothing was written"
+    await counting.compact(await counting.put(counting.keyspace.prefix, b""))
+    one, other = await asyncio.gather(
+        counting.read_in_lane([Get(lanes[0], revision=old)], lanes[0]),
+        counting.read_in_lane([Get(lanes[1] + b"a")], lanes[1]),
+        return_exceptions=True,
+    )
+    assert isinstance(one, Compacted)
+    assert not isinstance(other, BaseException)
+    assert other.one(0, b"").value == lanes[1]

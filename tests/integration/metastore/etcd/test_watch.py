@@ -25,12 +25,6 @@ from support.etcd.proxy import Proxy
 from support.waiting import eventually
 
 
-@pytest.fixture(params=[False, True], ids=["own", "shared"])
-def shared(request: pytest.FixtureRequest) -> bool:
-    """Whether a watch is on a stream with others."""
-    return bool(request.param)
-
-
 @pytest.fixture
 def prefix_key(etcd_config: EtcdConfig) -> bytes:
     return etcd_config.keyspace.prefix
@@ -46,21 +40,19 @@ async def alone(tmp_path: Path) -> AsyncIterator[tuple[EtcdProcess, EtcdClient]]
 
 
 async def test_a_watch_from_now_on_is_not_late(
-    alone: tuple[EtcdProcess, EtcdClient], prefix_key: bytes, shared: bool
+    alone: tuple[EtcdProcess, EtcdClient], prefix_key: bytes
 ) -> None:
     """etcd looks after late watchers every 100 ms only; the others it tells at once."""
     etcd, client = alone
     await client.put(prefix_key, b"")
-    async with aclosing(watch(client, prefix_key, prefix_end(prefix_key), shared=shared)) as changes:
+    async with aclosing(watch(client, prefix_key, prefix_end(prefix_key))) as changes:
         await anext(changes)
         assert _counted(etcd, "watcher") == 1
         assert _counted(etcd, "slow_watcher") == 0
 
 
-async def test_changes_come_and_say_what_they_are(
-    client: EtcdClient, prefix_key: bytes, shared: bool
-) -> None:
-    async with aclosing(watch(client, prefix_key, prefix_end(prefix_key), shared=shared)) as changes:
+async def test_changes_come_and_say_what_they_are(client: EtcdClient, prefix_key: bytes) -> None:
+    async with aclosing(watch(client, prefix_key, prefix_end(prefix_key))) as changes:
         assert (await anext(changes)).events == [], "the stream stands"
         put = await client.put(prefix_key + b"k", b"v")
         batch = await anext(changes)
@@ -93,10 +85,10 @@ async def test_the_changes_of_one_revision_come_in_one_batch(client: EtcdClient,
             assert {event.kv.mod_revision for event in batch.events} == {revision}
 
 
-async def test_a_watch_may_begin_in_the_past(client: EtcdClient, prefix_key: bytes, shared: bool) -> None:
+async def test_a_watch_may_begin_in_the_past(client: EtcdClient, prefix_key: bytes) -> None:
     """And claims no more than it has delivered, though etcd is ahead of it."""
     revisions = [await client.put(prefix_key + b"k", b"%d" % index) for index in range(5)]
-    changes = watch(client, prefix_key + b"k", from_revision=revisions[1], shared=shared)
+    changes = watch(client, prefix_key + b"k", from_revision=revisions[1])
     async with aclosing(changes):
         first = await anext(changes)
         assert first == WatchBatch(revisions[1] - 1, [])
@@ -105,10 +97,10 @@ async def test_a_watch_may_begin_in_the_past(client: EtcdClient, prefix_key: byt
 
 
 async def test_what_is_larger_than_a_message_arrives_whole(
-    client: EtcdClient, victim: EtcdClient, proxy: Proxy, prefix_key: bytes, shared: bool
+    client: EtcdClient, victim: EtcdClient, proxy: Proxy, prefix_key: bytes
 ) -> None:
     """etcd cuts it into fragments."""
-    async with aclosing(watch(victim, prefix_key, prefix_end(prefix_key), shared=shared)) as changes:
+    async with aclosing(watch(victim, prefix_key, prefix_end(prefix_key))) as changes:
         await anext(changes)
         await proxy.refuse()
         revisions = [await client.put(prefix_key + b"%d" % index, bytes(900_000)) for index in range(5)]
@@ -123,14 +115,14 @@ async def test_what_is_larger_than_a_message_arrives_whole(
 
 
 async def test_no_change_is_lost_or_seen_twice_over_cut_connections(
-    client: EtcdClient, victim: EtcdClient, proxy: Proxy, prefix_key: bytes, shared: bool
+    client: EtcdClient, victim: EtcdClient, proxy: Proxy, prefix_key: bytes
 ) -> None:
     """O27: a cut stream."""
     written: list[int] = []
     seen: list[int] = []
 
     async def read() -> None:
-        async with aclosing(watch(victim, prefix_key, prefix_end(prefix_key), shared=shared)) as changes:
+        async with aclosing(watch(victim, prefix_key, prefix_end(prefix_key))) as changes:
             async for batch in changes:
                 seen.extend(event.kv.mod_revision for event in batch.events)
                 assert not batch.events or batch.revision == seen[-1]
@@ -170,7 +162,6 @@ async def test_a_silent_connection_is_given_up(
     etcd_config: EtcdConfig,
     proxy: Proxy,
     prefix_key: bytes,
-    shared: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """O27: a peer that vanished without a word; here a second instead of ten, and one instead of five."""
@@ -178,7 +169,7 @@ async def test_a_silent_connection_is_given_up(
     options = [(name, quick.get(name, value)) for name, value in channels.CHANNEL_OPTIONS]
     monkeypatch.setattr(channels, "CHANNEL_OPTIONS", options)
     victim = EtcdClient(replace(etcd_config, endpoints=(proxy.endpoint,)))
-    async with aclosing(watch(victim, prefix_key, prefix_end(prefix_key), shared=shared)) as changes:
+    async with aclosing(watch(victim, prefix_key, prefix_end(prefix_key))) as changes:
         await anext(changes)
         proxy.hold_requests()
         proxy.hold_replies()
@@ -192,13 +183,13 @@ async def test_a_silent_connection_is_given_up(
     await victim.close()
 
 
-async def test_lost_history_is_reported(client: EtcdClient, prefix_key: bytes, shared: bool) -> None:
+async def test_lost_history_is_reported(client: EtcdClient, prefix_key: bytes) -> None:
     """O27: compaction."""
     first = await client.put(prefix_key + b"k", b"1")
     last = await client.put(prefix_key + b"k", b"2")
     await client.compact(last)
     with pytest.raises(Compacted):
-        async for _ in watch(client, prefix_key + b"k", from_revision=first, shared=shared):
+        async for _ in watch(client, prefix_key + b"k", from_revision=first):
             pass
 
 
@@ -277,17 +268,17 @@ async def test_keys_alone_may_be_followed(client: EtcdClient, prefix_key: bytes)
 
 
 async def test_closed_and_cancelled_watches_leave_nothing_behind(
-    alone: tuple[EtcdProcess, EtcdClient], prefix_key: bytes, shared: bool
+    alone: tuple[EtcdProcess, EtcdClient], prefix_key: bytes
 ) -> None:
     """No watcher stays in etcd, whichever way its reader ended."""
     etcd, client = alone
 
     async def read() -> None:
-        async for _ in watch(client, prefix_key, prefix_end(prefix_key), shared=shared):
+        async for _ in watch(client, prefix_key, prefix_end(prefix_key)):
             pass
 
     tasks = [asyncio.create_task(read()) for _ in range(10)]
-    standing = [watch(client, prefix_key, shared=shared) for _ in range(10)]
+    standing = [watch(client, prefix_key) for _ in range(10)]
     for changes in standing:
         await anext(changes)
     await eventually(lambda: _counted(etcd, "watcher") == 20)

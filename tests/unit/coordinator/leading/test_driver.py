@@ -16,6 +16,7 @@ from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Busy, CallTimeout, DistopError, LeadershipLost, OperationPaused
+from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import RUNNING, OperationArg
@@ -86,6 +87,27 @@ async def test_an_etcd_that_has_too_much_to_do_ends_no_leadership(monkeypatch: p
     monkeypatch.setattr(driver, "_follow", following)
     with pytest.raises(LeadershipLost):
         await driver.run()
+
+
+async def test_a_leader_whose_key_is_gone_ends() -> None:
+    """O25: its own key was removed by hand; another member's, or one of its own that came late, is there."""
+
+    async def silent(_: object) -> None:
+        await asyncio.Event().wait()
+
+    for standing in (KeyValue.missing(KEYS.coordinator), KeyValue(KEYS.coordinator, b"", 9, 9, lease=1)):
+        client = Mock(open_watch=AsyncMock(side_effect=silent))
+        driver = TableDriver(client, KEYS, Epoch(KEYS.coordinator, 7), Mock(ttl_s=10), Mock())
+        running = asyncio.create_task(driver.run())
+        driver.key_read(KeyValue(KEYS.coordinator, b"", 8, 7, lease=1))
+        await asyncio.sleep(0)
+        assert not running.done()
+        if standing.exists:
+            driver._apply_put(standing)  # the table's watch shows it
+        else:
+            driver.key_read(standing)
+        with pytest.raises(LeadershipLost):
+            await asyncio.wait_for(running, 20)
 
 
 async def test_a_table_is_resigned_however_much_etcd_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
