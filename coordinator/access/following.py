@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 
 from distop.coordinator.access.policy import ALL, changed
 from distop.errors import CorruptRecord, DistopError, Unavailable
@@ -17,6 +18,7 @@ from distop.metastore.etcd.watch import watch
 from distop.metastore.members.policy import change_policy, read_policy
 from distop.metastore.records.policy import GrantRecord, PolicyRecord
 from distop.metastore.tables.audit import audit_put
+from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +91,7 @@ class Policies:
     async def run(self) -> None:
         """Watch it, until cancelled."""
         woken = asyncio.Event()
-        hearing = asyncio.create_task(self._hear(woken), name="policy")
+        hearing = asyncio.create_task(kept_running("policy", partial(self._hear, woken)), name="policy")
         try:
             while True:
                 woken.clear()
@@ -104,14 +106,9 @@ class Policies:
             hearing.cancel()
 
     async def _hear(self, woken: asyncio.Event) -> None:
-        while True:
-            try:
-                async with aclosing(watch(self._client, self._client.keyspace.policy)) as changes:
-                    async for _ in changes:
-                        woken.set()
-            except DistopError as error:
-                log.info("policy_watch_ended", extra={"code": error.code, "error": str(error)})
-                await asyncio.sleep(REREAD_S)
+        async with aclosing(watch(self._client, self._client.keyspace.policy)) as changes:
+            async for _ in changes:
+                woken.set()
 
     async def _begin(self) -> PolicyRecord | None:
         grants = [GrantRecord(who=who, role="admin", tables=[ALL]) for who in self._admins]

@@ -21,6 +21,7 @@ from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run, why_over
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.operation import RUNNING
+from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,9 @@ class Oversight:
             )
             if self._following is None:
                 # One watch for all runs, since one pause may hold very many.
-                self._following = asyncio.create_task(self._follow_pauses(), name="oversee-pauses")
+                self._following = asyncio.create_task(
+                    kept_running("pauses", self._follow_pauses), name="oversee-pauses"
+                )
         watched.listeners.append(listener)
 
     def detach(self, run: Run, listener: RunListener) -> None:
@@ -136,11 +139,12 @@ class Oversight:
                 reason = await self._until_over(watched, known_at)
             except Compacted:
                 log.info("oversight_compacted", extra={"operation": str(watched.run.keys.operation)})
-            except DistopError as error:
+            except Exception as error:
                 # The run may be over or not, so keep asking.
                 log.warning(
                     "oversight_failed",
                     extra={"operation": str(watched.run.keys.operation), "error": str(error)},
+                    exc_info=not isinstance(error, DistopError),
                 )
                 await asyncio.sleep(_RETRY_S)
             known_at = 0
@@ -156,17 +160,12 @@ class Oversight:
             listener.run_over(watched.run, reason)
 
     async def _follow_pauses(self) -> None:
-        while True:
-            try:
-                async with aclosing(follow(self._client, self._client.keyspace.paused)) as news:
-                    async for one in news:
-                        self._pauses.apply(one)
-                        for watched in [w for w in self._watched.values() if self._is_paused(w)]:
-                            watched.stop()
-                            self._tell(watched, PAUSED)
-            except DistopError as error:
-                log.warning("oversight_failed", extra={"operation": "", "error": str(error)})
-                await asyncio.sleep(_RETRY_S)
+        async with aclosing(follow(self._client, self._client.keyspace.paused)) as news:
+            async for one in news:
+                self._pauses.apply(one)
+                for watched in [w for w in self._watched.values() if self._is_paused(w)]:
+                    watched.stop()
+                    self._tell(watched, PAUSED)
 
     def _is_paused(self, watched: _Watched) -> bool:
         """Whether it was paused since it was known not to be: the index may lag behind what was read."""

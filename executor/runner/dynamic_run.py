@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+from functools import partial
 
 from distop.errors import DistopError, InvalidArgument, JobFailed
 from distop.executor.launch.launch import Launch, LaunchedFrame, LauncherBroken, LaunchFailed, NeedsSpark
@@ -14,6 +15,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record
 from distop.metastore.operations.runs import why_over
+from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +124,7 @@ class DynamicOperationRun(OperationRun):
         launched = self._launched = self._launcher.launch_frame(launch)
         if self.over:
             launched.cancel(self.over)
-        noting = asyncio.create_task(self._note(counted, launched))
+        noting = asyncio.create_task(kept_running("progress", partial(self._note, counted, launched)))
         try:
             results = await self._in_time(launched)
             reached("compute.after")
@@ -152,11 +154,8 @@ class DynamicOperationRun(OperationRun):
     async def _note(self, counted: DynamicRun, launched: LaunchedFrame) -> None:
         while True:
             await asyncio.sleep(NOTE_EVERY_S)
-            try:
-                tasks, done = await launched.progress()
-                await counted.note(tasks, done)
-            except DistopError as error:
-                log.info("progress_not_noted", extra={"error": str(error)})
+            tasks, done = await launched.progress()
+            await counted.note(tasks, done)
 
     # -- marks ---------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distop.errors import DistopError, EtcdDenied, require
@@ -27,6 +28,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.heap import settle_heap
 from distop.metastore.members.notify import tell_manager
 from distop.operations import Registry
+from distop.process.followers import kept_running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -156,7 +158,7 @@ async def serve(
 
             await metrics.start(lambda: executor_metrics(ledger, tally), lambda: is_registered(ledger))
         # If jobs run in threads, there may be no sidecar that does it.
-        sweep = asyncio.create_task(keep_swept(client, place.scratch), name="runner-scratch")
+        sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, place.scratch)))
         served = False
         while not stop.is_set():
             runner = Runner(ledger, launcher, types, config.runner, rng=random.Random(), tally=tally)

@@ -17,6 +17,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ from distop.metastore.members.members import incarnation
 from distop.metastore.members.notify import tell_manager
 from distop.metastore.members.own_record import own_record
 from distop.metastore.members.registration import registered
+from distop.process.followers import kept_running
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -107,9 +109,9 @@ class Sidecar:
         place.socket.unlink(missing_ok=True)  # of a killed predecessor; its lock is ours now
         server = await loop.create_unix_server(self._connected, str(place.socket), backlog=128)
         os.chmod(place.socket, 0o600)  # other users cannot reach it in its folder either
-        lease = asyncio.create_task(self._keep_lease(client), name="sidecar-lease")
+        lease = asyncio.create_task(kept_running("lease", partial(self._keep_lease, client)))
         dead = asyncio.create_task(asyncio.to_thread(sweep_folders, place), name="sidecar-places")
-        sweep = asyncio.create_task(keep_swept(client, place.scratch), name="sidecar-scratch")
+        sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, place.scratch)))
         reached("sidecar.middle")
         place.pid_file.write_text(f"{os.getpid()}\n")
         tell_manager("READY=1")

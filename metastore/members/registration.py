@@ -11,21 +11,20 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 
-from distop.errors import DistopError
-from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put, Txn, absent
 from distop.metastore.etcd.update import settle
-from distop.metastore.etcd.watch import follow
+from distop.metastore.etcd.watch import follow_key
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.versions import tell_if_apart
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.record import encode
+from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
-
-_RETRY_S = 0.5
 
 PLACE_S = 3600
 """Longest time for which a service that died is missed, in seconds."""
@@ -69,11 +68,12 @@ async def registered(
         # Only once: a late copy would undo what was changed since, such as that it is drained.
         txn = Txn((absent(puts[0].key),), tuple(puts))
         await settle(client, txn, patience_s=session.ttl_s, replied=replied)
-        guard = asyncio.create_task(_guard(client, session, puts[0].key), name=f"member-{record.id}")
+        guard = kept_running("own record", partial(_guard, client, session, puts[0].key))
+        guarding = asyncio.create_task(guard, name=f"member-{record.id}")
         try:
             yield
         finally:
-            guard.cancel()
+            guarding.cancel()
     finally:
         if place is not None:
             await place.close(revoke=session.alive)
@@ -81,15 +81,8 @@ async def registered(
 
 async def _guard(client: EtcdClient, session: LeaseSession, key: bytes) -> None:
     """End the session when its member's key is not there any more."""
-    while True:
-        try:
-            async with aclosing(follow(client, key, key + b"\0")) as changes:
-                async for change in changes:
-                    kvs = change.kvs if isinstance(change, Snapshot) else [one.kv for one in change.events]
-                    if not kvs or kvs[-1].lease != session.lease_id:
-                        log.warning("member_removed", extra={"key": key.decode()})
-                        session.lose()
-                        return
-        except DistopError as error:
-            log.warning("member_not_watched", extra={"key": key.decode(), "error": str(error)})
-            await asyncio.sleep(_RETRY_S)
+    async with aclosing(follow_key(client, key)) as states:
+        async for kv in states:
+            if kv.lease != session.lease_id and session.alive:
+                log.warning("member_removed", extra={"key": key.decode()})
+                session.lose()

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.watch import follow_key
+from distop.metastore.members import registration
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
 from distop.metastore.members.registration import registered
@@ -63,6 +68,24 @@ async def test_a_late_copy_of_a_registration_undoes_nothing(client: LossyClient)
         await client.txn(late)
         standing = await client.get(key)
         assert decode(standing.value, MemberRecord, key).draining
+
+
+async def test_a_defect_does_not_end_the_watch_over_its_own_key(
+    client: EtcdClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C11, O25: a member whose key was removed begins again as another one."""
+    record, defects = own_record("a", "coordinator"), [RuntimeError("odd")]
+
+    def follow(*args: Any) -> AsyncGenerator[KeyValue, None]:
+        if defects:
+            raise defects.pop()
+        return follow_key(*args)
+
+    monkeypatch.setattr(registration, "follow_key", follow)
+    async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
+        await client.delete(client.keyspace.coordinator("a"))
+        await asyncio.wait_for(session.lost.wait(), 30)
+    assert "odd" in caplog.text
 
 
 async def test_one_that_nobody_misses_has_no_place(client: EtcdClient) -> None:
