@@ -39,7 +39,7 @@ from distop.errors import (
     PreconditionFailed,
 )
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get, Put
+from distop.metastore.etcd.txn import Get, KeyValue, Put
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
@@ -50,6 +50,7 @@ from distop.metastore.operations.starting import (
     TableState,
     read_table_state,
     start,
+    start_reads,
 )
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name
@@ -146,10 +147,17 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             )
 
         compatible = partial(self._registry.compatible, planning.kind)
-        started = await start(self._client, keys, wanted, make_arg, compatible=compatible)
+        standing, guess = self._memory.standing(keys), None
+        if wanted.call == wanted.request_id:  # nobody else can have used its id
+            guess = standing.read(start_reads(keys, wanted), new=keys.request(wanted.request_id))
+        started = await start(self._client, keys, wanted, make_arg, compatible=compatible, guess=guess)
         operation = started.operation
         if started.arg is None:
             return await self._found(wanted, started)
+        if (on := started.state) is not None:
+            kvs = (on.run_ops_kv, on.next_instance_kv, KeyValue.missing(keys.pause), *on.planned_on)
+            standing.learn(kvs, on.revision)
+            standing.wrote(started.txn.then, started.revision)
         self._memory.ends.started(keys.history_prefix, keys.history(operation))
         self._metrics.operation_started(body.type)
         log.info("operation_started", extra={"table": body.table, "operation": str(operation)})

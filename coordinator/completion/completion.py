@@ -112,7 +112,7 @@ class Completion:
         self._external = ExternalSteps(client, self.outside)
         self.collector = Collector(client, work, self.parking, wall)
         self.memory = memory or Memory()
-        self._finishing = Finishing(client, work, metrics or Metrics(), wall)
+        self._finishing = Finishing(client, work, metrics or Metrics(), self.memory, wall)
 
     async def finish(
         self,
@@ -154,7 +154,7 @@ class Completion:
         sealed = await seal(
             self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
         )
-        tracked.run_ops, tracked.error = sealed.run_ops, record
+        tracked.error = record
         tracked.set_state(sealed.state, sealed.revision)
 
     async def _bury(self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]) -> None:
@@ -174,7 +174,7 @@ class Completion:
         """Send a finish, again while it loses races for the table and nothing about the operation changes."""
         sealed = tracked.state
         for _ in range(MAX_REBASES):
-            async with self.memory.turn(keys.name):
+            async with self.memory.standing(keys).turn:
                 if await send():
                     return
             decided = tracked.cancel_requested or tracked.decision is not None

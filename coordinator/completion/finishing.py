@@ -12,13 +12,14 @@ from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import failure_of
 from distop.coordinator.completion.publication import joined
 from distop.coordinator.metrics.counts import Metrics
+from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish
+from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, finish_txn
 from distop.metastore.operations.retention import prune_after
 from distop.metastore.operations.series import continued
 from distop.metastore.operations.starting import FollowUpStart
@@ -34,8 +35,11 @@ log = logging.getLogger(__name__)
 class Finishing:
     """Sends the finishing transactions of one coordinator."""
 
-    def __init__(self, client: EtcdClient, work: Work, metrics: Metrics, wall: Callable[[], float]) -> None:
-        self._client, self._work, self._metrics, self._wall = client, work, metrics, wall
+    def __init__(
+        self, client: EtcdClient, work: Work, metrics: Metrics, memory: Memory, wall: Callable[[], float]
+    ) -> None:
+        self._client, self._work, self._metrics = client, work, metrics
+        self._memory, self._wall = memory, wall
 
     async def send(
         self,
@@ -49,9 +53,9 @@ class Finishing:
     ) -> bool:
         """Send the finishing transaction; ``False`` if something that it compares has changed.
 
-        ``run_ops``: as read with what else the finish depends on; ``None``: nothing else was read, and what
-        the seal has read may do.
+        ``run_ops``: as read with what else the finish depends on; ``None``: nothing else was read.
         """
+        standing = self._memory.standing(keys)
         failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
         if failure is not None and history.facts.get(NOT_UNDONE):
             left = "some commit steps remain in effect: skip its batches if their rows are in the table"
@@ -67,14 +71,15 @@ class Finishing:
                 share += line
             plan = Finish(
                 sealed=tracked.state,
-                run_ops=run_ops or tracked.run_ops or await self._client.get(keys.run_ops),
+                run_ops=run_ops or standing.get(keys.run_ops) or await self._client.get(keys.run_ops),
                 history=history,
                 arg=tracked.arg,
                 publication=share + joined(contributions),
                 follow_up=follow_up,
                 leave_keys=leave_keys,
             )
-            became, revision = await finish(self._client, keys, tracked.keys, epoch, plan)
+            txn = finish_txn(keys, tracked.keys, epoch, plan)
+            became, revision = await finish(self._client, keys, tracked.keys, epoch, txn)
         except OutcomeUnknown:
             # In doubt nothing is removed: a commit may have published the files.
             raise
@@ -82,6 +87,7 @@ class Finishing:
             await self.discard(keys, contributions)
             raise
         if became is Finished.DONE:
+            standing.wrote(txn.then, revision)
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             self._metrics.operation_finished(tracked, history)
             if follow_up is not None:
@@ -92,7 +98,7 @@ class Finishing:
             if not leave_keys:
                 await prune_after(self._client, keys, operation, now=self._wall())
             return True
-        tracked.run_ops = None
+        standing.forget()
         self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)
         await self.discard(keys, contributions)

@@ -94,7 +94,7 @@ class Acting:
                     extra={**self._fields, "operation": str(tracked.arg.id), "state": sealed.state.decode()},
                 )
                 tracked.set_state(sealed.state, sealed.revision)
-                tracked.run_ops, tracked.error = sealed.run_ops, error or tracked.error
+                tracked.error = error or tracked.error
             case Finish():
                 await self._completion.finish(self._keys, tracked, self._epoch, check=self._session.check)
             case Resolve(decision):

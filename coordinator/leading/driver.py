@@ -100,6 +100,7 @@ class TableDriver:
         self._of_batches = keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix
         self._alarm = Alarm()
         self._ends, self._leads = completion.memory.ends, completion.memory.leads
+        self._standing = completion.memory.standing(keys)
         self._drainer: Drainer | None = None
         if planner is not None:
             self._drainer = Drainer(
@@ -169,6 +170,7 @@ class TableDriver:
     async def _drop_all(self) -> None:
         slots = list(self._slots.values())
         self._slots.clear()
+        self._standing.leave()
         for slot in slots:
             self._leads.leave(slot.tracked)
         tasks = [task for slot in slots for task in slot.tasks()]
@@ -199,6 +201,7 @@ class TableDriver:
         self._listed = True
         if self._drainer is not None:
             self._drainer.begin(revision, work=bool(read.got(1)))
+        self._standing.follow(revision)
         self._ends.hear(self._keys.history_prefix)
         self._note_idle()
         self._alarm.ring()
@@ -294,6 +297,7 @@ class TableDriver:
                 events = batch.after(revision).events
                 for event in events:
                     self._apply_put(event.kv)
+                self._standing.follow(batch.revision)
                 if events:
                     self._alarm.ring()
                 if self._drainer is not None:
@@ -349,6 +353,8 @@ class TableDriver:
         elif kv.key == self._keys.ordering:
             self._heed_backlog()
             self.idle_since = None
+        else:
+            self._standing.heard(kv)
 
     def _heed_batch(self, key: bytes) -> None:
         if key.startswith(self._keys.unordered(WAITING)):

@@ -38,7 +38,7 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.ending import Finish, Finished, finish
+from distop.metastore.operations.ending import Finish, Finished, finish, finish_txn
 from distop.metastore.operations.requests import done_before
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import COMMITTING, SUCCESS, HistoryRecord, OperationArg, RequestNote
@@ -94,7 +94,8 @@ async def _finish(
             publication=share,
             leave_keys=True,
         )
-        if (await finish(client, keys, op, epoch, plan))[0] is Finished.DONE:
+        txn = finish_txn(keys, op, epoch, plan)
+        if (await finish(client, keys, op, epoch, txn))[0] is Finished.DONE:
             return
     raise Busy(f"{arg.id} could not be ended: another process changes its table")
 

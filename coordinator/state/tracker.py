@@ -62,8 +62,6 @@ class Tracked:
     cancel_text: str = "cancelled on request"
     """Who requested it, and why."""
     error: ErrorRecord | None = None
-    run_ops: KeyValue | None = None
-    """``runOps`` as the seal has read it, if nothing else ran on the table; ``None``: a finish reads it."""
     completion: CompletionRecord = field(default_factory=CompletionRecord)
     """How completing it has failed so far."""
     completion_revision: int = 0

@@ -109,9 +109,6 @@ class Sealed:
     state: bytes
     """As asked for, or what another process made of it; empty: the operation is gone."""
     revision: int
-    run_ops: KeyValue | None = None
-    """What ran on the table, if that was nothing else: the finish that follows need not read it. Those of
-    several operations would lose to each other with what their seals have read."""
 
 
 async def seal(
@@ -133,8 +130,7 @@ async def seal(
     OperationPaused
         It is paused; nothing was written.
     """
-    run_ops = keys.keyspace.table(keys.operation.table).run_ops
-    then: tuple[Op, ...] = (Get(run_ops), Put(keys.state, after), Delete(keys.waiting), Delete(keys.resolve))
+    then: tuple[Op, ...] = (Put(keys.state, after), Delete(keys.waiting), Delete(keys.resolve))
     if error is not None:
         then += (Put(keys.error, encode(error)),)
     compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
@@ -144,9 +140,7 @@ async def seal(
     reached("seal.before")
     result = await settle(client, txn, replied=lambda: reached("seal.after"))
     if result.succeeded:
-        running = result.one(0, run_ops)
-        alone = slots_without(running, keys.operation) is None
-        return Sealed(after, result.revision, running if alone else None)
+        return Sealed(after, result.revision)
     state, leader = result.one(0, keys.state), result.one(1, epoch.key)
     if leader.create_revision != epoch.revision:
         raise LeadershipLost(f"{keys.operation}: epoch {epoch.revision} is over")
@@ -221,9 +215,9 @@ def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish)
 
 
 async def finish(
-    client: EtcdClient, keys: TableKeys, op: OperationKeys, epoch: Epoch, plan: Finish
+    client: EtcdClient, keys: TableKeys, op: OperationKeys, epoch: Epoch, txn: Txn
 ) -> tuple[Finished, int]:
-    """Send the finishing transaction until its outcome is known; return it with its revision.
+    """Send a :func:`finish_txn` until its outcome is known; return it with its revision.
 
     The history resolves a lost reply: only this transaction writes the record of this operation, so if that
     exists, the operation is finished. It may have been removed since, with the end of the next operation of
@@ -238,7 +232,6 @@ async def finish(
         deleted.
     """
     reached("finish.before")
-    txn = finish_txn(keys, op, epoch, plan)
     result = await settle(client, txn, replied=lambda: reached("finish.after"))
     if result.succeeded:
         return Finished.DONE, result.revision

@@ -19,6 +19,7 @@ import msgspec
 
 from distop.errors import (
     ArgumentTooLarge,
+    DistopError,
     IncompatibleOperation,
     OutcomeUnknown,
     RequestIdReused,
@@ -127,6 +128,10 @@ class Started:
     """The record of the request, if it was started before."""
     revision: int = 0
     """Of the start, or of the read that found it."""
+    state: TableState | None = None
+    """The state it was started on, if this call started it."""
+    txn: Txn = Txn()
+    """What this call did."""
 
 
 def digest_of(body: object) -> str:
@@ -139,10 +144,11 @@ async def read_table_state(client: EtcdClient, keys: TableKeys, request: StartRe
 
     Raises :class:`~distop.errors.TableNotFound`.
     """
-    return table_state(keys, request, await client.read_at_once(_reads(keys, request)))
+    return table_state(keys, request, await client.read_at_once(start_reads(keys, request)))
 
 
-def _reads(keys: TableKeys, request: StartRequest) -> list[Get]:
+def start_reads(keys: TableKeys, request: StartRequest) -> list[Get]:
+    """The keys that a start depends on."""
     own, next_instance = keys.request(request.request_id), keys.next_instance(request.type)
     wanted = [keys.table, keys.run_ops, next_instance, own, keys.pause, keys.head, keys.watermarks]
     if request.index:
@@ -152,7 +158,7 @@ def _reads(keys: TableKeys, request: StartRequest) -> list[Get]:
 
 def table_state(keys: TableKeys, request: StartRequest, read: TxnResult) -> TableState:
     """The same, from the keys that were read."""
-    found = [read.one(index, get.key) for index, get in enumerate(_reads(keys, request))]
+    found = [read.one(index, get.key) for index, get in enumerate(start_reads(keys, request))]
     table, run_ops, next_instance, known, pause, head, watermarks, *indexes = found
     if not table.exists:
         raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
@@ -288,6 +294,7 @@ async def start(
     make_arg: Callable[[TableState], Awaitable[OperationArg]],
     *,
     compatible: Callable[[str], bool],
+    guess: TxnResult | None = None,
 ) -> Started:
     """Start an operation, or find the one that this request has started before.
 
@@ -296,6 +303,8 @@ async def start(
     make_arg:
         Makes the operation's argument for a state of the table: it plans if :attr:`TableState.planned_on`
         differs from that of its last plan.
+    guess:
+        What reading :func:`start_reads` most likely gives: saves the read if it does, and refuses nothing.
 
     Raises
     ------
@@ -310,7 +319,14 @@ async def start(
     """
 
     async def decide(read: TxnResult) -> tuple[Txn | None, Started]:
-        now = table_state(keys, request, read)
+        try:
+            return await decide_on(table_state(keys, request, read))
+        except DistopError:
+            if read is not guess or read.results == (now := await client.read_at_once(reads)).results:
+                raise
+        return await decide_on(table_state(keys, request, now))
+
+    async def decide_on(now: TableState) -> tuple[Txn | None, Started]:
         if (known := answered_before(now, request)) is not None:
             return None, Started(operation=known, request=now.request)
         check_not_paused(now)
@@ -327,12 +343,12 @@ async def start(
                 details={"field": "argument"},
             )
         reached("start.before")
-        return txn, Started(operation=arg.id, arg=arg)
+        return txn, Started(operation=arg.id, arg=arg, state=now, txn=txn)
 
-    reads = _reads(keys, request)
+    reads = start_reads(keys, request)
     what, replied = f"table {keys.name!r}", lambda: reached("start.after")
     try:
-        started, revision = await update(client, reads, decide, what=what, replied=replied)
+        started, revision = await update(client, reads, decide, what=what, first=guess, replied=replied)
     except OutcomeUnknown as error:
         error.details.setdefault("request_id", request.request_id)
         raise

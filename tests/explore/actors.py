@@ -120,6 +120,28 @@ async def campaigns(env: Env, name: str, lease: int) -> Any:
     return Next(yields, (name, lease)) if epoch is None else Next(leads, (name, lease, epoch.revision))
 
 
+async def serves(env: Env, name: str, lease: int) -> Any:
+    """A coordinator that leads the table and starts two operations of it, the second one on what it knows
+    since the first, instead of reading; and goes on leading."""
+    try:
+        epoch = await campaign(env.client, KEYS, _Session(lease), LeaderRecord(member=name))  # type: ignore[arg-type]
+    except DistopError as error:
+        return error.code
+    if epoch is None:
+        return "does not lead"
+    driver, completion = _driver(env, lease, epoch.revision)
+    service = OperationService(env.client, Planner(_work()), memory=completion.memory)
+    with contextlib.suppress(DistopError):
+        await driver._list()
+        for number in (1, 2):
+            request = _request(Wanted("append", f"{name}/{number}", watermark=True))
+            request.call_id = request.request_id
+            await service.StartOperation(request, _Call())  # type: ignore[arg-type]
+            await driver._list()
+            await _act(env, driver)
+    return Next(leads, (name, lease, epoch.revision))
+
+
 async def yields(env: Env, name: str, lease: int) -> Any:
     """As ``until_absent``: a look, and then the first change. A key of its own is as good as none."""
     standing = await env.client.get(KEYS.coordinator)
@@ -135,7 +157,7 @@ async def yields(env: Env, name: str, lease: int) -> Any:
 
 async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
     """List the table, act on what stands there until nothing is left to do about it, and list it again."""
-    driver = _driver(env, lease, epoch)
+    driver, _ = _driver(env, lease, epoch)
     again = Next(leads, (name, lease, epoch))
     try:
         await driver._list()
@@ -150,14 +172,14 @@ async def leads(env: Env, name: str, lease: int, epoch: int) -> Any:
     return again
 
 
-def _driver(env: Env, lease: int, epoch: int) -> TableDriver:
+def _driver(env: Env, lease: int, epoch: int) -> tuple[TableDriver, Completion]:
     completion = Completion(
         env.client,
         _work(),
         parking=Parking(env.client, _work(), max_attempts=2, wall=lambda: NOW),
         wall=lambda: NOW,
     )
-    return TableDriver(
+    driver = TableDriver(
         env.client,
         KEYS,
         Epoch(KEYS.coordinator, epoch),
@@ -166,6 +188,7 @@ def _driver(env: Env, lease: int, epoch: int) -> TableDriver:
         clock=lambda: 0.0,
         wall=lambda: NOW,
     )
+    return driver, completion
 
 
 async def _act(env: Env, driver: TableDriver) -> bool:
@@ -395,6 +418,11 @@ def starter(number: int, wanted: Wanted) -> Actor:
 def leader(number: int) -> Actor:
     name, lease = f"leader-{number}", 100 + number
     return Actor(name, Next(campaigns, (name, lease)), lease)
+
+
+def coordinator(number: int) -> Actor:
+    name, lease = f"coordinator-{number}", 400 + number
+    return Actor(name, Next(serves, (name, lease)), lease)
 
 
 def runner(number: int) -> Actor:

@@ -13,6 +13,7 @@ from explore.actors import (
     Wanted,
     attempt,
     canceller,
+    coordinator,
     folder,
     foreign,
     leader,
@@ -57,6 +58,11 @@ SCENARIOS: dict[str, Scenario] = {
             leader(1),
         ],
         Faults(lost=1, crash=1),
+    ),
+    "knows": Scenario(
+        "a coordinator that starts on what it knows, another start, another program, another leader",
+        [coordinator(1), starter(1, Wanted("overwrite", "r1")), foreign(1), leader(1)],
+        Faults(expire=1),
     ),
     "overwrites": Scenario(
         "two overwrites, an append, and a leader",

@@ -23,7 +23,7 @@ from distop.metastore.etcd.txn import KeyValue, Put, Txn, TxnResult
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import campaign
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.ending import Finish, finish, seal
+from distop.metastore.operations.ending import Finish, finish, finish_txn, seal
 from distop.metastore.operations.retention import EVERY
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import OperationKeys
@@ -337,7 +337,8 @@ async def test_a_new_leader_derives_everything_from_etcd(etcd_config: EtcdConfig
             history=HistoryRecord(outcome="success"),
             leave_keys=True,
         )
-        await finish(client, keys, keys.operation(collecting), epoch, plan)
+        op = keys.operation(collecting)
+        await finish(client, keys, op, epoch, finish_txn(keys, op, epoch, plan))
 
     async with serving(etcd_config) as service:
         for operation, state in (

@@ -18,7 +18,7 @@ from distop.errors import (
 )
 from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, Put, Txn, TxnResult
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.ending import Finish, Finished, collect, finish, request_cancel
+from distop.metastore.operations.ending import Finish, Finished, collect, finish, finish_txn, request_cancel
 from distop.metastore.operations.steplog import MAX_STEP_BYTES, CommitStepStore
 from distop.metastore.records.operation import COMMITTING, CancelRecord, HistoryRecord, StepRecord
 from distop.metastore.records.sequence import CommitSequence
@@ -217,7 +217,8 @@ async def test_the_end_of_an_operation_takes_its_log_along(
     plan = Finish(
         sealed=COMMITTING, run_ops=run_ops, history=HistoryRecord(outcome="success"), leave_keys=leave_keys
     )
-    assert (await finish(client, op.table, op.keys, op.epoch, plan))[0] is Finished.DONE
+    txn = finish_txn(op.table, op.keys, op.epoch, plan)
+    assert (await finish(client, op.table, op.keys, op.epoch, txn))[0] is Finished.DONE
     if leave_keys:
         await collect(client, op.table, op.keys)
     assert (await client.scan(op.keys.root)).kvs == []

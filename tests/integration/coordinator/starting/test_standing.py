@@ -1,0 +1,139 @@
+"""Starts on what a leader knows of its table: without a read, and never on what is not so any more."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from distop.coordinator.state.standing import Standing
+from distop.errors import IncompatibleOperation, TableNotFound, TablePaused
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.starting import StartRequest, TableState, digest_of, start, start_reads
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.watermarks import Recent, decode_recent
+from distop.proto import distop_pb2 as pb
+from support.etcd.jobs import mark
+from support.etcd.lossy import Fault, LossyClient
+from support.etcd.starts import make_table
+from support.services.coordinators import Service, raising, serving
+
+
+@pytest.fixture
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaders know what they did themselves and hear of nothing else."""
+    monkeypatch.setattr(Standing, "heard", lambda standing, kv: None)
+
+
+async def one(service: Service, client: EtcdClient) -> OperationId:
+    """An operation from its start to its end."""
+    operation = await service.start("t", "noop", {"partitions": 1})
+    await mark(client, operation, "0")
+    await service.ended(operation)
+    return operation
+
+
+async def test_a_table_led_here_is_read_once(
+    service: Service, client: EtcdClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O1, O2: while operations of one type follow each other, neither their starts nor their ends read."""
+    await one(service, client)
+    known, read = list[bool](), Standing.read
+
+    def reading(standing: Standing, *args: Any, **kwargs: Any) -> Any:
+        found = read(standing, *args, **kwargs)
+        known.append(found is not None)
+        return found
+
+    monkeypatch.setattr(Standing, "read", reading)
+    assert [(await one(service, client)).instance for _ in range(5)] == [2, 3, 4, 5, 6]
+    assert known.count(True) >= 3, "those at once after an end may come before its reply"
+
+
+@pytest.mark.parametrize("hears", [True, False])
+async def test_what_others_have_started_meanwhile_counts(
+    service: Service,
+    etcd_config: EtcdConfig,
+    client: EtcdClient,
+    hears: bool,
+    request: pytest.FixtureRequest,
+) -> None:
+    """O1, O2: a coordinator that knows something else reads it again."""
+    if not hears:
+        request.getfixturevalue("deaf")
+    async with serving(etcd_config) as other:
+        instances = []
+        for _ in range(4):
+            instances += [(await one(each, client)).instance for each in (service, other)]
+        assert instances == list(range(1, 9))
+        for each, another in ((service, other), (other, service)):
+            standing = await each.start("t", "friend", {"partitions": 1})
+            with pytest.raises(IncompatibleOperation) as caught:
+                await another.start("t", "noop", {"partitions": 1})
+            assert caught.value.details["operation"] == str(standing)
+            beside = await another.start("t", "friendly", {"partitions": 1})
+            for operation in (standing, beside):
+                await mark(client, operation, "0")
+                assert (await each.ended(operation)).state == pb.SUCCEEDED
+
+
+async def test_a_pause_and_its_end_count(service: Service, client: EtcdClient, deaf: None) -> None:
+    """O21."""
+    await one(service, client)
+    await one(service, client)
+    with raising():
+        await service.tables.PauseTable(pb.PauseTableRequest(name="t", requested_by="jane"), timeout=10)
+    with pytest.raises(TablePaused):
+        await service.start("t", "noop", {"partitions": 1})
+    with raising():
+        await service.tables.ResumeTable(pb.ResumeTableRequest(name="t"), timeout=10)
+    assert (await one(service, client)).instance == 3
+
+
+async def test_a_table_made_anew_is_another_table(service: Service, client: EtcdClient, deaf: None) -> None:
+    await one(service, client)
+    await one(service, client)
+    with raising():
+        await service.tables.DropTable(pb.DropTableRequest(name="t"), timeout=10)
+    with pytest.raises(TableNotFound):
+        await service.start("t", "noop", {"partitions": 1})
+    await service.create_table("t")
+    assert (await one(service, client)).instance >= 1
+
+
+async def test_what_was_guessed_wrong_is_read_and_planned_again(client: LossyClient) -> None:
+    """P16: no operation starts on old watermarks; a refusal is one of what was read; a lost reply is settled
+    all the same."""
+    await make_table(client)
+    keys = client.keyspace.table("t")
+    planned: list[Recent] = []
+
+    async def guessing(number: int, *, refuses: bool = False) -> OperationId:
+        request = StartRequest(table="t", type="noop", request_id=f"r{number}", digest=digest_of(number))
+
+        async def make_arg(now: TableState) -> OperationArg:
+            planned.append(decode_recent(now.recent_watermarks.value))
+            if refuses and len(planned) == 1:
+                raise TablePaused("on what was guessed")
+            named: dict[str, Any] = {"request_id": request.request_id, "request_note": request.note(1.0)}
+            return OperationArg(table="t", type="noop", instance=now.next_instance, uuid="u", **named)
+
+        guess = await client.read_at_once(start_reads(keys, request))
+        if number == 2:
+            client.fail(Fault.LOST_REPLY)
+        else:
+            await client.put(keys.watermarks, json.dumps({"s": {"p": str(number)}}).encode())
+        return (
+            await start(client, keys, request, make_arg, compatible=lambda _: True, guess=guess)
+        ).operation
+
+    assert (await guessing(1, refuses=True)).instance == 1
+    assert planned == [{}, {"s": {"p": "1"}}]
+    await client.delete(keys.run_ops)
+    assert (await guessing(2)).instance == 2
+    await client.delete(keys.run_ops)
+    assert (await guessing(3)).instance == 3
+    assert planned[-2:] == [{"s": {"p": "1"}}, {"s": {"p": "3"}}]
