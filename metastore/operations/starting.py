@@ -19,6 +19,7 @@ import msgspec
 
 from distop.errors import (
     ArgumentTooLarge,
+    Compacted,
     DistopError,
     IncompatibleOperation,
     OutcomeUnknown,
@@ -321,9 +322,12 @@ async def start(
     async def decide(read: TxnResult) -> tuple[Txn | None, Started]:
         try:
             return await decide_on(table_state(keys, request, read))
-        except DistopError:
-            if read is not guess or read.results == (now := await client.read_at_once(reads)).results:
+        except DistopError as error:
+            if read is not guess:
                 raise
+            now = await client.read_at_once(reads)
+            if now.results == read.results and not isinstance(error, Compacted):
+                raise  # it was right
         return await decide_on(table_state(keys, request, now))
 
     async def decide_on(now: TableState) -> tuple[Txn | None, Started]:

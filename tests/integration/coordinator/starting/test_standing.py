@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distop.coordinator.state.standing import Standing
-from distop.errors import IncompatibleOperation, TableNotFound, TablePaused
+from distop.errors import Compacted, DistopError, IncompatibleOperation, TableNotFound, TablePaused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.starting import StartRequest, TableState, digest_of, start, start_reads
@@ -111,29 +111,33 @@ async def test_what_was_guessed_wrong_is_read_and_planned_again(client: LossyCli
     keys = client.keyspace.table("t")
     planned: list[Recent] = []
 
-    async def guessing(number: int, *, refuses: bool = False) -> OperationId:
+    async def guessing(number: int, *errors: DistopError) -> OperationId:
         request = StartRequest(table="t", type="noop", request_id=f"r{number}", digest=digest_of(number))
+        raised = list(errors)
 
         async def make_arg(now: TableState) -> OperationArg:
             planned.append(decode_recent(now.recent_watermarks.value))
-            if refuses and len(planned) == 1:
-                raise TablePaused("on what was guessed")
+            if raised:
+                raise raised.pop()
             named: dict[str, Any] = {"request_id": request.request_id, "request_note": request.note(1.0)}
             return OperationArg(table="t", type="noop", instance=now.next_instance, uuid="u", **named)
 
         guess = await client.read_at_once(start_reads(keys, request))
         if number == 2:
             client.fail(Fault.LOST_REPLY)
-        else:
+        elif number != 4:
             await client.put(keys.watermarks, json.dumps({"s": {"p": str(number)}}).encode())
-        return (
-            await start(client, keys, request, make_arg, compatible=lambda _: True, guess=guess)
-        ).operation
+        begun = start(client, keys, request, make_arg, compatible=lambda _: True, guess=guess)
+        try:
+            return (await begun).operation
+        finally:
+            await client.delete(keys.run_ops)
 
-    assert (await guessing(1, refuses=True)).instance == 1
+    assert (await guessing(1, TablePaused("on what was guessed"))).instance == 1
     assert planned == [{}, {"s": {"p": "1"}}]
-    await client.delete(keys.run_ops)
     assert (await guessing(2)).instance == 2
-    await client.delete(keys.run_ops)
     assert (await guessing(3)).instance == 3
     assert planned[-2:] == [{"s": {"p": "1"}}, {"s": {"p": "3"}}]
+    with pytest.raises(TablePaused):
+        await guessing(4, TablePaused("on what was guessed right"))
+    assert (await guessing(4, Compacted("what was guessed is too old to be looked up"))).instance == 4
