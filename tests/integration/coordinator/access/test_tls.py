@@ -183,4 +183,5 @@ async def test_plain_text_that_is_allowed_is_told_of_at_the_start(
     async with running(config) as coordinator:
         port = coordinator.address.rpartition(":")[2]
         assert await subject(f"127.0.0.1:{port}", Credentials()) == ""
-    assert [one.levelname for one in caplog.records if one.message == "coordinator_insecure"] == ["WARNING"]
+    warnings = [one.levelname for one in caplog.records if one.getMessage() == "coordinator_insecure"]
+    assert warnings == ["WARNING"]

@@ -132,4 +132,4 @@ async def test_an_unreadable_one_is_logged_once(client: EtcdClient, caplog: pyte
     await client.put(client.keyspace.table("t").backlog("b"), b'{"version": 99, "type": "noop"}')
     for _ in range(3):
         assert await table.first() == table.waiting[:1]
-    assert [record.message for record in caplog.records].count("batch_unreadable") == 1
+    assert [record.getMessage() for record in caplog.records].count("batch_unreadable") == 1

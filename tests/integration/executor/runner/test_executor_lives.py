@@ -207,7 +207,7 @@ async def test_a_run_whose_tasks_see_its_end_first_is_over_and_not_held_up(
     arg = await start_operation(client, "traced", {"folder": str(tmp_path), "hold": ["0"]}, jobs=1)
 
     def ends() -> list[tuple[str, str]]:
-        return [(one.end, one.reason) for one in caplog.records if one.message == "run_ended"]  # type: ignore[attr-defined]
+        return [(one.end, one.reason) for one in caplog.records if one.getMessage() == "run_ended"]  # type: ignore[attr-defined]
 
     async with flaky_runner(client, 0, LaunchFailed("")) as (launcher, *_):
         await eventually(lambda: traces(tmp_path, "holds"))
