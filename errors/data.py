@@ -75,6 +75,13 @@ class ValidationFailed(PreconditionFailed):
         self.facts = dict(facts or {})
 
 
+class TooManyBadRows(ValidationFailed, JobFailed):
+    """More rows of the source are bad than the ingest allows."""
+
+    code = "TOO_MANY_BAD_ROWS"
+    default_hint = "correct the source, or allow more with max_bad_rows or max_bad_share"
+
+
 class WriteTooOld(PreconditionFailed):
     """The write began so long ago that its files may have been removed."""
 

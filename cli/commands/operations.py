@@ -165,6 +165,17 @@ def ingest(
         Literal["fail", "quarantine"] | None,
         typer.Option(help="For rows that cannot be parsed or do not fit. Default: fail."),
     ] = None,
+    max_bad_rows: Annotated[
+        int | None,
+        typer.Option(metavar="COUNT", help="With quarantine: fail if more rows are bad."),
+    ] = None,
+    max_bad_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="With quarantine: fail if a greater share of the rows is bad, 0 to 1. Default: if all are.",
+        ),
+    ] = None,
     partition_columns_from_path: Annotated[
         bool,
         typer.Option(
@@ -213,6 +224,7 @@ def ingest(
     chosen |= {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types, "null_values": nulls}
     chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
     chosen |= {"partition_columns_from_path": partition_columns_from_path or None}
+    chosen |= {"max_bad_rows": max_bad_rows, "max_bad_share": max_bad_share}
     chosen |= {"keys": key, "delete_where": delete_where}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())

@@ -2,13 +2,14 @@
 
 Files name columns by id, so ids are fixed when an operation starts, and two concurrent operations must not
 give one id to two columns. An id is therefore a hash of the column's name, among 65,536 ids after the last
-one: operations that add the same column agree, others rarely collide, and a colliding one is refused.
+one: operations that add the same column agree, others rarely collide, and a colliding one is refused. The
+same holds for fields that nested columns get, whose names are paths such as ``a.element.b``.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -20,8 +21,11 @@ from pyiceberg.types import (
     FloatType,
     IcebergType,
     IntegerType,
+    ListType,
     LongType,
+    MapType,
     NestedField,
+    StructType,
 )
 
 from distop.commit.layout.model import Layout
@@ -40,7 +44,7 @@ class Evolution(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What an operation changes in a table's columns; recorded next to the resulting layout."""
 
     added: list[int] = []
-    """Ids of new columns."""
+    """Ids of new columns, and of new fields of nested ones."""
     widened: list[int] = []
     """Ids of widened columns."""
 
@@ -70,7 +74,10 @@ def may_widen(present: IcebergType, wanted: IcebergType) -> bool:
 
 
 def evolved(
-    layout: Layout, add: Sequence[NestedField] = (), widen: Mapping[str, IcebergType] | None = None
+    layout: Layout,
+    add: Sequence[NestedField] = (),
+    widen: Mapping[str, IcebergType] | None = None,
+    grow: Mapping[str, IcebergType] | None = None,
 ) -> tuple[Layout, Evolution]:
     """The layout of a table with added and widened columns, and the changes.
 
@@ -78,23 +85,74 @@ def evolved(
     ----------
     add:
         Their ids are ignored. All become optional: existing rows have no value for them.
+    grow:
+        Columns -> types whose fields they get, in structs, lists and values of maps.
 
-    Raises as :func:`refuse_partition_names`.
+    Raises as :func:`refuse_partition_names`, and :class:`~distop.errors.InvalidArgument` for a nested field
+    whose name differs from another only in case.
     """
-    wider = widen or {}
-    columns = [_retyped(column, wider.get(column.name)) for column in layout.schema.columns]
+    wider, larger = widen or {}, grow or {}
     taken = set(layout.schema.field_ids)
     last = max(layout.last_column_id, layout.schema.highest_field_id)
-    added = []
-    for column in add:
-        made = _numbered(column, last, taken)
+    added: list[int] = []
+
+    def number(field: NestedField, path: str) -> NestedField:
+        made = _numbered(field, path, last, taken)
         taken.update(Schema(made).field_ids)
-        added.append(made)
-    schema = _schema(layout.schema, [*columns, *added], layout.schema.schema_id + 1)
+        added.append(made.field_id)
+        return made
+
+    columns = [_retyped(column, wider.get(column.name)) for column in layout.schema.columns]
+    columns = [
+        _retyped(column, _grown(column.field_type, larger[column.name], column.name, number))
+        if column.name in larger
+        else column
+        for column in columns
+    ]
+    columns += [number(column, column.name) for column in add]
+    schema = _schema(layout.schema, columns, layout.schema.schema_id + 1)
     refuse_partition_names(schema, layout.schema, [layout.spec])
     widened = [column.field_id for column in layout.schema.columns if column.name in wider]
-    evolution = Evolution(added=[column.field_id for column in added], widened=widened)
+    evolution = Evolution(added=added, widened=widened)
     return (replace(layout, schema=schema) if evolution else layout), evolution
+
+
+def _grown(
+    present: IcebergType, given: IcebergType, path: str, number: Callable[[NestedField, str], NestedField]
+) -> IcebergType:
+    """``present`` with the fields that only ``given`` has. Keys of maps stay as they are."""
+
+    def inner(field: NestedField, kind: IcebergType) -> IcebergType:
+        return _grown(field.field_type, kind, f"{path}.{field.name}", number)
+
+    match present, given:
+        case StructType(), StructType():
+            found = {field.name: field for field in given.fields}
+            fields = [
+                _with(field, field_type=inner(field, found.pop(field.name).field_type))
+                if field.name in found
+                else field
+                for field in present.fields
+            ]
+            names = {field.name.casefold(): field.name for field in fields}
+            for name in found:
+                if (twin := names.setdefault(name.casefold(), name)) != name:
+                    raise InvalidArgument(
+                        f"column {path}.{name} differs from {path}.{twin} only in case",
+                        details={"field": "on_new_columns", "column": f"{path}.{name}"},
+                    )
+            return StructType(*fields, *(number(field, f"{path}.{field.name}") for field in found.values()))
+        case ListType(), ListType():
+            element = inner(present.element_field, given.element_type)
+            return ListType(present.element_id, element, present.element_required)
+        case MapType(), MapType():
+            value = inner(present.value_field, given.value_type)
+            return _map_of(present, value)
+    return present
+
+
+def _map_of(kind: MapType, value: IcebergType) -> MapType:
+    return MapType(kind.key_id, kind.key_type, kind.value_id, value, kind.value_required)
 
 
 def refuse_partition_names(schema: Schema, present: Schema, specs: Iterable[PartitionSpec]) -> None:
@@ -116,9 +174,9 @@ def refuse_partition_names(schema: Schema, present: Schema, specs: Iterable[Part
             )
 
 
-def _numbered(column: NestedField, last: int, taken: set[int]) -> NestedField:
+def _numbered(column: NestedField, path: str, last: int, taken: set[int]) -> NestedField:
     used = set(taken)
-    seed = zlib.crc32(column.name.encode())
+    seed = zlib.crc32(path.encode())
 
     def next_id() -> int:
         number = last + 1 + seed % _SPREAD
@@ -126,8 +184,8 @@ def _numbered(column: NestedField, last: int, taken: set[int]) -> NestedField:
             number += 1
         if number > MAX_ID:
             raise InvalidArgument(
-                f"column {column.name!r} would get the id {number}, the table has no more of them",
-                details={"column": column.name},
+                f"column {path!r} would get the id {number}, the table has no more of them",
+                details={"column": path},
             )
         used.add(number)
         return number
@@ -152,34 +210,63 @@ def put_on(present: Schema, planned: Schema, evolution: Evolution, known: Iterab
         The table has a different column with that name or id by now, or a type that the files do not
         fit.
     """
-    there = {column.field_id: column for column in present.columns}
-    names = {column.name for column in present.columns}
-    past = {number for schema in known for number in schema.field_ids}
-    known_names = {(column.field_id, column.name) for one in (present, *known) for column in one.columns}
-    columns = dict(there)
-    for column in planned.columns:
-        number, now = column.field_id, there.get(column.field_id)
-        is_known = (number, column.name) in known_names
-        if number in evolution.added and not is_known:
-            if column.name in names or not past.union(there).isdisjoint(Schema(column).field_ids):
-                raise _conflict(column, "the table now has a different one with that name or id")
-            columns[number] = column
-        elif not is_known:
-            raise _conflict(column, "the table has never had it")
-        elif now is None or now.field_type == column.field_type:
-            continue  # a column dropped since stays dropped: readers ignore it in files
-        elif number in evolution.widened and may_widen(now.field_type, column.field_type):
-            columns[number] = _retyped(now, column.field_type)
-        elif not may_widen(column.field_type, now.field_type):
-            raise _conflict(column, f"it is {now.field_type} by now, and {column.field_type} in the files")
-    return _schema(present, columns.values(), present.schema_id)
+    merge = _Merge(present, planned, evolution, list(known))
+    return _schema(present, merge.fields(present.columns, planned.columns), present.schema_id)
 
 
-def _conflict(column: NestedField, why: str) -> SchemaConflict:
-    return SchemaConflict(
-        f"the table has changed since the operation began; column {column.name!r}: {why}",
-        details={"column": column.name},
-    )
+class _Merge:
+    """Puts the columns of ``planned`` on those of ``present``, level by level; see :func:`put_on`."""
+
+    def __init__(self, present: Schema, planned: Schema, evolution: Evolution, known: list[Schema]) -> None:
+        self._planned, self._evolution = planned, evolution
+        self._ids = {number for schema in (present, *known) for number in schema.field_ids}
+        self._known = {
+            (number, schema.find_column_name(number))
+            for schema in (present, *known)
+            for number in schema.field_ids
+        }
+
+    def fields(self, present: Iterable[NestedField], planned: Iterable[NestedField]) -> list[NestedField]:
+        """The fields of a struct, or the columns."""
+        there = {field.field_id: field for field in present}
+        names = {field.name for field in there.values()}
+        for field in planned:
+            number, now = field.field_id, there.get(field.field_id)
+            if (number, self._path(field)) not in self._known:
+                if number not in self._evolution.added:
+                    raise self._conflict(field, "the table has never had it")
+                if field.name in names or not self._ids.isdisjoint(Schema(field).field_ids):
+                    raise self._conflict(field, "the table now has a different one with that name or id")
+                there[number] = field
+            elif now is not None:  # a column dropped since stays dropped: readers ignore it in files
+                there[number] = _retyped(now, self._type(now.field_type, field))
+        return list(there.values())
+
+    def _type(self, now: IcebergType, field: NestedField) -> IcebergType:
+        """The type of a field that both have."""
+        match now, field.field_type:
+            case StructType(), StructType() as planned:
+                return StructType(*self.fields(now.fields, planned.fields))
+            case ListType(), ListType() as planned if now.element_id == planned.element_id:
+                element = self._type(now.element_type, planned.element_field)
+                return ListType(now.element_id, element, now.element_required)
+            case MapType(), MapType() as planned if now.value_id == planned.value_id:
+                return _map_of(now, self._type(now.value_type, planned.value_field))
+            case _, planned if now == planned or may_widen(planned, now):
+                return now
+            case _, planned if field.field_id in self._evolution.widened and may_widen(now, planned):
+                return planned
+        raise self._conflict(field, f"it is {now} by now, and {field.field_type} in the files")
+
+    def _path(self, field: NestedField) -> str | None:
+        return self._planned.find_column_name(field.field_id)
+
+    def _conflict(self, field: NestedField, why: str) -> SchemaConflict:
+        path = self._path(field) or field.name
+        return SchemaConflict(
+            f"the table has changed since the operation began; column {path!r}: {why}",
+            details={"column": path},
+        )
 
 
 def _retyped(column: NestedField, kind: IcebergType | None) -> NestedField:

@@ -35,7 +35,7 @@ def check_infinite(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.Chunke
         for name in (field.name for field in kind if given.type.get_field_index(field.name) >= 0):
             check_infinite(pc.struct_field(given, name), pc.struct_field(made, name))
     elif is_.is_map(kind):
-        check_infinite(_entries(given), _entries(made))
+        check_infinite(pc.list_flatten(as_lists(given)), pc.list_flatten(as_lists(made)))
     elif is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
         check_infinite(pc.list_flatten(given), pc.list_flatten(made))
     elif is_.is_floating(kind):
@@ -44,9 +44,10 @@ def check_infinite(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.Chunke
             _check_given(given.filter(infinite), kind)
 
 
-def _entries(maps: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
+def as_lists(maps: Values) -> Values:
+    """Maps as lists of structs of ``key`` and ``value``, which Arrow can flatten."""
     entry = pa.struct([("key", maps.type.key_type), ("value", maps.type.item_type)])
-    return pc.list_flatten(maps.cast(pa.list_(entry)))
+    return maps.cast(pa.list_(entry))
 
 
 def _check_given(given: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> None:

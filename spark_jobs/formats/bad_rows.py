@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
-from distop.errors import BadRow
+from distop.errors import BadRow, TooManyBadRows
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputStream
@@ -18,10 +19,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REASON_CHARACTERS = 400
-
+MAX_ENTRY_BYTES = 1 << 16
+"""Bytes of an entry without the row itself, with some to spare."""
 
 PIECE_ROWS = 512
 """A block with a bad row is first split into pieces of this many rows."""
+
+
+_BEFORE_RAW = re.compile(r'\{.*?"reason": "(?:[^"\\]|\\.)*"(?=, "raw": )')
 
 
 class Unconvertible(Exception):
@@ -152,11 +157,14 @@ class Quarantine(BadRowPolicy):
         File access of the table.
     path:
         URL of the file; it is created with the first bad row.
+    most:
+        More bad rows fail the job; ``None``: any number is allowed.
     """
 
-    def __init__(self, io: FileIO, path: str) -> None:
+    def __init__(self, io: FileIO, path: str, *, most: int | None = None) -> None:
         self._io = io
         self._target = path
+        self._most = most
         self._stream: OutputStream | None = None
 
     def reject(self, place: RowPosition, reason: str, raw: str) -> None:
@@ -169,6 +177,8 @@ class Quarantine(BadRowPolicy):
         entry = {**place.facts(), "reason": _shorten(reason), "raw": raw}
         self._stream.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
         self.count += 1
+        if self._most is not None and self.count > self._most:
+            raise TooManyBadRows(f"more than {self._most:,} rows are bad; {place}: {entry['reason']}")
 
     def close(self) -> None:
         if self._stream is not None:
@@ -183,6 +193,20 @@ class Quarantine(BadRowPolicy):
         except Exception as error:
             # The error of the failure matters more; the attempt's clean-up will retry.
             logger.warning("quarantine_not_removed", extra={"path": self._target, "error": str(error)})
+
+
+def first_of(io: FileIO, path: str) -> str:
+    """Position and reason of the first row in a quarantine file, as text; empty if it cannot be read."""
+    try:
+        with io.new_input(path).open() as stream:
+            head = stream.read(MAX_ENTRY_BYTES).decode(errors="replace")
+        found = _BEFORE_RAW.match(head)
+        entry = json.loads(f"{found[0]}}}") if found else {}
+    except (OSError, ValueError):
+        return ""
+    reason = entry.pop("reason", "")
+    source, *position = entry.items()
+    return ", ".join([source[1], *(f"{unit} {number}" for unit, number in position)]) + f": {reason}"
 
 
 def _shorten(text: str) -> str:

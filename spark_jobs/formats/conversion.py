@@ -1,28 +1,40 @@
 """Converts rows for a table: one rule, wherever the rows come from.
 
-Columns are matched by name. A column that the table does not have is refused; one that the rows do not have
-becomes NULL, and is refused if the table requires it. A value becomes the same value in the type of its
-column (see ``types``), or its row is bad.
+Columns are matched by name, and so are the fields of structs, also within lists and maps. One that the table
+does not have is refused; one that the rows do not have becomes NULL, and is refused if the table requires it.
+A value becomes the same value in the type of its column (see ``types``), or its row is bad.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import pyarrow as pa
 
 from distop.errors import BadRow, InvalidArgument
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.nested import new_fields
 from distop.spark_jobs.formats.reader import describe
 from distop.spark_jobs.formats.types import UnsupportedType, check_values, convert, convertible, table_type
 
 
-def check_columns(given: pa.Schema, table: pa.Schema, *, field: str = "schema", hint: str = "") -> None:
+def check_columns(
+    given: pa.Schema,
+    table: pa.Schema,
+    *,
+    field: str = "schema",
+    hint: str = "",
+    ignored: Collection[str] = (),
+) -> None:
     """Check everything that is known before the first row.
 
     Parameters
     ----------
     field, hint:
         Of an argument: the field that selects the columns, and how.
+    ignored:
+        Paths of nested fields that the rows may have, and the table does not.
 
     Raises
     ------
@@ -46,6 +58,10 @@ def check_columns(given: pa.Schema, table: pa.Schema, *, field: str = "schema", 
             found = given.field(column.name).type
             reason = f"{found} in the source cannot become {column.type} in the table"
             raise _unfit(column.name, "schema", reason, "leave the column out, or give it another type")
+        else:
+            for path in new_fields(given.field(column.name).type, column.type, column.name):
+                if path not in ignored:
+                    raise _unfit(path, field, f"the table's column {column.name!r} has no such field", hint)
 
 
 def converted(rows: pa.Table, schema: pa.Schema) -> pa.Table:

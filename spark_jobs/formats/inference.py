@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import reduce
 from typing import Any, Protocol, TypeVar
 
@@ -24,7 +25,7 @@ from distop.spark_jobs.formats.guesses import (
 )
 from distop.spark_jobs.formats.jsonl import first_objects
 from distop.spark_jobs.formats.options import CsvOptions, Format
-from distop.spark_jobs.formats.parquet import opened_parquet, unfit
+from distop.spark_jobs.formats.parquet import schemas_of, unfit
 from distop.spark_jobs.formats.reader import FileUnusable, check_size
 from distop.spark_jobs.formats.suspicions import foreign_encoding, no_values, suspicions
 from distop.spark_jobs.formats.types import UnsupportedType, table_type
@@ -312,7 +313,8 @@ class ParquetSample:
     complete = True
 
     def __init__(self, files: Sequence[OpenFile]) -> None:
-        schemas = [looked_into(file, self._schema) for file in files]
+        self._schemas = [looked_into(file, schemas_of) for file in files]
+        schemas = [schema for schema, _ in self._schemas]
         self._url = files[0].url
         self.names = list(schemas[0].names)
         try:
@@ -327,13 +329,26 @@ class ParquetSample:
         found = {column for file in self._files for column in looked_into(file, lambda it: unfit(it, types))}
         return [column for column in types if column in found]
 
-    @staticmethod
-    def _schema(file: OpenFile) -> pa.Schema:
-        with opened_parquet(file) as opened:
-            return opened.schema_arrow.remove_metadata()
-
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
         return dict(self._typed(columns))
+
+    @property
+    def instants(self) -> dict[str, pa.DataType]:
+        """The types of columns with times in INT96, as points in time (see :func:`.parquet.schemas_of`);
+        without those that have another type in other files."""
+        names = {
+            zoned.name
+            for schemas in self._schemas
+            for field, zoned in zip(*schemas, strict=True)
+            if not field.type.equals(zoned.type)
+        }
+        types: dict[str, pa.DataType] = {}
+        for name in names:
+            fields = [zoned.field(name) for _, zoned in self._schemas if name in zoned.names]
+            with suppress(pa.ArrowInvalid, pa.ArrowTypeError, UnsupportedType):
+                together = pa.unify_schemas([pa.schema([it]) for it in fields], promote_options="permissive")
+                types[name] = table_type(together.field(0).type)
+        return types
 
     def _typed(self, columns: Sequence[str]) -> Iterator[tuple[str, pa.DataType]]:
         for column in columns:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import pyarrow as pa
+from pyarrow import types as is_
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
 from distop.spark_jobs.formats.bad_rows import Unconvertible
@@ -108,7 +110,7 @@ class JsonObjects:
                 parse_options=self._parse_options,
             )
         except pa.ArrowInvalid as error:
-            raise Unconvertible(_explained(str(error))) from None
+            raise Unconvertible(_explained(str(error), data, self._schema)) from None
 
 
 def _holds_blank_line(data: bytes) -> bool:
@@ -130,9 +132,33 @@ def _checked_objects(data: bytes) -> int:
         raise Unconvertible("it is nested too deeply") from None
 
 
-def _explained(message: str) -> str:
+def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
     """An Arrow error in terms of the line."""
     message = _IN_ROW.sub("", message.removeprefix("JSON parse error: "))
     if match := _OTHER_KIND.match(message):
-        return f"column {match['column']!r}: {match['found']} instead of {match['wanted']}"
+        said = f"column {match['column']!r}: {match['found']} instead of {match['wanted']}"
+        at = schema.get_field_index(match["column"])
+        counts = match["found"] == "number" and at >= 0 and is_.is_temporal(schema.field(at).type)
+        return f"{said}; if it counts from 1970, say in epoch_units what" if counts else said
+    if message == "unexpected field":
+        try:
+            key = _unknown_key(msgspec.json.decode(data), pa.struct(list(schema)))
+        except msgspec.MsgspecError:  # several lines: the bad one comes again, alone
+            return message
+        return f"column {key!r} is not wanted; name columns, or set on_new_columns" if key else message
     return message
+
+
+def _unknown_key(value: Any, dtype: pa.DataType, path: str = "") -> str:
+    """The path of the first key within a value that a type does not have; empty: it has all."""
+    if isinstance(value, dict) and is_.is_struct(dtype):
+        for key, inner in value.items():
+            place, at = f"{path}.{key}" if path else key, dtype.get_field_index(key)
+            if at < 0:
+                return place
+            if found := _unknown_key(inner, dtype.field(at).type, place):
+                return found
+    if isinstance(value, list) and (is_.is_list(dtype) or is_.is_large_list(dtype)):
+        inside = (_unknown_key(inner, dtype.value_type, f"{path}.element") for inner in value)
+        return next(filter(None, inside), "")
+    return ""

@@ -28,7 +28,7 @@ class Wanted:
     schema:
         Arrow names and types of the columns, in the types of an Iceberg table.
     strict:
-        Whether unwanted columns are an error.
+        Whether unwanted columns, and unwanted fields of nested ones, are an error.
     partly:
         Whether a file may lack some of them, which are then NULL.
     """
@@ -48,8 +48,16 @@ class Wanted:
         missing = [name for name in self.schema.names if name not in there]
         if missing and not self.partly:
             raise FileUnusable(f"has no column {missing[0]!r}, only {describe(names)}")
-        extra = [name for name in names if name not in wanted] if self.strict else []
-        if extra:
+        self.check_extra([name for name in names if name not in wanted])
+
+    def check_extra(self, extra: list[str]) -> None:
+        """Check the columns, or the nested fields, of a file that ``schema`` does not have.
+
+        Raises
+        ------
+        FileUnusable
+        """
+        if extra and self.strict:
             raise FileUnusable(
                 f"has a column {extra[0]!r} that is not wanted; name columns, or set on_new_columns"
             )

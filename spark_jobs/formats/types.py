@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from distop.commit.layout.sizes import MAX_NESTING
-from distop.commit.writing.casts import checked_cast
+from distop.commit.writing.casts import Values, as_lists, checked_cast
 from distop.errors import JobFailed
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 
@@ -113,7 +113,9 @@ def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> 
 def convertible(source: pa.DataType, target: pa.DataType) -> bool:
     """Whether :func:`convert` goes from ``source`` to ``target`` without silent loss.
 
-    A conversion that may fail for single values is allowed: such a value is a bad row.
+    A conversion that may fail for single values is allowed: such a value is a bad row. Fields of structs go
+    by name, as columns do: ``source`` may lack optional ones, which are then NULL. What it has in addition
+    (:func:`~distop.spark_jobs.formats.nested.new_fields`) is left out.
     """
     if is_.is_dictionary(source):
         return convertible(source.value_type, target)
@@ -132,9 +134,14 @@ def convertible(source: pa.DataType, target: pa.DataType) -> bool:
         keys = convertible(source.key_type, target.key_type)
         return keys and convertible(source.item_type, target.item_type)
     if family == "struct":
-        names = [field.name for field in source]
-        return names == [field.name for field in target] and all(
-            convertible(source.field(name).type, target.field(name).type) for name in names
+        given = {field.name: field.type for field in source}
+        return (
+            len(given) == source.num_fields
+            and any(field.name in given for field in target)
+            and all(
+                convertible(given[field.name], field.type) if field.name in given else field.nullable
+                for field in target
+            )
         )
     return family != "bytes" or bool(table_type(source).equals(target))
 
@@ -179,19 +186,25 @@ def _family(dtype: pa.DataType) -> str:
     return next((name for name, tests in _FAMILIES.items() if any(test(dtype) for test in tests)), "other")
 
 
-def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.ChunkedArray:
-    """``values`` as ``target``.
+def convert(values: Values, target: pa.DataType, column: str) -> Values:
+    """``values`` as ``target``, also within nested ones: see :func:`convertible`.
 
     Raises
     ------
     Unconvertible
-        A value has no equal in ``target``; names the column.
+        A value has no equal in ``target``; names the column, and the field within it.
     JobFailed
-        No value could have one; :func:`convertible` says so in advance, except for nested types.
+        No value could have one; :func:`convertible` says so in advance.
     """
     source = values.type
     if source.equals(target):
         return values
+    if is_.is_nested(target) and _family(source) == _family(target):
+        if isinstance(values, pa.ChunkedArray):
+            return pa.chunked_array(
+                [_nested_values(chunk, target, column) for chunk in values.chunks], target
+            )
+        return _nested_values(values, target, column)
     if _is_uuid(source):
         values, source = values.cast(source.storage_type), source.storage_type
     is_text = _family(source) == "text"
@@ -208,6 +221,68 @@ def convert(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.Chu
         raise Unconvertible(f"column {column!r}: {error}") from None
     except pa.ArrowNotImplementedError as error:
         raise JobFailed(f"column {column!r}: {source} cannot become {target}: {error}") from error
+
+
+def _nested_values(values: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    """Structs, lists or maps, converted from within: what a NULL hides is not looked at."""
+    if is_.is_struct(target):
+        given = {field.name: part for field, part in zip(values.type, values.flatten(), strict=True)}
+        parts = []
+        for field in target:
+            part = given.get(field.name)
+            part = pa.nulls(len(values), field.type) if part is None else part
+            parts.append(_field_values(part, field, f"{column}.{field.name}", values.null_count))
+        return pa.StructArray.from_arrays(parts, fields=list(target), mask=values.is_null())
+    if is_.is_map(target):
+        offsets, entries = _elements(as_lists(values))
+        keys, items = entries.flatten()
+        keys = _field_values(keys, target.key_field, f"{column}.key")
+        items = _field_values(items, target.item_field, f"{column}.value")
+        return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, items, type=target)
+    offsets, elements = _elements(values)
+    elements = _field_values(elements, target.value_field, f"{column}.element")
+    if is_.is_large_list(target):
+        return pa.LargeListArray.from_arrays(offsets, elements, type=target)
+    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), elements, type=target)
+
+
+def _field_values(values: pa.Array, field: pa.Field, path: str, hidden: int = 0) -> pa.Array:
+    """The values of a nested field, of which ``hidden`` are within a NULL."""
+    made = convert(values, field.type, path)
+    if not field.nullable and made.null_count > hidden:
+        raise Unconvertible(f"column {path!r} is required and has no value")
+    return made
+
+
+def _elements(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The elements of lists of any kind, and where each list begins: NULL if it is NULL."""
+    exists = lists.is_valid()
+    sizes = pc.if_else(exists, pc.list_value_length(lists).cast(pa.int64()), 0)
+    bounds = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
+    begins = pa.concat_arrays([exists, pa.array([True])])
+    return pc.if_else(begins, bounds, pa.scalar(None, pa.int64())), lists.flatten()
+
+
+def from_epoch(numbers: pa.ChunkedArray, unit: str, target: pa.DataType, column: str) -> pa.ChunkedArray:
+    """Numbers that count from the beginning of 1970, in UTC, as dates or times.
+
+    Parameters
+    ----------
+    unit:
+        ``days``, for dates; ``s``, ``ms``, ``us`` or ``ns``. Of a time of day they count from its beginning.
+
+    Raises
+    ------
+    Unconvertible
+        The number is too large, or has a fraction of a microsecond.
+    """
+    try:
+        if unit == "days":
+            return numbers.cast(pa.int32()).cast(target)
+        moments = numbers.cast(pa.timestamp(unit)).cast(pa.timestamp("us"))
+        return moments.cast(pa.int64()).cast(target) if is_.is_time(target) else moments.cast(target)
+    except pa.ArrowInvalid as error:
+        raise Unconvertible(f"column {column!r}: {error}") from None
 
 
 def check_values(rows: pa.Table) -> None:
@@ -262,7 +337,7 @@ _RANGES: tuple[tuple[Callable[[pa.DataType], bool], tuple[int, int]], ...] = (
 """The values that readers have, in the units of tables: days and microseconds."""
 
 
-def _instants(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+def _instants(texts: Values, target: pa.DataType) -> Values:
     """Text to points in time: with a zone, without one (taken as UTC), or some of each."""
     local = pa.timestamp(target.unit)
     for attempt in (target, local):
@@ -277,7 +352,7 @@ def _instants(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
     return pc.coalesce(with_zone, without_zone)
 
 
-def _times_of_day(texts: pa.ChunkedArray, target: pa.DataType) -> pa.ChunkedArray:
+def _times_of_day(texts: Values, target: pa.DataType) -> Values:
     """Arrow cannot cast text to a time of day, but to a timestamp."""
     day, nothing = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01 ", ""))
     moments = pc.binary_join_element_wise(day, texts.cast(pa.large_string()), nothing)

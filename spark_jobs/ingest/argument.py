@@ -18,6 +18,7 @@ FileMode: TypeAlias = Mode | Literal["merge"]
 
 OnNewColumns: TypeAlias = Literal["fail", "add", "ignore"]
 OnWiderTypes: TypeAlias = Literal["fail", "widen"]
+EpochUnit: TypeAlias = Literal["days", "s", "ms", "us", "ns"]
 
 DEFAULT_SPLIT_BYTES = 256 << 20
 MIN_SPLIT_BYTES = 1 << 10
@@ -66,6 +67,9 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Columns of the source and their Iceberg types, such as ``{"day": "date", "fare": "decimal(9,2)"}``.
     Default: the types of the table's columns, or, if it has none yet, those inferred from a sample of the
     files."""
+    epoch_units: dict[str, EpochUnit] = {}
+    """Columns whose numbers count from the beginning of 1970 (UTC) -> their units: ``{"ts_ms": "ms"}``. They
+    become dates (``days``), or times; new columns become ``timestamptz``."""
     columns: list[str] | None = None
     """Which columns to write to the table; default: those of ``schema``, or else all."""
     partition_columns_from_path: bool = False
@@ -89,6 +93,11 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     on_bad_rows: Literal["fail", "quarantine"] = "fail"
     """What to do with a row that cannot be parsed: the operation fails and reports its position, or the row
     goes to a quarantine file and the others to the table."""
+    max_bad_rows: int | None = None
+    """With ``quarantine``: the operation fails, and publishes nothing, if more rows are bad."""
+    max_bad_share: float | None = None
+    """The same for the share of the bad rows among all, from 0 to 1. Default: it fails if all rows are bad;
+    with 1 it does not."""
 
     checks: ChecksArgument | None = None
     """Rules that all rows must keep, or nothing is published. Those of the table apply as well."""
@@ -162,6 +171,7 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     _check_columns(argument)
     _check_transform(argument)
     _check_merge(argument)
+    _check_bad_rows(argument)
     if not MIN_SPLIT_BYTES <= argument.split_bytes <= MAX_SPLIT_BYTES:
         raise invalid("split_bytes", f"split_bytes must lie between {MIN_SPLIT_BYTES} and {MAX_SPLIT_BYTES}")
     return argument
@@ -267,6 +277,7 @@ def _check_transform(argument: IngestArgument) -> None:
     for field, given, instead in (
         ("filter", argument.filter, "write it as WHERE"),
         ("columns", argument.columns, "select them"),
+        ("epoch_units", argument.epoch_units or None, "convert them, for example with timestamp_millis"),
         ("on_new_columns", _unless(argument.on_new_columns, "add"), "alter the table first"),
         ("on_wider_types", _unless(argument.on_wider_types, "widen"), "alter the table first"),
     ):
@@ -276,6 +287,19 @@ def _check_transform(argument: IngestArgument) -> None:
         raise invalid("transform", "a query is over files", "ingest the topic, and query the table")
     if argument.on_bad_rows != "fail":
         raise invalid("on_bad_rows", "with transform, a row that cannot be parsed fails the operation")
+
+
+def _check_bad_rows(argument: IngestArgument) -> None:
+    for field, given, most in (
+        ("max_bad_rows", argument.max_bad_rows, float("inf")),
+        ("max_bad_share", argument.max_bad_share, 1),
+    ):
+        if given is None:
+            continue
+        if argument.on_bad_rows != "quarantine":
+            raise invalid(field, f"{field} belongs to on_bad_rows=quarantine: otherwise any bad row fails it")
+        if not 0 <= given <= most:
+            raise invalid(field, f"{field} must be {'a number from 0 to 1' if most == 1 else 'at least 0'}")
 
 
 CONDITIONS = ("delete_where", "update_where", "insert_where")

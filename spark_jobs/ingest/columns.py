@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pyarrow as pa
-from pyarrow.types import is_decimal
+from pyarrow.types import is_date, is_decimal, is_nested, is_time, is_timestamp
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
@@ -16,6 +16,7 @@ from distop.errors import InvalidArgument
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.conversion import check_columns
 from distop.spark_jobs.formats.inference import Sample
+from distop.spark_jobs.formats.nested import grown, new_fields
 from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.formats.reader import describe
 from distop.spark_jobs.formats.types import UnsupportedType, is_number, json_type, may_become, text_type
@@ -32,18 +33,21 @@ class SourceColumns:
         Those that are read; field ids have no meaning.
     targets:
         Those that are written to the table, in order.
+    written:
+        The same with the types in which they are written.
     """
 
     schema: Schema
     targets: list[str]
+    written: Schema
     added: list[str] = field(default_factory=list)
     """New columns for the table."""
     widened: list[str] = field(default_factory=list)
     """Columns to widen in the table."""
-
-    def target_schema(self) -> Schema:
-        """The schema of a new table for them."""
-        return Schema(*(self.schema.find_field(name) for name in self.targets))
+    grown: list[str] = field(default_factory=list)
+    """Columns whose new nested fields the table gets."""
+    ignored: list[str] = field(default_factory=list)
+    """New columns that the source shows, and paths of new nested fields, that are not written."""
 
 
 def choose_columns(
@@ -55,6 +59,7 @@ def choose_columns(
     *,
     conditions: Collection[str] = (),
     direct: Collection[str] = (),
+    instants: Mapping[str, pa.DataType] | None = None,
 ) -> SourceColumns:
     """Decide about columns.
 
@@ -68,6 +73,8 @@ def choose_columns(
         Columns in conditions of a merge: one that the table does not have is read only for them.
     direct:
         Columns whose values need not be in the format.
+    instants:
+        Types of columns that are points in time unless the table, or the argument, says otherwise.
 
     Raises
     ------
@@ -85,6 +92,8 @@ def choose_columns(
     _check_known("filter", sorted(filtered), known)
     filtered = filtered.union(conditions)
     present = {} if table is None else _arrow_types(table)
+    counted = [name for name in (*known, *present) if name not in direct]
+    _check_known("epoch_units", list(argument.epoch_units), counted)
     targets = list(dict.fromkeys([*_targets(argument, declared, names, table), *direct]))
     if table is not None and argument.columns is None:
         targets = [name for name in targets if name in present or name not in conditions]
@@ -94,24 +103,53 @@ def choose_columns(
     fixed = [name for name in present if file_format != "parquet" or name in direct]
     given = {name: present[name] for name in fixed} | _arrow_types(declared)
     types = _types(read, given, sample)
+    unsaid = [name for name in instants or {} if name in types and name not in (*present, *given)]
+    types |= {name: (instants or {})[name] for name in unsaid}
+    moments = _moments(argument, types, present, declared)
+    ignored = []
+    if argument.on_new_columns == "ignore" and argument.columns is None:
+        ignored = [name for name in names if name not in read]
     widened: dict[str, pa.DataType] = {}
+    grows: dict[str, pa.DataType] = {}
     if table is not None:
-        numbers = [name for name in targets if name not in (*declared_names, *added, *direct)]
+        numbers = [name for name in targets if name not in (*declared_names, *added, *direct, *moments)]
         widened = _wider(argument, numbers, present, sample)
-        types |= widened
+        nested = _nested_types(argument, file_format, targets, types, present, sample)
+        new = {name: new_fields(dtype, present[name], name) for name, dtype in nested.items()}
+        if argument.on_new_columns == "add":
+            grows = {name: grown(present[name], nested[name]) for name, paths in new.items() if paths}
+        elif argument.on_new_columns == "ignore" or argument.columns is not None:
+            ignored += [path for paths in new.values() for path in paths]
+        types |= widened | {name: nested[name] for name in grows}
+        changed = widened | grows
         check_columns(
-            pa.schema([(name, types[name]) for name in targets if name not in added]),
             pa.schema(
-                [column.with_type(widened.get(column.name, column.type)) for column in _arrow_schema(table)]
+                [(name, (nested | moments).get(name, types[name])) for name in targets if name not in added]
+            ),
+            pa.schema(
+                [column.with_type(changed.get(column.name, column.type)) for column in _arrow_schema(table)]
             ),
             field="paths" if argument.columns is None else "columns",
             hint="set on_new_columns to add or ignore, or select columns with columns",
+            ignored=ignored,
         )
     for name, dtype in types.items():
         if name not in direct:
             _check_readable(name, dtype, file_format)
-    schema = Layout.create(pa.schema([_field(name, dtype, declared) for name, dtype in types.items()])).schema
-    return SourceColumns(schema, targets, added, list(widened))
+    written = {name: (types | moments)[name] for name in targets}
+    return SourceColumns(
+        schema=_numbered(types, declared),
+        targets=targets,
+        written=_numbered(written, declared),
+        added=added,
+        widened=list(widened),
+        grown=list(grows),
+        ignored=ignored,
+    )
+
+
+def _numbered(types: Mapping[str, pa.DataType], declared: Schema | None) -> Schema:
+    return Layout.create(pa.schema([_field(name, dtype, declared) for name, dtype in types.items()])).schema
 
 
 def _declared(argument: IngestArgument) -> Schema | None:
@@ -162,6 +200,24 @@ def new_columns(targets: Iterable[str], present: Collection[str]) -> list[str]:
     return new
 
 
+def _nested_types(
+    argument: IngestArgument,
+    file_format: Format,
+    targets: Iterable[str],
+    types: Mapping[str, pa.DataType],
+    present: Mapping[str, pa.DataType],
+    sample: Sample,
+) -> dict[str, pa.DataType]:
+    """The types of the table's nested columns as the source shows them: of text, those of the table with the
+    fields that only the sample has."""
+    names = [name for name in targets if is_nested(present.get(name, pa.null()))]
+    if file_format == "parquet":
+        return {name: types[name] for name in names}
+    if argument.kafka is not None and argument.on_new_columns != "add":
+        return {}  # records are not read only for this
+    return {name: grown(present[name], dtype) for name, dtype in _plain_types(names, sample).items()}
+
+
 def _wider(
     argument: IngestArgument, names: Iterable[str], present: Mapping[str, pa.DataType], sample: Sample
 ) -> dict[str, pa.DataType]:
@@ -206,6 +262,28 @@ def _plain_types(names: list[str], sample: Sample) -> dict[str, pa.DataType]:
         if len(names) < 2:
             return {}
     return {name: dtype for name in names for dtype in _plain_types([name], sample).values()}
+
+
+def _moments(
+    argument: IngestArgument,
+    types: dict[str, pa.DataType],
+    present: Mapping[str, pa.DataType],
+    declared: Schema | None,
+) -> dict[str, pa.DataType]:
+    """The types of the columns whose numbers count from 1970; in ``types`` they become numbers."""
+    given = {**present, **_arrow_types(declared)}
+    found = {}
+    for name, unit in argument.epoch_units.items():
+        if name not in types:
+            continue
+        usual = pa.date32() if unit == "days" else pa.timestamp("us", "UTC")
+        found[name] = given.get(name, usual)
+        if not (
+            is_date(found[name]) if unit == "days" else is_timestamp(found[name]) or is_time(found[name])
+        ):
+            raise invalid("epoch_units", f"column {name!r} is {found[name]}, which {unit} do not become")
+        types[name] = pa.int64()
+    return found
 
 
 def _types(read: list[str], given: Mapping[str, pa.DataType], sample: Sample) -> dict[str, pa.DataType]:

@@ -97,7 +97,8 @@ def _policy(plan: IngestPlan, job: JobContext) -> BadRowPolicy:
     if plan.on_bad_rows != "quarantine":
         return Fail()
     io = file_io(job.operation.location, job.operation.storage)
-    return Quarantine(io, job.staging_path(".jsonl", folder=quarantine_folder(plan.output)))
+    path = job.staging_path(".jsonl", folder=quarantine_folder(plan.output))
+    return Quarantine(io, path, most=plan.max_bad_rows)
 
 
 class FrameRows:

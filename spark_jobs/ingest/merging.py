@@ -15,7 +15,6 @@ from pyiceberg.schema import Schema
 from distop.commit.outputs import output_of
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import Fail
-from distop.spark_jobs.formats.conversion import writable
 from distop.spark_jobs.ingest.job import FilesSplit, bounded
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
@@ -70,13 +69,12 @@ class _Marked(Conversion):
             INSERT: true_of(merge.insert_where, True),
         }
         schema = pa.schema([*plain.schema, *(pa.field(name, pa.bool_()) for name in marks)])
-        return cls(schema, plain.targets, plain.filter, marks=marks)
+        return cls(schema, plain.targets, plain.filter, epoch_units=plain.epoch_units, marks=marks)
 
     def of(self, source: pa.Table) -> Converted:
         """See :class:`Conversion`."""
-        kept = source if self.filter is None else source.filter(self.filter)
-        plain = pa.schema(list(self.schema)[: -len(self.marks)])
-        rows = writable(kept.select(self.targets), plain)
+        kept = self.kept(source)
+        rows = self.written(kept, pa.schema(list(self.schema)[: -len(self.marks)]))
         project = acero.ProjectNodeOptions(list(self.marks.values()), list(self.marks))
         marks = acero.Declaration.from_sequence(
             [

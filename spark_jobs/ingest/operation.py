@@ -82,18 +82,16 @@ class Ingest(DistributedOperation):
         return QUERY_S if operation.argument.get("transform") else None
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
-        """The steps of the table's format and the mode; before them the check of rules, after them a report
-        on bad rows."""
+        """The steps of the table's format and the mode; before them the check of rules, and a report on bad
+        rows that refuses too many."""
         if operation.argument.get(NOTHING):
             return [StepRecord(step="ingest.report")]
-        steps = list(steps_of(operation))
-        if operation.argument.get(RULES):
-            # First: if it refuses, nothing has been prepared or executed.
-            steps.insert(0, StepRecord(step="rules.gate"))
+        # What may refuse comes first: then nothing has been prepared or executed.
+        steps = [StepRecord(step="rules.gate")] if operation.argument.get(RULES) else []
         reports = any(operation.argument.get(name) for name in TOLD)
         if reports or operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
             steps.append(StepRecord(step="ingest.report"))
-        return steps
+        return [*steps, *steps_of(operation)]
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
         """The paths of both, if everything else is equal and the mode appends."""

@@ -123,7 +123,11 @@ class IngestPlan(TargetPlan, kw_only=True):
     """The query that makes the table's rows from the files' rows. The plan is then dynamic."""
     targets: list[str]
     """Which of ``columns`` are written to the table. The table's other columns become NULL."""
+    epoch_units: dict[str, str] = {}
+    """Columns whose numbers count from 1970, and their units."""
     on_bad_rows: str
+    max_bad_rows: int | None = None
+    max_bad_share: float | None = None
     merge: MergePlan | None = None
     """How the rows are merged with those of the table, if they are not simply added."""
     branch: str = ""
@@ -132,6 +136,8 @@ class IngestPlan(TargetPlan, kw_only=True):
     """How many files were ingested before, for an ingest of new files."""
     warnings: list[str] = []
     """Signs that the files were misinterpreted."""
+    ignored_columns: list[str] = []
+    """New columns and nested fields of the sample that are not written."""
 
     def to_argument(self) -> dict[str, Any]:
         """The JSON to record.

@@ -25,7 +25,7 @@ from distop.spark_jobs.formats.files import (
     OpenFile,
     find_files,
 )
-from distop.spark_jobs.formats.inference import CsvSample, Sample, looked_into, take_sample
+from distop.spark_jobs.formats.inference import CsvSample, ParquetSample, Sample, looked_into, take_sample
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.parquet import row_group_sizes
 from distop.spark_jobs.ingest.argument import (
@@ -126,7 +126,10 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
     sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
     warnings = [*_warnings(argument, sample, table), *unread_columns(argument, found, sample, table)]
     whole, from_path = with_path_columns(argument, found, sample, table)
-    target = target_of(request, argument, file_format, whole, table=table, direct=from_path)
+    instants = sample.instants if isinstance(sample, ParquetSample) else None
+    target = target_of(
+        request, argument, file_format, whole, table=table, direct=from_path, instants=instants
+    )
     extents = _extents(found, files, file_format, options, argument.split_bytes)
     cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
     if in_part:

@@ -23,8 +23,9 @@ MAX_TEXT = 200
 
 def preview_ingest(request: PlanRequest) -> dict[str, Any]:
     """``format``, ``files``, ``bytes``, ``jobs``, ``columns`` (``name``, ``type``, and the origin of that,
-    ``from``: ``table``, ``schema``, ``path`` or ``files``), ``rows``, ``warnings``, ``badRows``; for a topic
-    without ``files``, ``bytes`` and rows. For an ingest that would do nothing: only ``jobs``.
+    ``from``: ``table``, ``schema``, ``path`` or ``files``), ``ignoredColumns`` if there are any, ``rows``,
+    ``warnings``, ``badRows``; for a topic without ``files``, ``bytes`` and rows. For an ingest that would do
+    nothing: only ``jobs``.
 
     Planned as a start is, with the same errors.
     """
@@ -42,6 +43,8 @@ def preview_ingest(request: PlanRequest) -> dict[str, Any]:
     if ingest.kafka is None and ingest.transform is None:
         rows, bad = _some_rows(ingest)
         shown |= {"rows": rows, "badRows": bad}
+    if ingest.ignored_columns:
+        shown["ignoredColumns"] = ingest.ignored_columns
     return shown | {"warnings": ingest.warnings}
 
 

@@ -1,12 +1,16 @@
-"""What an ingest reports apart from what it published: unparsable rows, and suspicions."""
+"""What an ingest reports apart from what it published, and whether too many of its rows were bad."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import format_of, quarantine_folder
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.errors import TooManyBadRows
+from distop.metastore.records.operation import OperationArg
 from distop.operations.job import staging_folder
+from distop.spark_jobs.formats.bad_rows import first_of
 from distop.spark_jobs.ingest.job import QUARANTINE
 from distop.spark_jobs.ingest.modes import NOTHING, TOLD
 
@@ -16,10 +20,17 @@ class IngestReport(TransactionalStep):
     topic also the number of records without a value and of missing offsets; for files signs that they were
     misinterpreted.
 
-    Changes nothing; facts become visible in the transaction that finishes the operation.
+    Changes nothing; facts become visible in the transaction that finishes the operation. Precedes the steps
+    that publish.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`.
+
+        Raises
+        ------
+        TooManyBadRows
+        """
         operation = context.view.arg
         results = [job.result for job in context.view.jobs.values() if job.state == "success"]
 
@@ -27,6 +38,10 @@ class IngestReport(TransactionalStep):
             return sum(int(result.get(name, 0)) for result in results)
 
         bad = total("badRows")
+        if excess := _excess(operation, bad, total("rowsRead")):
+            first = next((str(result[QUARANTINE]) for result in results if QUARANTINE in result), "")
+            said = first_of(file_io(operation.location, operation.storage), f"{operation.location}/{first}")
+            raise TooManyBadRows(f"{excess}; the first: {said}" if said else excess, facts={"badRows": bad})
         facts: dict[str, Any] = {
             name: operation.argument[name] for name in TOLD if name in operation.argument
         }
@@ -42,3 +57,14 @@ class IngestReport(TransactionalStep):
             folder = staging_folder(operation, quarantine_folder(format_of(operation)))
             facts[QUARANTINE] = folder.removeprefix(operation.location).lstrip("/")
         return Contribution(facts=facts)
+
+
+def _excess(operation: OperationArg, bad: int, good: int) -> str:
+    """Why there are too many bad rows; empty: there are not."""
+    most, share = operation.argument.get("maxBadRows"), operation.argument.get("maxBadShare")
+    found = f"{bad:,} of {bad + good:,} rows are bad"
+    if most is not None and bad > most:
+        return f"{found}, at most {most:,} may be"
+    if share is not None and bad > share * (bad + good):
+        return f"{found}, at most {share:.4%} may be"
+    return f"{found}: all of them" if share is None and bad and not good else ""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from distop.spark_jobs.formats.bad_rows import (
     convert_good_rows,
 )
 from distop.spark_jobs.formats.conversion import writable
+from distop.spark_jobs.formats.types import from_epoch
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
 
@@ -56,12 +57,15 @@ class Conversion:
         Only rows for which this Arrow expression is true.
     never_empty:
         Columns in which an empty text is no value.
+    epoch_units:
+        Columns whose numbers count from 1970, and their units.
     """
 
     schema: pa.Schema
     targets: list[str]
     filter: Any = None
     never_empty: Sequence[str] = ()
+    epoch_units: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def to_table(cls, plan: IngestPlan) -> Self:
@@ -70,17 +74,30 @@ class Conversion:
         if plan.filter is not None:
             chosen = arrow_filter(parse_filter(plan.filter), Schema.model_validate(plan.columns))
         layout = plan.table_layout
-        return cls(layout.arrow_schema, plan.targets, chosen, output_of(plan.output).never_empty(layout))
+        never_empty = output_of(plan.output).never_empty(layout)
+        return cls(layout.arrow_schema, plan.targets, chosen, never_empty, plan.epoch_units)
 
     def of(self, source: pa.Table) -> Converted:
         """These rows. Raises :class:`~distop.spark_jobs.formats.bad_rows.Unconvertible`."""
-        kept = source if self.filter is None else source.filter(self.filter)
-        rows = writable(kept.select(self.targets), self.schema)
+        return Converted(source.num_rows, self.written(self.kept(source), self.schema))
+
+    def kept(self, source: pa.Table) -> pa.Table:
+        """Those that pass the filter."""
+        return source if self.filter is None else source.filter(self.filter)
+
+    def written(self, kept: pa.Table, schema: pa.Schema) -> pa.Table:
+        """Rows that are kept, as rows of a table."""
+        rows = kept.select(self.targets)
+        for at, name in enumerate(rows.column_names):
+            if unit := self.epoch_units.get(name):
+                moments = from_epoch(rows.column(name), unit, schema.field(name).type, name)
+                rows = rows.set_column(at, name, moments)
+        rows = writable(rows, schema)
         try:
             check_never_empty(rows, self.never_empty)
         except pa.ArrowInvalid as error:
             raise Unconvertible(str(error)) from None
-        return Converted(source.num_rows, rows)
+        return rows
 
 
 class GoodRows:

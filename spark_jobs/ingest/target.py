@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+from pyarrow import DataType
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, NestedField
 
@@ -27,6 +28,8 @@ from distop.spark_jobs.ingest.modes import NOTHING, check_mode, on_conflict
 from distop.spark_jobs.rules.staged import rules_of
 from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 
+MAX_IGNORED = 100
+"""Most ignored columns that an operation reports."""
 BRANCH_MODES = frozenset({"append", "overwrite", "overwrite_partitions", "merge"})
 """Modes for a branch. The others depend on whether the table holds data."""
 
@@ -81,6 +84,7 @@ def target_of(
     *,
     table: Layout | None,
     direct: Collection[str] = (),
+    instants: Mapping[str, DataType] | None = None,
 ) -> dict[str, Any]:
     """The fields of an :class:`~distop.spark_jobs.ingest.plan.IngestPlan` that do not describe the source.
 
@@ -92,6 +96,8 @@ def target_of(
         The table's layout, if it has one.
     direct:
         Columns whose values are not in that format, but known directly.
+    instants:
+        See :func:`~distop.spark_jobs.ingest.columns.choose_columns`.
 
     Raises
     ------
@@ -109,6 +115,7 @@ def target_of(
         set() if expression is None else filter_columns(expression),
         conditions=set().union(*asked.values()),
         direct=direct,
+        instants=instants,
     )
     if expression is not None:
         arrow_filter(expression, columns.schema)
@@ -120,10 +127,12 @@ def target_of(
             f"table {request.table.name!r} has no columns yet, and only Spark knows the columns of the query",
             "create the table with a schema, or ingest something into it first",
         )
-    add = [columns.schema.find_field(name) for name in columns.added]
-    widen = {name: columns.schema.find_field(name).field_type for name in columns.widened}
-    layout, evolution = _layout(request, table, columns.target_schema(), add, widen)
+    add = [columns.written.find_field(name) for name in columns.added]
+    widen = {name: columns.written.find_field(name).field_type for name in columns.widened}
+    grow = {name: columns.written.find_field(name).field_type for name in columns.grown}
+    layout, evolution = _layout(request, table, columns.written, add, widen, grow)
     return {
+        "ignored_columns": columns.ignored[:MAX_IGNORED],
         "columns": msgspec.json.decode(columns.schema.model_dump_json()),
         "on_new_columns": "ignore" if argument.columns is not None else argument.on_new_columns,
         "filter": argument.filter,
@@ -131,7 +140,10 @@ def target_of(
         "layout": layout.to_json(),
         "evolution": evolution,
         "targets": columns.targets,
+        "epoch_units": argument.epoch_units,
         "on_bad_rows": argument.on_bad_rows,
+        "max_bad_rows": argument.max_bad_rows,
+        "max_bad_share": argument.max_bad_share,
         "mode": argument.mode,
         "output": request.table.format,
         "rules": rules_of(request.table.options, argument.checks, layout),
@@ -150,14 +162,15 @@ def layout_for_frame(
     """
     table = table_layout(request)
     present = {} if table is None else {column.name: column.field_type for column in table.schema.columns}
-    add, widen = [], {}
+    known = [column for column in given.columns if column.name in present]
+    add, widen, grow = [], {}, {}
     if argument.on_new_columns == "add":
         names = new_columns([column.name for column in given.columns], present)
         add = [column for column in given.columns if column.name in names]
+        grow = {one.name: one.field_type for one in known if not one.field_type.is_primitive}
     if argument.on_wider_types == "widen":
-        known = [column for column in given.columns if column.name in present]
         widen = {one.name: one.field_type for one in known if may_widen(present[one.name], one.field_type)}
-    return _layout(request, table, given, add, widen)
+    return _layout(request, table, given, add, widen, grow)
 
 
 def _layout(
@@ -166,18 +179,27 @@ def _layout(
     given: Schema,
     add: Sequence[NestedField],
     widen: Mapping[str, IcebergType],
+    grow: Mapping[str, IcebergType],
 ) -> tuple[Layout, Evolution | None]:
     output = output_of(request.table.format)
     layout, evolution = new_layout(request.table, given) if table is None else table, None
-    if add or widen:
-        layout, evolution = evolved(layout, add, widen)
-    if evolution and evolution.widened and not output.widens:
-        raise invalid(
-            "on_wider_types",
-            f"column {next(iter(widen))!r}: types of {output.format} tables cannot change",
-        )
+    if add or widen or grow:
+        layout, evolution = evolved(layout, add, widen, grow)
+    if evolution is not None and not output.widens:
+        _refuse_new_types(output.format, layout, evolution)
     output.check(layout)
     return layout, evolution
+
+
+def _refuse_new_types(table_format: str, layout: Layout, evolution: Evolution) -> None:
+    top = {column.field_id for column in layout.schema.columns}
+    for field, changed in (
+        ("on_wider_types", evolution.widened),
+        ("on_new_columns", [number for number in evolution.added if number not in top]),
+    ):
+        if changed:
+            name = layout.schema.find_column_name(changed[0])
+            raise invalid(field, f"column {name!r}: types of {table_format} tables cannot change")
 
 
 def ignored(request: PlanRequest) -> dict[str, Any]:

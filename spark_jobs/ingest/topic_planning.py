@@ -79,8 +79,11 @@ def plan_topic(
             declared=argument.schema is not None and argument.columns is None,
         )
         if argument.schema is None and not sample.names:
+            reason = f": {sample.unreadable}" if sample.unreadable else ""
             raise invalid(
-                "schema", f"the new records of {topic.url} show no columns", "say which there are with schema"
+                "schema",
+                f"the new records of {topic.url} show no columns{reason}",
+                "say which there are with schema",
             )
         target = target_of(
             request, argument, _WRITTEN[kafka.format], sample, table=table, direct=direct_columns(kafka)

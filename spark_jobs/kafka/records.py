@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_VALUE_BYTES = MAX_LINE_BYTES
 """A record with a longer value is a bad row: it must fit into memory several times."""
+FRAME_BYTES = 5
+"""Bytes that a serializer with a schema registry puts before a value."""
 MAX_RAW_BYTES = 1 << 20
 """Bytes of a bad record kept for people."""
 
@@ -38,9 +39,9 @@ NATURAL_TYPES: dict[str, pa.DataType] = {
     ),
 }
 """Types of the metadata."""
+_READ_TYPES = {"timestamp": pa.timestamp("ms", tz="UTC")}
+"""The types of those that Kafka has in another form. A producer may stamp its records with any number."""
 RAW_TYPE = pa.large_binary()
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class RecordReader:
         """
         columns = dict(zip(self._values.names, self._values_of(records.messages).columns, strict=True))
         for what, column in self._metadata.items():
-            values = _array(_BESIDE[what](records.messages), NATURAL_TYPES[what])
+            values = _array(_BESIDE[what](records.messages), _READ_TYPES.get(what, NATURAL_TYPES[what]))
             columns[column] = _bytes_to(values, self._schema.field(column).type, column)
         return pa.table([columns[name] for name in self._schema.names], schema=self._schema)
 
@@ -166,6 +167,17 @@ class RecordReader:
         return json_line if self._format == "json" else csv_line
 
 
+def _check_unframed(value: bytes) -> None:
+    """Refuse a value in the wire format of a schema registry: a zero byte, the number of a schema, and
+    data."""
+    if value.startswith(b"\0") and len(value) > FRAME_BYTES:
+        number = int.from_bytes(value[1:FRAME_BYTES], "big")
+        raise Unconvertible(
+            f"the value is framed for a schema registry (schema {number}): have it written without that, or "
+            "set kafka.format to raw"
+        )
+
+
 def json_line(value: bytes) -> bytes:
     """One JSON object on one line.
 
@@ -173,6 +185,7 @@ def json_line(value: bytes) -> bytes:
     ------
     Unconvertible
     """
+    _check_unframed(value)
     if b"\n" in value or b"\r" in value:
         # In JSON a line break can only be where a space can; in a string it is escaped.
         try:
@@ -192,6 +205,7 @@ def csv_line(value: bytes) -> bytes:
     ------
     Unconvertible
     """
+    _check_unframed(value)
     line = value.rstrip(b"\r\n")
     if not line:
         raise Unconvertible("not a CSV record: the value is empty")
@@ -233,13 +247,11 @@ def _bytes_to(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.C
     return convert(values, target, column)
 
 
-def _timestamps(messages: Sequence[Message]) -> list[datetime | None]:
+def _timestamps(messages: Sequence[Message]) -> list[int | None]:
     from confluent_kafka import TIMESTAMP_NOT_AVAILABLE
 
     times = (message.timestamp() for message in messages)
-    return [
-        None if kind == TIMESTAMP_NOT_AVAILABLE else _EPOCH + timedelta(milliseconds=ms) for kind, ms in times
-    ]
+    return [None if kind == TIMESTAMP_NOT_AVAILABLE else ms for kind, ms in times]
 
 
 def _headers(messages: Sequence[Message]) -> list[list[dict[str, Any]]]:

@@ -64,6 +64,8 @@ class KafkaSample:
         self._table = table
         self._declared = declared
         self.complete = kafka.format != "json"
+        self.unreadable = ""
+        """Why the first unreadable record of the sample is so."""
 
     @cached_property
     def names(self) -> list[str]:
@@ -114,9 +116,9 @@ class KafkaSample:
         for value in self._values():
             try:
                 lines.append(line_of(value))
-            except Unconvertible:
+            except Unconvertible as error:
                 # Bad records are handled when they are read.
-                continue
+                self.unreadable = self.unreadable or str(error)
         return lines
 
     def _values(self) -> list[bytes]:

@@ -37,7 +37,8 @@ def every_class() -> list[type[DistopError]]:
         for child in kind.__subclasses__():
             yield from family(child)
 
-    return [kind for kind in family(DistopError) if kind.__module__.startswith("distop.")]
+    # Once, also those of two kinds.
+    return [kind for kind in dict.fromkeys(family(DistopError)) if kind.__module__.startswith("distop.")]
 
 
 CLASSES = every_class()

@@ -207,7 +207,7 @@ def test_a_bad_record_fails_the_job_and_says_where_it_stands(ingesting: Ingestin
         (b'{"id": 1}\n{"id": 2}', "not a JSON object"),
         (b'{"id": "a\nb"}', "not a JSON object"),
         (b"[1]", "not a JSON object"),
-        (b'{"id": 1, "more": 2}', "unexpected field"),
+        (b'{"id": 1, "more": 2}', "column 'more' is not wanted"),
         (b'{"id": 1.5}', "1.5"),
     ],
 )
@@ -294,7 +294,7 @@ def test_columns_are_those_of_the_table_whatever_keys_come(ingesting: Ingesting,
     ingesting.ingest(kafka=topic.argument())
     assert ingesting.rows("id", "note") == [(1, "x"), (2, None), (3, "y")]
     topic.produce([{"id": 4, "new": 1}], 0)
-    with pytest.raises(BadRow, match="offset 3: unexpected field"):
+    with pytest.raises(BadRow, match="offset 3: column 'new' is not wanted"):
         ingesting.ingest(kafka=topic.argument())
     ingesting.ingest(kafka=topic.argument(), on_new_columns="ignore")
     assert ids(ingesting) == [1, 2, 3, 4]

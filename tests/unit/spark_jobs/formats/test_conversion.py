@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 import pytest
 
@@ -29,6 +31,80 @@ def test_rows_get_the_columns_of_the_table() -> None:
     for values in ([1.5], [None]):
         with pytest.raises(BadRow, match="column 'a'"):
             fitting(pa.table({"a": pa.array(values, pa.float64())}), TABLE)
+
+
+C = pa.struct([("a", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+NESTED = [
+    (C, [{"a": 1, "at": "2024-01-01T00:00:00"}, None, {"a": None, "at": None}]),
+    (pa.large_list(C), [[{"a": 1, "at": "2024-01-01"}, None], None, [], [{"a": 2, "at": None}]]),
+    (
+        pa.map_(pa.large_string(), C),
+        [[("k", {"a": 1, "at": None}), ("l", None)], None, [], [("m", {"a": 2})]],
+    ),
+    (pa.struct([("c", pa.large_list(C))]), [{"c": [{"a": 1, "at": None}]}, {"c": None}, None]),
+]
+
+
+def _reordered(kind: pa.DataType) -> pa.DataType:
+    """The same fields in another order, in other types, and without some."""
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _reordered(field.type)) for field in reversed(list(kind))])
+    if pa.types.is_map(kind):
+        return pa.map_(pa.string(), _reordered(kind.item_type))
+    if pa.types.is_large_list(kind):
+        return pa.list_(_reordered(kind.value_type))
+    return pa.int32() if pa.types.is_integer(kind) else pa.string()
+
+
+@pytest.mark.parametrize(("kind", "values"), NESTED, ids=["struct", "list", "map", "deep"])
+def test_fields_of_structs_go_by_name(kind: pa.DataType, values: list[Any]) -> None:
+    given = pa.array(values, _reordered(kind))
+    utc = pa.array(values, _reordered(kind)).to_pylist()
+    table = pa.schema([("c", kind)])
+    for start, stop in ((0, len(values)), (1, len(values)), (1, 2), (0, 0)):
+        rows = pa.table({"c": given.slice(start, stop - start)})
+        check_columns(rows.schema, table)
+        made = converted(rows, table)
+        made.validate(full=True)
+        assert _texts(made["c"].to_pylist()) == _texts(utc[start:stop])
+    rows = pa.table({"c": pa.chunked_array([given.slice(2), given.slice(0, 2)])})
+    assert _texts(converted(rows, table)["c"].to_pylist()) == _texts(utc[2:] + utc[:2])
+
+
+def _texts(value: Any) -> Any:
+    """Times as the date that they begin with, whatever their type; the fields of a struct in any order."""
+    if isinstance(value, dict):
+        return {name: _texts(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_texts(inner) for inner in value]
+    return value if value is None or isinstance(value, int) else str(value)[:10]
+
+
+def test_a_nested_field_that_is_missing_is_null_and_a_new_one_is_refused() -> None:
+    """U3: it is named by its path, in the words of Iceberg."""
+    table = pa.schema([("c", pa.struct([("a", pa.int64()), ("b", pa.large_list(C))]))])
+    rows = pa.table({"c": [{"b": [{"at": None}]}, None]})
+    check_columns(rows.schema, table)
+    assert converted(rows, table)["c"].to_pylist() == [{"a": None, "b": [{"a": None, "at": None}]}, None]
+    new = pa.schema([("c", pa.struct([("b", pa.list_(pa.struct([("a", pa.int64()), ("x", pa.int64())])))]))])
+    with pytest.raises(InvalidArgument, match=r"'c\.b\.element\.x'"):
+        check_columns(new, table)
+    strict = pa.schema([("c", pa.struct([pa.field("a", pa.int64(), nullable=False), ("b", pa.int64())]))])
+    for columns in ({"b": 1}, {"x": 1}):
+        with pytest.raises(InvalidArgument, match="cannot become"):
+            check_columns(pa.table({"c": [columns]}).schema, strict)
+    with pytest.raises(BadRow, match=r"column 'c\.a' is required and has no value"):
+        fitting(pa.table({"c": [None, {"a": None, "b": 1}]}).cast(_nullable(strict)), strict)
+    assert fitting(pa.table({"c": [None, {"a": 1}]}), strict)["c"].to_pylist() == [None, {"a": 1, "b": None}]
+    with pytest.raises(BadRow, match=r"column 'c\.a\.element': .*1\.5"):
+        fitting(
+            pa.table({"c": [{"a": [1.5]}]}), pa.schema([("c", pa.struct([("a", pa.large_list(pa.int64()))]))])
+        )
+
+
+def _nullable(schema: pa.Schema) -> pa.Schema:
+    kind = schema.field(0).type
+    return pa.schema([("c", pa.struct([(field.name, field.type) for field in kind]))])
 
 
 @pytest.mark.parametrize(

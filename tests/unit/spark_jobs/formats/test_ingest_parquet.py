@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 
@@ -176,3 +176,63 @@ def test_damaged_files_are_named(ingesting: Ingesting) -> None:
     arg = ingesting.start(paths=path)
     with pytest.raises(JobFailed, match=r"a\.parquet is damaged"):
         ingesting.run(arg)
+
+
+# -- times in INT96 ----------------------------------------------------------------------------------
+
+UTC_TIMES = [
+    datetime(1, 1, 1, tzinfo=UTC),
+    datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
+    datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC),
+]
+TIMES = [time.replace(tzinfo=None) for time in UTC_TIMES]
+
+
+def int96(ingesting: Ingesting, table: pa.Table, name: str = "a.parquet") -> str:
+    """A file as Spark and Hive write it."""
+    path = write(ingesting, pa.table({}), name)
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, row_group_size=2)
+    return path
+
+
+def test_times_in_int96_have_their_value_in_any_year(ingesting: Ingesting, tmp_path: Path) -> None:
+    """C2: beyond 1677 and 2262 they were bad rows with another time, and the value was lost. They are points
+    in time, unless the table says otherwise."""
+    times = pa.array([*TIMES, None], pa.timestamp("us"))
+    rows = pa.table(
+        {"a": range(4), "t": times, "l": [[time] for time in times], "s": [{"x": time} for time in times]}
+    )
+    path = int96(ingesting, rows)
+    ingesting.ingest(paths=path)
+    utc = [*UTC_TIMES, None]
+    read = ingesting.read().sort_by("a")
+    assert read["t"].to_pylist() == utc
+    assert read["l"].to_pylist() == [[time] for time in utc]
+    assert read["s"].to_pylist() == [{"x": time} for time in utc]
+    local = Ingesting(tmp_path / "local", {"schema": ["a: long", "t: timestamp"]})
+    local.ingest(paths=path, on_new_columns="ignore")
+    assert local.read().sort_by("a")["t"].to_pylist() == [*TIMES, None]
+
+
+def test_nanoseconds_in_int96_are_bad_rows(ingesting: Ingesting) -> None:
+    """C2: nothing is cut off without a word."""
+    times = pa.array([10**18 + 1000, 10**18 + 123, None, 10**18, 1], pa.timestamp("ns"))
+    maps = pa.array(
+        [[("k", 2000), ("l", None)], None, [("k", 7)], [], None], pa.map_(pa.string(), times.type)
+    )
+    path = int96(ingesting, pa.table({"a": range(5), "t": times, "m": maps}))
+    jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine")
+    lost = "nanoseconds would be lost beyond microseconds"
+    assert [(entry["row"], entry["reason"]) for entry in quarantined(ingesting, jobs)] == [
+        (2, f"column 't': 123 {lost}"),
+        (3, f"column 'm': 7 {lost}"),
+        (5, f"column 't': 1 {lost}"),
+    ]
+    assert ingesting.rows("a") == [0, 3]
+
+
+def test_files_with_times_in_int96_and_others_have_one_type(ingesting: Ingesting) -> None:
+    old = int96(ingesting, pa.table({"t": TIMES}), "1.parquet")
+    new = write(ingesting, pa.table({"t": pa.array(TIMES, pa.timestamp("us"))}), "2.parquet")
+    ingesting.ingest(paths=[old, new])
+    assert sorted(ingesting.read()["t"].to_pylist()) == sorted(TIMES * 2)

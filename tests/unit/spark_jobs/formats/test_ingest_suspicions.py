@@ -87,7 +87,7 @@ def test_a_quote_is_not_the_delimiter(ingesting: Ingesting) -> None:
 
 
 def test_latin_1_is_called_so(ingesting: Ingesting) -> None:
-    path = ingesting.write("id,name\n1,Müller\n2,Weiß\n".encode("latin-1"))
+    path = ingesting.write("id,name\n1,Müller\n2,Weiß\n3,Ana\n".encode("latin-1"))
     with refused("encoding", r"not UTF-8, but Latin-1 or Windows-1252 \('Müller'\)"):
         ingesting.start(paths=path)
     facts = ingesting.facts(paths=path, on_bad_rows="quarantine")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from distop.errors import JobFailed
@@ -19,6 +21,8 @@ from distop.spark_jobs.formats.types import (
     table_type,
     text_type,
 )
+from support.refusals import refused
+from support.sources.ingesting import Ingesting, quarantined
 
 INSTANT = pa.timestamp("us", tz="UTC")
 MOMENT = pa.timestamp("us")
@@ -174,5 +178,64 @@ def test_text_formats_cannot_carry_everything() -> None:
     ],
 )
 def test_numbers_too_large_for_a_float_are_not_infinite(values: list[object], target: pa.DataType) -> None:
-    with pytest.raises(Unconvertible, match=r"'f': .* is too large for"):
+    with pytest.raises(Unconvertible, match=r"'f[^']*': .* is too large for"):
         convert(pa.chunked_array([values]), target, "f")
+
+
+# -- numbers that count from 1970 --------------------------------------------------------------------
+
+PAST = datetime(2020, 4, 30, 13, 16, 58, 953_000, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("unit", "number", "value"),
+    [
+        ("ms", 1588252618953, PAST),
+        ("us", 1588252618953000, PAST),
+        ("ns", 1588252618953000000, PAST),
+        ("s", -1, datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC)),
+        ("days", 18382, date(2020, 4, 30)),
+    ],
+)
+@pytest.mark.parametrize("file_format", ["jsonl", "csv", "parquet"])
+def test_numbers_that_count_from_1970_become_times(
+    tmp_path: Path, file_format: str, unit: str, number: int, value: Any
+) -> None:
+    """Debezium writes them. A new column is a timestamptz, or a date; one of the table keeps its type."""
+    created = "date" if unit == "days" else "timestamptz"
+    path = tmp_path / f"a.{file_format}"
+    if file_format == "parquet":
+        pq.write_table(pa.table({"id": [1, 2], "t": [number, None]}), path)
+    else:
+        lines = {"csv": f"id,t\n1,{number}\n2,\n", "jsonl": f'{{"id":1,"t":{number}}}\n{{"id":2}}\n'}
+        path.write_text(lines[file_format])
+    for name, options in (("new", {}), ("old", {"schema": ["id: long", f"t: {created}"]})):
+        ingesting = Ingesting(tmp_path / name, options)
+        ingesting.ingest(paths=str(path), epoch_units={"t": unit})
+        assert ingesting.read().sort_by("id")["t"].to_pylist() == [value, None]
+        assert str(ingesting.table.iceberg().schema().find_type("t")) == created
+
+
+def test_other_types_of_numbers_that_count_from_1970(ingesting: Ingesting) -> None:
+    ingesting.options = {"schema": ["local: timestamp", "clock: time", "d: date"]}
+    path = ingesting.write('{"local": 1588252618953, "clock": 47818953, "d": 18382}\n', "a.jsonl")
+    ingesting.ingest(paths=path, epoch_units={"local": "ms", "clock": "ms", "d": "days"}, filter="d > 18000")
+    (row,) = ingesting.read().to_pylist()
+    assert row == {"local": PAST.replace(tzinfo=None), "clock": PAST.time(), "d": PAST.date()}
+    for units, said in (({"d": "ms"}, "column 'd' is date32"), ({"x": "ms"}, "no column 'x'")):
+        with refused("epoch_units", said):
+            ingesting.start(paths=path, epoch_units=units, reingest=True)
+
+
+def test_numbers_that_are_no_times_are_bad_rows(ingesting: Ingesting) -> None:
+    numbers = [0, 1, 2**62, '"a"', 1.5, "null"]
+    lines = "".join(f'{{"t": {number}}}\n' for number in numbers)
+    given = {"schema": {"t": "timestamptz"}, "on_bad_rows": "quarantine"}
+    path = ingesting.write(lines, "a.jsonl")
+    jobs = ingesting.ingest(paths=path, epoch_units={"t": "ns"}, **given)
+    entries = quarantined(ingesting, jobs)
+    assert [entry["line"] for entry in entries] == [2, 3, 4, 5]
+    assert ingesting.rows("t").count(None) == 1
+    # Without a unit a number is no time, and the reason says what to do.
+    jobs = ingesting.ingest(paths=path, **given, reingest=True)
+    assert "say in epoch_units what" in quarantined(ingesting, jobs)[0]["reason"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from pyiceberg.types import DecimalType, DoubleType, LongType
 
 from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
-from distop.errors import InvalidArgument, JobFailed, SchemaConflict
+from distop.errors import BadRow, InvalidArgument, JobFailed, SchemaConflict
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest
 from distop.spark_jobs.formats.inference import CsvSample
@@ -114,6 +115,108 @@ def test_a_file_without_rows_brings_its_columns(ingesting: Ingesting, tmp_path: 
 def test_names_that_differ_in_case_only_are_no_two_columns(ingesting: Ingesting, tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="case"):
         ingesting.start(paths=csv(tmp_path, "1.csv", "id,NAME\n2,b\n"), on_new_columns="add")
+
+
+# -- nested columns ----------------------------------------------------------------------------------
+
+A, B = pa.struct([("a", pa.int64())]), pa.struct([("b", pa.string()), ("a", pa.int32())])
+SHAPES: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], Any], str]] = {
+    "struct": (lambda kind: kind, lambda value: value, "c.b"),
+    "list": (pa.list_, lambda value: [value], "c.element.b"),
+    "map": (lambda kind: pa.map_(pa.string(), kind), lambda value: [("k", value)], "c.value.b"),
+}
+"""How a struct is held by the column ``c``, and the path of its field ``b``."""
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nested_fields_go_by_name(tmp_path: Path, shape: str) -> None:
+    kind, wrap, path = SHAPES[shape]
+    ingesting = Ingesting(tmp_path)
+    old = parquet(tmp_path, "1.parquet", id=[1], c=pa.array([wrap({"a": 1})], kind(A)))
+    new = parquet(tmp_path, "2.parquet", id=[2], c=pa.array([wrap({"b": "x", "a": 2})], kind(B)))
+    ingesting.ingest(paths=old)
+    with refused("paths", f"{path!r}"):
+        ingesting.start(paths=new)
+    facts = ingesting.facts(paths=new, on_new_columns="ignore", reingest=True)
+    assert facts["ignoredColumns"] == [path]
+    assert ingesting.rows("id", "c") == [(1, wrap({"a": 1})), (2, wrap({"a": 2}))]
+    ingesting.ingest(paths=new, on_new_columns="add", reingest=True)
+    ingesting.ingest(paths=old, reingest=True)
+    grown = [wrap({"a": number, "b": text}) for number, text in ((1, None), (1, None), (2, None), (2, "x"))]
+    assert sorted(ingesting.read()["c"].to_pylist(), key=repr) == sorted(grown, key=repr)
+    assert len(ingesting.table.iceberg().metadata.schemas) == 2
+
+
+def test_files_of_one_operation_may_differ_in_nested_fields(tmp_path: Path) -> None:
+    """Of a column that they bring, and of one that the table has."""
+    paths = [
+        parquet(tmp_path, "1.parquet", c=pa.array([{"a": 1}], A)),
+        parquet(tmp_path, "2.parquet", c=pa.array([{"b": "x", "a": 2}], B)),
+    ]
+    for folder, first in (("new", []), ("known", [paths[0]])):
+        ingesting = Ingesting(tmp_path / folder)
+        if first:
+            ingesting.ingest(paths=first, reingest=True)
+        ingesting.ingest(paths=paths, on_new_columns="add", reingest=True)
+        read = sorted(ingesting.read()["c"].to_pylist(), key=repr)
+        assert read == [{"a": 1, "b": None}] * (1 + len(first)) + [{"a": 2, "b": "x"}]
+    many = [parquet(tmp_path, f"m{number:02}.parquet", c=pa.array([{"a": 1}], A)) for number in range(40)]
+    arg = ingesting.start(paths=many, on_new_columns="add", reingest=True)
+    parquet(tmp_path, "m17.parquet", c=pa.array([{"z": 1, "a": 2}]))
+    arg = ingesting.start(paths=many, on_new_columns="add", reingest=True)
+    with pytest.raises(JobFailed, match=r"m17\.parquet has a column 'c\.z' that is not wanted"):
+        ingesting.run(arg)
+
+
+def test_new_keys_of_nested_objects_follow_the_same_option(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path)
+    ingesting.ingest(paths=ingesting.write('{"c": {"a": 1}, "d": [{"x": 1}]}', "1.jsonl"))
+    new = ingesting.write('{"c": {"a": 2, "b": 2.5}, "d": [{"x": 2}, {"y": "t", "x": 3}]}', "2.jsonl")
+    with refused("paths", "'c.b'"):
+        ingesting.start(paths=new)
+    facts = ingesting.facts(paths=new, on_new_columns="ignore", reingest=True)
+    assert facts["ignoredColumns"] == ["c.b", "d.element.y"]
+    ingesting.ingest(paths=new, on_new_columns="add", reingest=True)
+    assert sorted(ingesting.read().to_pylist(), key=repr) == [
+        {"c": {"a": 1, "b": None}, "d": [{"x": 1, "y": None}]},
+        {"c": {"a": 2, "b": 2.5}, "d": [{"x": 2, "y": None}, {"x": 3, "y": "t"}]},
+        {"c": {"a": 2, "b": None}, "d": [{"x": 2, "y": None}, {"x": 3, "y": None}]},
+    ]
+    # An object without a field, and lists without elements, say nothing about types.
+    ingesting.ingest(paths=ingesting.write('{"c": {}, "d": []}\n{"c": null}', "3.jsonl"))
+    # What the sample did not show is a bad row, by name.
+    late = ['{"c": {"a": 1}, "d": [{"x": 1}]}'] * 80_000 + ['{"d": [null, {"x": 1, "z": 1}]}']
+    arg = ingesting.start(paths=ingesting.write("\n".join(late), "4.jsonl"))
+    with pytest.raises(BadRow, match=r"line 80001: column 'd\.element\.z' is not wanted"):
+        ingesting.run(arg)
+
+
+def test_two_operations_add_nested_fields_at_the_same_time(tmp_path: Path) -> None:
+    """P6: as columns, and beside a field that another program has added meanwhile."""
+    ingesting = Ingesting(tmp_path)
+    ingesting.ingest(paths=parquet(tmp_path, "0.parquet", c=[{"a": 1}]))
+    args = [
+        ingesting.start(paths=parquet(tmp_path, f"{n}.parquet", c=[fields]), on_new_columns="add")
+        for n, fields in enumerate(({"a": 2, "x": 2}, {"x": 3, "y": "b"}), start=1)
+    ]
+    odd = ingesting.start(paths=parquet(tmp_path, "3.parquet", c=[{"a": 4, "x": "t"}]), on_new_columns="add")
+    jobs = [ingesting.run(arg) for arg in (*args, odd)]
+    ingesting.finish(args[0], jobs[0])
+    ingesting.finish(args[1], jobs[1])
+    assert sorted(ingesting.read()["c"].to_pylist(), key=repr) == [
+        {"a": 1, "x": None, "y": None},
+        {"a": 2, "x": 2, "y": None},
+        {"a": None, "x": 3, "y": "b"},
+    ]
+    with pytest.raises(SchemaConflict, match=r"column 'c\.x': it is long by now, and string in the files"):
+        ingesting.finish(odd, jobs[2])
+
+
+def test_nested_names_that_differ_in_case_only_are_no_two_fields(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path)
+    ingesting.ingest(paths=parquet(tmp_path, "1.parquet", c=[{"a": 1}]))
+    with refused("on_new_columns", "c.A differs from c.a only in case"):
+        ingesting.start(paths=parquet(tmp_path, "2.parquet", c=[{"a": 1, "A": 2}]), on_new_columns="add")
 
 
 # -- types -------------------------------------------------------------------------------------------
@@ -230,6 +333,10 @@ def test_a_tree_of_files_gets_columns_but_no_wider_types(tmp_path: Path) -> None
     wide = csv(tmp_path, "2.csv", f"id\n{2**40}\n")
     with refused("on_wider_types", "files tables cannot change"):
         Ingest().plan(request("files", head, tmp_path, paths=wide, on_wider_types="widen"))
+    head = Head(metadata_location="", layout=Layout.create(pa.schema([("c", A)])).to_json())
+    grown = parquet(tmp_path, "3.parquet", c=pa.array([{"a": 1, "b": "x"}], B))
+    with refused("on_new_columns", r"column 'c.b': types of files tables cannot change"):
+        Ingest().plan(request("files", head, tmp_path, paths=grown, on_new_columns="add"))
 
 
 def test_a_dataframe_brings_columns_and_wider_types(tmp_path: Path) -> None:
@@ -241,3 +348,17 @@ def test_a_dataframe_brings_columns_and_wider_types(tmp_path: Path) -> None:
     asked = ingesting.request(columns=columns, on_new_columns="add", on_wider_types="widen")
     fields = DataFrameIngest().plan(asked).argument["layout"]["schema"]["fields"]
     assert [(field["name"], field["type"]) for field in fields] == [("id", "long"), ("fare", "double")]
+
+
+def test_a_dataframe_brings_nested_fields(tmp_path: Path) -> None:
+    ingesting = Ingesting(tmp_path)
+    ingesting.ingest(paths=parquet(tmp_path, "0.parquet", c=pa.array([{"a": 1}], A)))
+    columns = Layout.create(pa.schema([("c", B)])).to_json()["schema"]
+    with pytest.raises(InvalidArgument, match=r"'c\.b'"):
+        DataFrameIngest().plan(ingesting.request(columns=columns))
+    plan = DataFrameIngest().plan(ingesting.request(columns=columns, on_new_columns="add")).argument
+    (field,) = plan["layout"]["schema"]["fields"]
+    assert [(inner["name"], inner["type"]) for inner in field["type"]["fields"]] == [
+        ("a", "long"),
+        ("b", "string"),
+    ]

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from support.sources.ingesting import Ingesting, quarantined
+import pytest
+
+from distop.errors import TooManyBadRows
+from support.refusals import refused
+from support.sources.ingesting import Ingesting, quarantined, staged_files
 
 
 def source(folder: Path, bad: int) -> str:
@@ -52,3 +57,70 @@ def test_the_step_is_registered(ingesting: Ingesting, tmp_path: Path) -> None:
     arg = ingesting.start(paths=source(tmp_path, 0), schema={"a": "int"}, on_bad_rows="quarantine")
     for record in ingesting.operation.commit_steps(arg):
         assert default_registry().kind(record.step) is STEPS[record.step]
+
+
+def test_an_ingest_all_of_whose_rows_are_bad_fails(ingesting: Ingesting, tmp_path: Path) -> None:
+    """U3: it moved the watermark, and called itself a success. The first row says what is wrong."""
+    paths = ingesting.write("".join(f'{{"a": {row}}} é " \n' for row in range(50)), "a.jsonl")
+    given = {"paths": paths, "schema": {"a": "int"}, "on_bad_rows": "quarantine"}
+    arg = ingesting.start(**given)
+    jobs = ingesting.run(arg)
+    with pytest.raises(
+        TooManyBadRows, match=r"50 of 50 rows are bad: all of them; the first: .*a\.jsonl, line 1: not a"
+    ):
+        ingesting.finish(arg, jobs)
+    assert ingesting.watermarks == {}
+    assert ingesting.facts(**given, max_bad_share=1)["badRows"] == 50
+
+
+@pytest.mark.parametrize(
+    ("limits", "bad", "allowed"),
+    [
+        ({"max_bad_rows": 13}, 13, True),
+        ({"max_bad_rows": 12}, 13, False),
+        ({"max_bad_rows": 0}, 0, True),
+        ({"max_bad_share": 13 / 2000}, 13, True),
+        ({"max_bad_share": 0.0064}, 13, False),
+        ({"max_bad_share": 0.5, "max_bad_rows": 12}, 13, False),
+        ({}, 13, True),
+    ],
+)
+def test_bad_rows_may_be_limited(
+    ingesting: Ingesting, tmp_path: Path, limits: dict[str, float], bad: int, allowed: bool
+) -> None:
+    """Of all jobs together; no row of a refused ingest is published."""
+    given = {"schema": {"a": "int"}, "on_bad_rows": "quarantine", "split_bytes": 1024}
+    arg = ingesting.start(paths=source(tmp_path, bad), **given, **limits)
+    jobs = ingesting.run(arg)
+    if allowed:
+        assert ingesting.finish(arg, jobs)["badRows"] == bad
+        return
+    with pytest.raises(TooManyBadRows, match=f"{bad} of 2,000 rows are bad, at most .*column 'a'") as caught:
+        ingesting.finish(arg, jobs)
+    assert caught.value.facts == {"badRows": bad}
+    assert not ingesting.table.head.exists
+
+
+def test_a_job_stops_once_it_alone_has_too_many_bad_rows(ingesting: Ingesting, tmp_path: Path) -> None:
+    arg = ingesting.start(
+        paths=source(tmp_path, 100), schema={"a": "int"}, on_bad_rows="quarantine", max_bad_rows=7
+    )
+    with pytest.raises(TooManyBadRows, match=r"more than 7 rows are bad; .*0\.csv, line 9: column 'a'"):
+        ingesting.run(arg)
+    assert staged_files(ingesting) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [
+        ("max_bad_rows", {"max_bad_rows": 1}),
+        ("max_bad_share", {"max_bad_share": 0.5, "on_bad_rows": "fail"}),
+        ("max_bad_rows", {"max_bad_rows": -1, "on_bad_rows": "quarantine"}),
+        ("max_bad_share", {"max_bad_share": 1.1, "on_bad_rows": "quarantine"}),
+    ],
+)
+def test_limits_that_mean_nothing_are_refused(
+    ingesting: Ingesting, field: str, given: dict[str, Any]
+) -> None:
+    with refused(field):
+        ingesting.start(paths=ingesting.write("a\n1\n"), **given)
