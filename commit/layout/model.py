@@ -20,7 +20,7 @@ from pyiceberg.io import FileIO, load_file_io
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
-from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from distop.commit.files.storage import StorageOptions, io_properties
 from distop.commit.layout.metadata import read_metadata
@@ -39,13 +39,15 @@ DEFAULT_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
 
 @dataclass(frozen=True)
 class Layout:
-    """Schema (with field ids), partition spec and properties of a table."""
+    """Schema (with field ids), partition spec, properties and sort order of a table."""
 
     schema: Schema
     spec: PartitionSpec
     properties: dict[str, str] = field(default_factory=dict)
     last_column_id: int = field(default=0, compare=False)
     """The highest id that any column has had, if known. Not recorded."""
+    sort_order: SortOrder = UNSORTED_SORT_ORDER
+    """The order of rows within files, as another engine, or a catalog's client, has set it."""
 
     @classmethod
     def create(
@@ -86,15 +88,19 @@ class Layout:
         """
         check_format(metadata)
         properties = dict(metadata.properties)
-        return cls(metadata.schema(), metadata.spec(), properties, metadata.last_column_id)
+        order = metadata.sort_order()
+        return cls(metadata.schema(), metadata.spec(), properties, metadata.last_column_id, order)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object for the operation's argument."""
-        return {
+        recorded = {
             "schema": msgspec.json.decode(self.schema.model_dump_json()),
             "spec": msgspec.json.decode(self.spec.model_dump_json()),
             "properties": self.properties,
         }
+        if not self.sort_order.is_unsorted:
+            recorded["sortOrder"] = msgspec.json.decode(self.sort_order.model_dump_json())
+        return recorded
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Layout:
@@ -104,6 +110,9 @@ class Layout:
                 Schema.model_validate(value["schema"]),
                 PartitionSpec.model_validate(value["spec"]),
                 dict(value.get("properties", {})),
+                sort_order=SortOrder.model_validate(value["sortOrder"])
+                if "sortOrder" in value
+                else UNSORTED_SORT_ORDER,
             )
         except (KeyError, TypeError, AttributeError, PydanticError, ValidationError) as error:
             raise CorruptRecord(f"this is not a table layout: {error}") from error
@@ -136,8 +145,8 @@ class Layout:
             "partition-specs": [self.spec],
             "default-spec-id": self.spec.spec_id,
             "last-partition-id": last_partition_id,
-            "sort-orders": [UNSORTED_SORT_ORDER],
-            "default-sort-order-id": UNSORTED_SORT_ORDER.order_id,
+            "sort-orders": [self.sort_order],
+            "default-sort-order-id": self.sort_order.order_id,
             "properties": of_new_table(self.properties),
         }
         return TableMetadataV2(**fields)

@@ -25,6 +25,7 @@ from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.writing.manifests import ManifestBuilder
+from distop.commit.writing.sorting import keys_of
 from distop.commit.writing.statistics import statistics_of
 from distop.commit.writing.summaries import summaries_to_json
 
@@ -140,18 +141,23 @@ def result_of(
 class IcebergFileList(FileList):
     """Data files with their statistics, as entries of an Iceberg manifest.
 
+    A file is said to be sorted only if it is. Those of one row group are sorted as the layout says.
+
     Parameters
     ----------
-    sort_order_id:
-        Sort order of their rows.
+    in_order:
+        Whether those of several row groups are, too.
     """
 
     folder = "metadata"
     suffix = ".avro"
 
-    def __init__(self, layout: Layout, *, sort_order_id: int | None = None) -> None:
+    def __init__(self, layout: Layout, *, in_order: bool = False) -> None:
         self._layout = layout
-        self._sort_order_id = sort_order_id
+        self._in_order = in_order
+        self._sort_order_id = (
+            layout.sort_order.order_id if keys_of(layout.sort_order, layout.schema) else None
+        )
         self._statistics_plan = compute_statistics_plan(layout.schema, layout.properties)
         self._column_ids = parquet_path_to_id_mapping(layout.schema)
         self._manifest = ManifestBuilder(layout.schema, layout.spec)
@@ -179,7 +185,7 @@ class IcebergFileList(FileList):
             file_format=FileFormat.PARQUET,
             partition=Record(*key),
             file_size_in_bytes=size,
-            sort_order_id=self._sort_order_id,
+            sort_order_id=self._sort_order_id if self._in_order or footer.num_row_groups == 1 else None,
             equality_ids=None,
             key_metadata=None,
             **statistics_of(footer, self._statistics_plan, self._column_ids, nans),

@@ -28,6 +28,7 @@ from distop.commit.pyiceberg_private import parquet_options
 from distop.commit.writing.casts import check_never_empty, checked_cast
 from distop.commit.writing.encodings import encodings_for
 from distop.commit.writing.file_lists import FileList, IcebergFileList, result_of
+from distop.commit.writing.sorting import keys_of, positions
 from distop.errors import BadRow, InvalidArgument
 from distop.metastore.crashpoints import reached
 
@@ -90,6 +91,8 @@ class StagedWriter:
         The folder for the files.
     inline:
         Whether the result may contain the list itself.
+    in_order:
+        Whether the rows come in the layout's sort order; otherwise each row group is sorted.
     target_file_bytes:
         A file is closed once it is this large on disk; default: the table's
         ``write.target-file-size-bytes``.
@@ -104,13 +107,15 @@ class StagedWriter:
         files: FileList | None = None,
         data_folder: str = "data",
         inline: bool = False,
+        in_order: bool = False,
         target_file_bytes: int | None = None,
         row_group_bytes: int = ROW_GROUP_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         max_open_files: int = MAX_OPEN_FILES,
     ) -> None:
         self._path_for = path_for
-        self._list = files or IcebergFileList(layout)
+        self._list = files or IcebergFileList(layout, in_order=in_order)
+        self._sort_keys = None if in_order else keys_of(layout.sort_order, layout.schema)
         self._data_folder, self._inline = data_folder, inline
         self._manifest_path = path_for(self._list.suffix, self._list.folder)
         self._io: FileIO = file_io(self._manifest_path, storage)
@@ -214,6 +219,8 @@ class StagedWriter:
         table = pa.Table.from_batches(partition.waiting, self._arrow_schema)
         if self._list.schema is not self._arrow_schema:
             table = table.select(self._list.schema.names)
+        if self._sort_keys:
+            table = table.take(positions(table, self._sort_keys))
         file = self._open.get(partition.key)
         if file is None:
             if len(self._open) >= self._max_open_files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,12 +13,11 @@ from pyiceberg.table import FileScanTask
 from distop.commit.iceberg.replace_files import MISSING
 from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan
 from distop.commit.layout.model import Layout
-from distop.commit.writing.file_lists import IcebergFileList
+from distop.commit.writing.sorting import keys_of
 from distop.commit.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.compact.choice import file_count
-from distop.spark_jobs.compact.sort_orders import keys_of
 from distop.spark_jobs.tables.external_sort import sort_rows
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 
@@ -29,7 +29,8 @@ SLACK = 1.05
 def run_job(job: JobContext) -> dict[str, Any]:
     """Do one job; see ``start_or_resume_job`` for its result."""
     plan = RewritePlan.of(job.operation)
-    layout, order = plan.table_layout, plan.order
+    order = plan.order
+    layout = plan.table_layout if order is None else replace(plan.table_layout, sort_order=order)
     task = plan.by_name(job.operation)[job.partition]
     reading = _Reading(job, plan, task, layout)
 
@@ -41,8 +42,8 @@ def run_job(job: JobContext) -> dict[str, Any]:
         layout,
         path_for,
         storage=job.operation.storage,
-        files=IcebergFileList(layout, sort_order_id=None if order is None else order.order_id),
         inline=True,
+        in_order=order is not None,
         target_file_bytes=target,
         # Files end where a row group does.
         row_group_bytes=min(ROW_GROUP_BYTES, target),
@@ -52,7 +53,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
             rows = reading.batches()
             if order is not None:
                 scratch = job.scratch_path()
-                rows = sort_rows(rows, keys_of(order, layout.schema), scratch)
+                rows = sort_rows(rows, keys_of(order, layout.schema) or (), scratch)
             for batch in rows:
                 job.raise_if_cancelled()
                 writer.write(batch)

@@ -1,4 +1,4 @@
-"""Sort orders: from a caller's text to Iceberg's records, and to the sorting of rows."""
+"""Sort orders: from a caller's text to Iceberg's records."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import FixedType, NestedField, PrimitiveType, UUIDType
 
+from distop.commit.writing.sorting import has_order
 from distop.operations.arguments import invalid
 from distop.spark_jobs.compact.argument import MAX_SORT_COLUMNS
-from distop.spark_jobs.tables.external_sort import Key
 
 _TERM = re.compile(
     r"(?P<column>\"[^\"]+\"|.+?)(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",
@@ -47,7 +46,7 @@ def _field(text: str, schema: Schema) -> SortField:
     if match is None or column is None:
         names = ", ".join(one.name for one in schema.columns)
         raise invalid("sort_by", f"{text!r} is not a column of the table; its columns are: {names}")
-    if not _has_order(column):
+    if not has_order(column):
         raise invalid("sort_by", f"column {name!r} has the type {column.field_type}, which cannot be sorted")
     descending = (match["direction"] or "asc").lower() == "desc"
     nulls = (match["nulls"] or ("last" if descending else "first")).lower()
@@ -57,20 +56,3 @@ def _field(text: str, schema: Schema) -> SortField:
         direction=SortDirection.DESC if descending else SortDirection.ASC,
         null_order=NullOrder.NULLS_FIRST if nulls == "first" else NullOrder.NULLS_LAST,
     )
-
-
-def _has_order(column: NestedField) -> bool:
-    kind = column.field_type
-    return isinstance(kind, PrimitiveType) and not isinstance(kind, UUIDType | FixedType)
-
-
-def keys_of(order: SortOrder, schema: Schema) -> list[Key]:
-    """Sort keys for rows of a schema in that order."""
-    return [
-        Key(
-            schema.find_field(field.source_id).name,
-            descending=field.direction == SortDirection.DESC,
-            nulls_first=field.null_order == NullOrder.NULLS_FIRST,
-        )
-        for field in order.fields
-    ]

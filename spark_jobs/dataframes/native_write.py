@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from pyarrow import types as is_
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import pyarrow_to_schema
 from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import DayTransform, IdentityTransform, MonthTransform, YearTransform
 from pyiceberg.types import (
     BinaryType,
@@ -251,7 +253,8 @@ def describe(target: WriteTarget, rows: int, without_nan: Sequence[str]) -> list
         They are not the expected files, or do not hold this many rows: another writer interfered.
     """
     layout, io = target.layout, target.io()
-    files, nans = IcebergFileList(layout), dict.fromkeys(without_nan, 0)
+    files = IcebergFileList(replace(layout, sort_order=UNSORTED_SORT_ORDER))  # Spark has not sorted them
+    nans = dict.fromkeys(without_nan, 0)
     found = sorted(_found(target))
     written = size = 0
     with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:

@@ -22,12 +22,13 @@ from distop.commit.index.manifest import FOLDER
 from distop.commit.index.parts import Written, entry_schema, read_entries, write_entries
 from distop.commit.index.plan import Build, DataFileSeen
 from distop.commit.index.publish import RUN, PartResult, Places
+from distop.commit.writing.sorting import Key
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.structs import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.operations.plans import Shared
-from distop.spark_jobs.tables.external_sort import Key, sort_rows
+from distop.spark_jobs.tables.external_sort import sort_rows
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from distop.commit.writing.sorting import Key, positions
 
 RUN_BYTES = 128 << 20
 """Rows that are sorted in memory at one time."""
@@ -24,45 +25,6 @@ FAN_IN = 64
 """Runs merged at a time; more are merged in several rounds."""
 
 _RUN = "\x00run"
-
-
-class Key:
-    """One column to sort by, as an Iceberg sort order has it.
-
-    Parameters
-    ----------
-    descending, nulls_first:
-        NaN is the largest number, and ``nulls_first`` places NULL, in both directions.
-    """
-
-    def __init__(self, column: str, *, descending: bool = False, nulls_first: bool = True) -> None:
-        self.column = column
-        self.descending = descending
-        self.nulls_first = nulls_first
-
-    def arrays(self, rows: pa.Table) -> list[tuple[Any, str]]:
-        """Columns that Arrow can sort in its own way, with the direction of each."""
-        values = rows.column(self.column)
-        direction = "descending" if self.descending else "ascending"
-        parts = []
-        if values.null_count:
-            parts.append(
-                (pc.is_null(values).cast(pa.int8()), "descending" if self.nulls_first else "ascending")
-            )
-        if pa.types.is_floating(values.type):
-            # Arrow puts NaN at the end in both directions.
-            parts.append((pc.is_nan(values).fill_null(False).cast(pa.int8()), direction))
-        return [*parts, (values, direction)]
-
-
-def positions(rows: pa.Table, keys: Sequence[Key]) -> Any:
-    """The positions of the rows that come first, second, ...; equal ones in any order."""
-    arrays = [part for key in keys for part in key.arrays(rows)]
-    names = [str(number) for number in range(len(arrays))]
-    sorting = pa.table([array for array, _ in arrays], names=names)
-    return pc.sort_indices(
-        sorting, sort_keys=[(name, order) for name, (_, order) in zip(names, arrays, strict=True)]
-    )
 
 
 def sort_rows(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -17,6 +18,8 @@ from pyiceberg.conversions import from_bytes, to_bytes
 from pyiceberg.expressions import LessThan
 from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 from pyiceberg.manifest import DataFile
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import BucketTransform, IdentityTransform
 from pyiceberg.types import LongType
 
 from distop.commit.layout.model import Layout, file_io
@@ -271,3 +274,44 @@ def test_every_primitive_type_can_be_written_and_partitioned_by(tmp_path: Path) 
         files = listed(folder, layout, writer.finish())
         assert len(files) == 2
         assert {file.partition[0] is None for file in files} == {True, False}
+
+
+# -- sort orders -------------------------------------------------------------------------------------
+
+
+def sorted_layout(*fields: SortField) -> Layout:
+    layout = Layout.create(pa.schema([("id", pa.int64()), ("x", pa.float64())]))
+    return replace(layout, sort_order=SortOrder(*fields, order_id=3))
+
+
+ID = SortField(1, IdentityTransform(), SortDirection.ASC, NullOrder.NULLS_FIRST)
+X = SortField(2, IdentityTransform(), SortDirection.DESC, NullOrder.NULLS_LAST)
+
+
+@pytest.mark.parametrize(("row_group_bytes", "order_id"), [(1 << 20, 3), (1, None)])
+def test_files_are_sorted_as_the_table_says(
+    tmp_path: Path, row_group_bytes: int, order_id: int | None
+) -> None:
+    """P14: as other engines expect. A file whose row groups overlap is not said to be sorted."""
+    layout = sorted_layout(X, ID)
+    assert Layout.from_json(layout.to_json()) == layout
+    assert Layout.of(layout.new_metadata("file:///t")).sort_order == layout.sort_order
+    writer = StagedWriter(layout, in_folder(tmp_path), row_group_bytes=row_group_bytes)
+    for start in (0, 4):
+        values = [None, 1.0, float("nan"), 1.0]
+        rows = pa.record_batch({"id": list(range(start + 3, start - 1, -1)), "x": values})
+        writer.write(rows)
+    (file,) = listed(tmp_path, layout, writer.finish())
+    assert file.sort_order_id == order_id
+    parquet = pq.ParquetFile(file.file_path.removeprefix("file://"))
+    found = [parquet.read_row_group(group)["id"].to_pylist() for group in range(parquet.num_row_groups)]
+    assert found == ([[1, 5, 0, 2, 4, 6, 3, 7]] if order_id else [[1, 0, 2, 3], [5, 4, 6, 7]])
+
+
+def test_a_sort_order_by_a_transform_is_not_kept(tmp_path: Path) -> None:
+    layout = sorted_layout(SortField(1, BucketTransform(4), SortDirection.ASC, NullOrder.NULLS_FIRST))
+    writer = StagedWriter(layout, in_folder(tmp_path))
+    writer.write(pa.record_batch({"id": [3, 1, 2], "x": [0.0] * 3}))
+    (file,) = listed(tmp_path, layout, writer.finish())
+    assert file.sort_order_id is None
+    assert pq.read_table(file.file_path.removeprefix("file://"))["id"].to_pylist() == [3, 1, 2]

@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.spark_jobs.tables.external_sort import Key, sort_rows
+from distop.commit.writing.sorting import Key
+from distop.spark_jobs.tables.external_sort import sort_rows
 
 SCHEMA = pa.schema([("a", pa.float64()), ("b", pa.string()), ("n", pa.int64())])
 
