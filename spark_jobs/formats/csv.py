@@ -10,16 +10,14 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
-from pyarrow.types import is_floating
 
-from distop.commit.writing.casts import check_infinite
 from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.csv_values import CsvValues
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.lines import last_line_end
 from distop.spark_jobs.formats.options import CsvOptions
@@ -27,7 +25,6 @@ from distop.spark_jobs.formats.reader import FileUnusable, Wanted, check_size
 from distop.spark_jobs.formats.suspicions import no_values
 from distop.spark_jobs.formats.text_file import OpenTextFile, TextFile, has_lone_return
 from distop.spark_jobs.formats.text_rows import Lines, split_lines
-from distop.spark_jobs.formats.types import convert, text_type
 
 _FIELD_COUNT = re.compile(
     r"CSV parse error: Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)"
@@ -41,14 +38,49 @@ _CONVERSION = re.compile(
 _VALUE = re.compile(r"invalid value '(.*)'")
 
 
-def parse_options(options: CsvOptions, *, skip_ragged: bool = False) -> ParseOptions:
-    """Arrow's form of the options; ``skip_ragged``: skip rows with too few or too many values."""
-    return ParseOptions(
-        delimiter=options.delimiter,
-        quote_char=options.quote or False,
-        newlines_in_values=options.multiline,
-        invalid_row_handler=(lambda _: "skip") if skip_ragged else None,
+def read_records(
+    data: bytes,
+    names: Sequence[str],
+    options: CsvOptions,
+    conversion: ConvertOptions,
+    *,
+    skip_ragged: bool = False,
+) -> pa.Table:
+    """Records as columns.
+
+    Parameters
+    ----------
+    names:
+        All columns of a record. Those without a name can be told apart, but are never required.
+    skip_ragged:
+        Skip rows with too few or too many values.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+    """
+    if not data.endswith(b"\n"):
+        # At the end of a text Arrow takes an empty value for a quoted one if the one before it is quoted.
+        data += b"\n"
+    data = options.quoting.unescaped(data)
+    return read_csv(
+        pa.BufferReader(data),
+        read_options=ReadOptions(
+            column_names=column_names(names), use_threads=False, block_size=len(data) + 1
+        ),
+        parse_options=ParseOptions(
+            delimiter=options.delimiter,
+            quote_char=options.quote or False,
+            newlines_in_values=options.multiline,
+            invalid_row_handler=(lambda _: "skip") if skip_ragged else None,
+        ),
+        convert_options=conversion,
     )
+
+
+def column_names(names: Sequence[str]) -> list[str]:
+    """Names by which Arrow can tell columns apart."""
+    return [name or f"\0{index}" for index, name in enumerate(names)]
 
 
 def convert_options(
@@ -71,8 +103,8 @@ def is_blank(record: bytes) -> bool:
 
 
 def csv_text(file: OpenFile, options: CsvOptions) -> TextFile:
-    """The records of a CSV file."""
-    quoting = options.quoting
+    """The records of a CSV file, in UTF-8."""
+    file, quoting = file.text(options.encoding), options.quoting
     if options.multiline:
         return TextFile(file, is_blank=is_blank, split=quoting.records, last_end=quoting.end_of_last_record)
     return TextFile(file, is_blank=is_blank, split=split_lines, last_end=last_line_end)
@@ -92,7 +124,7 @@ def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
     if not record:
         return [], end
     try:
-        line = record.decode().rstrip("\r\n")
+        line = options.quoting.unescaped(record).decode().rstrip("\r\n")
         names = next(csv.reader([line], _dialect(options)))
     except (UnicodeDecodeError, csv.Error) as error:
         raise FileUnusable(f"has a header that cannot be read: {error}") from None
@@ -123,7 +155,7 @@ class CsvReader:
 
     @contextmanager
     def open(self, file: OpenFile) -> Iterator[OpenTextFile]:
-        text = csv_text(file.text(), self._options)
+        text = csv_text(file, self._options)
         names, first = read_header(text, self._options)
         if names:
             self._wanted.check(names)
@@ -142,24 +174,17 @@ class CsvRecords:
     """
 
     def __init__(self, names: list[str], options: CsvOptions, schema: pa.Schema) -> None:
-        # Columns without a name are never required, but Arrow must be able to tell them apart.
-        self._arrow_names = [name or f"\0{index}" for index, name in enumerate(names)]
+        self._names = names
         self._quoting = options.quoting
         self._multiline = options.multiline
         self._schema = schema
-        self._parse_options = parse_options(options)
         self._options = options
-        self._convert_options = self._conversion()
-
-    def _conversion(self, as_text: Collection[str] = ()) -> ConvertOptions:
-        types = {
-            field.name: pa.large_string() if field.name in as_text else text_type(field.type)
-            for field in self._schema
-        }
-        made = convert_options(self._options, self._schema.names, types)
+        self._values = CsvValues(options)
+        self._conversion = convert_options(
+            options, schema.names, {field.name: self._values.parsed(field.type) for field in schema}
+        )
         # If a file must have all of them, one that lacks some has been refused already.
-        made.include_missing_columns = True
-        return made
+        self._conversion.include_missing_columns = True
 
     def convert(self, rows: Lines) -> pa.Table:
         """The required columns of some rows.
@@ -170,11 +195,18 @@ class CsvRecords:
         """
         data = rows.data
         self._check_closed(data)
-        table = self._parsed(data, self._convert_options)
+        try:
+            table = read_records(data, self._names, self._options, self._conversion)
+        except pa.ArrowInvalid as error:
+            raise self._explained(str(error), data) from None
         self._check_count(table.num_rows, rows)
-        self._check_infinite(data, table)
-        columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
-        return pa.table(columns, schema=self._schema)
+        return pa.table([self._column(table, field) for field in self._schema], schema=self._schema)
+
+    def _column(self, table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
+        try:
+            return self._values.convert(table.column(field.name), field.type, field.name)
+        except Unconvertible as error:
+            raise Unconvertible(_with_advice(str(error))) from None
 
     def _check_closed(self, data: bytes) -> None:
         """If lines are records, only the last line can have an open quote without including other lines."""
@@ -182,32 +214,6 @@ class CsvRecords:
         if self._quoting.unclosed(text):
             hint = "" if self._multiline else ", or not on this line (see the option multiline)"
             raise Unconvertible(f"a quoted value is never closed{hint}")
-
-    def _check_infinite(self, data: bytes, table: pa.Table) -> None:
-        """Arrow's parser makes numbers infinite that are too large: only the texts tell."""
-        names = [name for name in table.column_names if _has_infinite(table.column(name))]
-        if not names:
-            return
-        texts = self._parsed(data, self._conversion(as_text=names))
-        for name in names:
-            try:
-                check_infinite(texts.column(name), table.column(name))
-            except pa.ArrowInvalid as error:
-                raise Unconvertible(f"column {name!r}: {error}") from None
-
-    def _parsed(self, data: bytes, conversion: ConvertOptions) -> pa.Table:
-        read_options = ReadOptions(
-            column_names=self._arrow_names, use_threads=False, block_size=len(data) + 1
-        )
-        try:
-            return read_csv(
-                pa.BufferReader(data),
-                read_options=read_options,
-                parse_options=self._parse_options,
-                convert_options=conversion,
-            )
-        except pa.ArrowInvalid as error:
-            raise self._explained(str(error)) from None
 
     def _check_count(self, parsed: int, rows: Lines) -> None:
         """Every record is one row: not several, at a carriage return, nor a part, at a quoted newline."""
@@ -221,19 +227,21 @@ class CsvRecords:
         if parsed < len(rows) or (lone_return and not self._multiline and self._quoting.holds_newline(data)):
             raise Unconvertible("a quoted value holds a newline (see the option multiline)")
 
-    def _explained(self, message: str) -> Unconvertible:
+    def _explained(self, message: str, data: bytes) -> Unconvertible:
         """An Arrow error in terms of the file."""
         if match := _FIELD_COUNT.match(message):
             reason = f"{match['expected']} columns expected, {match['found']} found"
+            if not self._options.escape and self._quoting.escapes_quote(data, b"\\"):
+                reason += " (see the option escape)"
             return Unconvertible(reason, int(match["row"]) - 1)
         if match := _CONVERSION.match(message):
             target = f" for {match['type']}" if match["type"] else ""
-            reason = f"column {self._arrow_names[int(match['column'])]!r}: {match['what']}{target}"
-            if (text := _VALUE.search(match["what"])) and text[1] in no_values():
-                reason += " (see the option null_values)"
+            name = column_names(self._names)[int(match["column"])]
+            reason = _with_advice(f"column {name!r}: {match['what']}{target}")
             return Unconvertible(reason, int(match["row"]) - 1 if match["row"] else None)
         return Unconvertible(message)
 
 
-def _has_infinite(values: pa.ChunkedArray) -> bool:
-    return is_floating(values.type) and bool(pc.any(pc.is_inf(values)).as_py())
+def _with_advice(reason: str) -> str:
+    match = _VALUE.search(reason)
+    return f"{reason} (see the option null_values)" if match and match[1] in no_values() else reason

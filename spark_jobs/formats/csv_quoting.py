@@ -1,7 +1,9 @@
 """Finds the quoted fields of CSV text, so that text is not split inside one.
 
 The rule is Arrow's: a quote opens a field only as its first byte, ``""`` inside means one quote, and
-everything between the closing quote and the delimiter is literal.
+everything between the closing quote and the delimiter is literal. With an escape, that before a quote or
+before itself also means the second of both, but only within quotes: Spark, Hive's OpenCSV and MySQL write so.
+(Arrow's own option would drop escapes outside of quotes, too, and any before other characters.)
 """
 
 from __future__ import annotations
@@ -16,18 +18,40 @@ class Quoting:
 
     Parameters
     ----------
-    delimiter, quote:
-        One byte each; an empty ``quote`` means that nothing is quoted.
+    delimiter, quote, escape:
+        One byte each; an empty ``quote`` means that nothing is quoted, an empty ``escape`` that quotes are
+        only doubled.
     """
 
-    def __init__(self, delimiter: bytes, quote: bytes) -> None:
+    def __init__(self, delimiter: bytes, quote: bytes, escape: bytes = b"") -> None:
         self.delimiter = delimiter
         self.quote = quote
+        self.escape = escape
 
     @cached_property
     def _quoted(self) -> re.Pattern[bytes]:
-        d, q = re.escape(self.delimiter), re.escape(self.quote)
-        return re.compile(rb"(?:\A|(?<=[%b\r\n]))%b[^%b]*(?:%b%b[^%b]*)*(%b|\Z)" % (d, q, q, q, q, q, q))
+        d, q, e = (re.escape(sign) for sign in (self.delimiter, self.quote, self.escape))
+        pair = rb"%b%b|%b(?s:.)?" % (q, q, e) if e else q + q
+        return re.compile(
+            rb"(?:\A|(?<=[%b\r\n]))%b[^%b%b]*(?:(?:%b)[^%b%b]*)*(%b|\Z)" % (d, q, q, e, pair, q, e, q)
+        )
+
+    def unescaped(self, text: bytes) -> bytes:
+        """The same records without escapes: quotes within quotes are doubled."""
+        if not self.escape or self.escape not in text:
+            return text
+        q, e = self.quote, self.escape
+        escaped = re.compile(rb"%b(%b|%b)" % tuple(map(re.escape, (e, q, e))))
+
+        def doubled(field: re.Match[bytes]) -> bytes:
+            return escaped.sub(lambda pair: q + q if pair[1] == q else e, field[0])
+
+        return self._quoted.sub(doubled, text)
+
+    def escapes_quote(self, text: bytes, escape: bytes) -> bool:
+        """Whether a quoted field has ``escape`` before a quote."""
+        sign = escape + self.quote
+        return sign in text and any(sign in text[start:end] for start, end, _ in self._spans(text))
 
     def _spans(self, text: bytes) -> Iterator[tuple[int, int, bool]]:
         """``(start, end, closed)`` of every quoted field; ``text`` begins where a record begins."""

@@ -22,6 +22,7 @@ from distop.commit.files.web import web_options
 from distop.errors import ArgumentTooLarge, DistopError, SourceEmpty, SourceUnreadable
 from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
+from distop.spark_jobs.formats.encodings import as_utf_8
 
 MAX_FILES = 100_000
 MAX_PATHS = 1_000
@@ -85,6 +86,8 @@ class OpenFile:
     path: str
     url: str
     compression: str | None = None
+    encoding: str = ""
+    """Of its text; empty: its bytes are taken as they are."""
 
     @classmethod
     def at(cls, folder_url: str, path: str) -> OpenFile:
@@ -93,11 +96,15 @@ class OpenFile:
         fs, full = resolve(url)
         return cls(fs, full, url)
 
-    def text(self) -> OpenFile:
-        """The same file, decompressed according to its name."""
-        return OpenFile(
-            self.fs, self.path, self.url, COMPRESSIONS.get(posixpath.splitext(self.path)[1].lower())
-        )
+    def text(self, encoding: str = "") -> OpenFile:
+        """The same file, decompressed according to its name, and as UTF-8."""
+        compression = COMPRESSIONS.get(posixpath.splitext(self.path)[1].lower())
+        return OpenFile(self.fs, self.path, self.url, compression, encoding)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its content is the bytes of the file, which can be read from anywhere."""
+        return self.compression is None and not self.encoding
 
     def identity(self) -> tuple[int, int | str]:
         """The present size and version. Raises ``FileNotFoundError``."""
@@ -106,7 +113,11 @@ class OpenFile:
         return int(info["size"]), _version(info)
 
     def open(self) -> BinaryIO:
-        """The file's content, decompressed."""
+        """The file's content, decompressed and as UTF-8."""
+        content = self._decompressed()
+        return as_utf_8(content, self.encoding) if self.encoding else content
+
+    def _decompressed(self) -> BinaryIO:
         if is_local(self.fs):  # a link may have replaced it since
             check_source(self.path)
         raw = self.fs.open(self.path, "rb")

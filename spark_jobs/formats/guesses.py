@@ -1,22 +1,32 @@
 """Guesses of types from texts.
 
-Conservative where a wrong one would lose data: numbers with leading zeros (post codes) and integers with more
-digits than a float holds stay text.
+Conservative where a wrong one would lose data. A text is a number only if its form is a plain one: a minus,
+digits without leading zeros, a fraction. So post codes, phone numbers with a plus and hexadecimal numbers
+stay text, and so do integers of 16 digits and more beside fractions.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
-_NO_PLAIN_NUMBER = r"^\s*[+-]?(0[0-9]|[0-9]{16,}\s*$)"
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
-_TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?")
-_INSTANT = re.compile(_TIMESTAMP.pattern + r"(Z|[+-]\d\d:?\d\d)")
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.types import convert
+
+_INTEGER = "^(0|-?[1-9][0-9]*)$"
+"""There is no integer -0."""
+_NUMBER = r"^-?((0|[1-9][0-9]{0,14})(\.[0-9]+)?|[0-9](\.[0-9]+[eE][+-]?|[eE][+-])[0-9]{1,3})$"
+"""An exponent follows one digit, and has a sign or follows a fraction, as programs write numbers; ``32E0134``
+and ``1E5`` may be codes."""
+_EXPONENT = r"^-?[0-9](\.[0-9]+)?e(0|[1-9][0-9]{0,2})$"
+"""Without a sign, if all of a column have exponents."""
+
+_DATE = r"^\d{4}-\d\d-\d\d$"
+_TIMESTAMP = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?$"
+_INSTANT = _TIMESTAMP.removesuffix("$") + r"(Z|[+-]\d\d:?\d\d)$"
 
 
 def no_bytes(guessed: pa.DataType) -> pa.DataType:
@@ -24,12 +34,20 @@ def no_bytes(guessed: pa.DataType) -> pa.DataType:
     return pa.large_string() if is_.is_binary(guessed) or is_.is_large_binary(guessed) else guessed
 
 
-def has_codes(texts: pa.ChunkedArray, guessed: pa.DataType) -> bool:
-    """Whether some text looks like a number but would lose data as one."""
-    odd = texts.filter(pc.match_substring_regex(texts, _NO_PLAIN_NUMBER))
-    if is_.is_integer(guessed):
-        odd = odd.filter(pc.match_substring_regex(odd, r"^\s*[+-]?0"))
-    return len(odd) > 0
+def first_code(texts: pa.Array, guessed: pa.DataType) -> str | None:
+    """The first text that has not the form of such numbers."""
+    form = _INTEGER if is_.is_integer(guessed) else _NUMBER
+    others = texts.filter(pc.invert(pc.match_substring_regex(texts, form)))
+    if not len(others):
+        return None
+    if is_.is_floating(guessed) and _all_match(others, _EXPONENT) and _all_match(texts, "[eE]"):
+        return None
+    code: str = others[0].as_py()
+    return code
+
+
+def _all_match(texts: pa.Array, form: str) -> bool:
+    return bool(pc.all(pc.match_substring_regex(texts, form)).as_py())
 
 
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType:
@@ -56,12 +74,16 @@ def is_int_or_float(dtype: pa.DataType) -> bool:
 
 def type_of_texts(values: Iterable[str]) -> pa.DataType:
     """Of strings of JSON: dates and times, if all of them are; otherwise text."""
-    values = list(values)
+    texts = pa.array(values, pa.large_string())
     for pattern, dtype in (
         (_DATE, pa.date32()),
         (_TIMESTAMP, pa.timestamp("us")),
         (_INSTANT, pa.timestamp("us", tz="UTC")),
     ):
-        if all(pattern.fullmatch(value) for value in values):
+        if _all_match(texts, pattern):
+            try:
+                convert(texts, dtype, "")
+            except Unconvertible:
+                break
             return dtype
     return pa.large_string()

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from decimal import Decimal
 from functools import reduce
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 import pyarrow as pa
 from pyarrow import types as is_
-from pyarrow.csv import ReadOptions, read_csv
 
+from distop.commit.writing.casts import is_number
 from distop.errors import SourceUnreadable
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.csv import convert_options, csv_text, parse_options, read_header
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.csv import convert_options, csv_text, read_header, read_records
+from distop.spark_jobs.formats.csv_values import CsvValues
 from distop.spark_jobs.formats.files import OpenFile
-from distop.spark_jobs.formats.guesses import (
-    common_type,
-    has_codes,
-    is_int_or_float,
-    no_bytes,
-    type_of_texts,
-)
+from distop.spark_jobs.formats.guesses import common_type, no_bytes, type_of_texts
 from distop.spark_jobs.formats.jsonl import first_objects
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.parquet import schemas_of, unfit
 from distop.spark_jobs.formats.reader import FileUnusable, check_size
 from distop.spark_jobs.formats.suspicions import foreign_encoding, no_values, suspicions
-from distop.spark_jobs.formats.types import UnsupportedType, table_type
+from distop.spark_jobs.formats.types import UnsupportedType, convert, table_type
 
 SAMPLE_FILES = 8
 SAMPLE_BYTES = 2 << 20
@@ -107,7 +104,7 @@ class CsvSample:
         size = SAMPLE_BYTES // len(files)
 
         def head(file: OpenFile) -> tuple[list[str], bytes]:
-            text = csv_text(file.text(), options)
+            text = csv_text(file, options)
             names, first = read_header(text, options)
             return names, text.head(first, size)
 
@@ -122,48 +119,33 @@ class CsvSample:
         return cls(heads, options)
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
-        return self._types(columns, self._options)
+        return self._guessed(columns, self._options)[0]
 
-    def _types(self, columns: Sequence[str], options: CsvOptions) -> dict[str, pa.DataType]:
-        found: dict[str, list[pa.DataType]] = {column: [] for column in columns}
+    def _guessed(
+        self, columns: Sequence[str], options: CsvOptions
+    ) -> tuple[dict[str, pa.DataType], dict[str, str]]:
+        """The types, and why columns that Arrow takes for something else are text."""
+        guesses: dict[str, list[pa.DataType]] = {column: [] for column in columns}
         for names, head in self._heads:
-            known = set(names)
-            there = [name for name in columns if name in known]
-            for column, dtype in self._guess(names, head, there, options).items():
-                found[column].append(dtype)
-        types = {column: reduce(common_type, guesses, pa.null()) for column, guesses in found.items()}
-        for names, head in self._heads:
-            # What is an integer in one file may be too long for a column that has fractions in another one.
-            mixed = {
-                name: types[name]
-                for name in names
-                if name in types and is_.is_floating(types[name]) and any(map(is_.is_integer, found[name]))
-            }
-            types |= dict.fromkeys(self._codes(names, head, mixed, options), pa.large_string())
-        return {column: table_type(dtype) for column, dtype in types.items()}
+            read = self._parse(names, head, columns, None, options)
+            for column, values in read.items():
+                guesses[column].append(no_bytes(values.type))
+        types = {
+            column: table_type(reduce(common_type, found, pa.null())) for column, found in guesses.items()
+        }
+        written, reasons = CsvValues(options), dict[str, str]()
+        looked = [name for name in columns if written.spelled or not is_.is_large_string(types[name])]
+        for column, values in self._values(looked, options).items():
+            if len(values):
+                types[column] = written.guess(values, types[column])
+                if reason := written.doubt(values, types[column], column):
+                    types[column], reasons[column] = pa.large_string(), reason
+        return types, reasons
 
     def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
-        found = {column for names, head in self._heads if head for column in self._unfit(names, head, types)}
-        return [column for column in types if column in found]
-
-    def _unfit(self, names: list[str], head: bytes, types: Mapping[str, pa.DataType]) -> list[str]:
-        """Halves the columns until each is told: parsing some costs almost as much as parsing all."""
-        known = set(names)
-        there = [column for column in types if column in known]
-        if not there:
-            return []
-        try:
-            self._parse(names, head, there, {column: types[column] for column in there}, self._options)
-        except pa.ArrowInvalid:
-            if len(there) == 1:
-                return there
-            halves = there[: len(there) // 2], there[len(there) // 2 :]
-            return [
-                column
-                for half in halves
-                for column in self._unfit(names, head, {column: types[column] for column in half})
-            ]
-        return []
+        written = CsvValues(self._options)
+        values = self._values(list(types), self._options)
+        return [column for column, dtype in types.items() if not _fits(written, values[column], dtype)]
 
     def suspicions(self, guessed: Sequence[str]) -> list[str]:
         """Signs that the files were misinterpreted, as sentences.
@@ -173,72 +155,84 @@ class CsvSample:
         guessed:
             Columns whose types were guessed.
         """
-        text = [name for name, dtype in self.types(guessed).items() if is_.is_large_string(dtype)]
-        values = self._values(text)
+        types, reasons = self._guessed(guessed, self._options)
+        text = [name for name, dtype in types.items() if is_.is_large_string(dtype)]
+        values = self._values(text, self._options)
         options = msgspec.structs.replace(
             self._options, null_values=[*self._options.null_values, *no_values()]
         )
-        types = self._types([name for name in text if len(values[name])], options)
-        readable = [
-            name
-            for name, dtype in types.items()
-            if not is_.is_large_string(dtype) and not is_.is_large_binary(dtype)
-        ]
-        return suspicions(self.names, values, self._options.delimiter, readable)
+        others, _ = self._guessed([name for name in text if len(values[name])], options)
+        readable = [name for name, dtype in others.items() if not is_.is_large_string(dtype)]
+        found = suspicions(self.names, values, self._options.delimiter, readable, reasons)
+        return [*self._escapes(), *found]
+
+    def _escapes(self) -> list[str]:
+        quoting = self._options.quoting
+        if quoting.escape or not any(quoting.escapes_quote(head, b"\\") for _, head in self._heads):
+            return []
+        sign = f"\\{self._options.quote}"
+        return [f"quoted values hold {sign}: if that means {self._options.quote}, set escape to \\"]
 
     @property
     def foreign_encoding(self) -> str:
         """The encoding of the files, if not UTF-8; see :func:`.suspicions.foreign_encoding`."""
         return next((found for _, head in self._heads if (found := foreign_encoding(head))), "")
 
-    def _values(self, columns: Sequence[str]) -> dict[str, pa.Array]:
-        """The sample's values of text columns, without NULL."""
-        values: dict[str, list[bytes]] = {column: [] for column in columns}
+    def _values(self, columns: Sequence[str], options: CsvOptions) -> dict[str, pa.Array]:
+        """The sample's values of some columns as text, without NULL."""
+        values: dict[str, list[pa.Array]] = {column: [] for column in columns}
         for names, head in self._heads:
-            there = [name for name in names if name in values] if head else []
-            if there:
-                read = self._parse(names, head, there, dict.fromkeys(there, pa.large_binary()), self._options)
-                for name in there:
-                    values[name] += read.column(name).drop_null().to_pylist()
-        return {
-            name: pa.array([value.decode(errors="replace") for value in found], pa.large_string())
-            for name, found in values.items()
-        }
-
-    def _guess(
-        self, names: list[str], head: bytes, columns: list[str], options: CsvOptions
-    ) -> dict[str, pa.DataType]:
-        if not head or not columns:
-            return {}
-        guessed = self._parse(names, head, columns, None, options)
-        types = {name: no_bytes(guessed.column(name).type) for name in columns}
-        numbers = {name: dtype for name, dtype in types.items() if is_int_or_float(dtype)}
-        return types | dict.fromkeys(self._codes(names, head, numbers, options), pa.large_string())
-
-    def _codes(
-        self, names: list[str], head: bytes, numbers: Mapping[str, pa.DataType], options: CsvOptions
-    ) -> list[str]:
-        """Those of some columns of numbers that have a text which would lose data as a number."""
-        if not head or not numbers:
-            return []
-        texts = self._parse(names, head, list(numbers), dict.fromkeys(numbers, pa.large_string()), options)
-        return [name for name, dtype in numbers.items() if has_codes(texts.column(name), dtype)]
+            read = self._parse(names, head, columns, dict.fromkeys(columns, pa.large_binary()), options)
+            for column, found in read.items():
+                values[column] += map(_decoded, found.drop_null().chunks)
+        return {column: pa.concat_arrays([_NO_TEXTS, *found]) for column, found in values.items()}
 
     def _parse(
         self,
         names: list[str],
         head: bytes,
-        columns: list[str],
+        columns: Sequence[str],
         types: dict[str, pa.DataType] | None,
         options: CsvOptions,
-    ) -> pa.Table:
-        unique = [name or f"\0{index}" for index, name in enumerate(names)]
-        return read_csv(
-            pa.BufferReader(head),
-            read_options=ReadOptions(column_names=unique, use_threads=False, block_size=len(head) + 1),
-            parse_options=parse_options(options, skip_ragged=True),
-            convert_options=convert_options(options, columns, types),
-        )
+    ) -> dict[str, pa.ChunkedArray]:
+        """Those of some columns that a head has."""
+        known = set(names)
+        there = [name for name in columns if name in known]
+        if not head or not there:
+            return {}
+        chosen = convert_options(options, there, types)
+        read = read_records(head, names, options, chosen, skip_ragged=True)
+        return dict(zip(read.column_names, read.columns, strict=True))
+
+
+_NO_TEXTS = pa.array([], pa.large_string())
+
+
+def _decoded(values: pa.Array) -> pa.Array:
+    try:
+        return values.cast(pa.large_string())
+    except pa.ArrowInvalid:
+        return pa.array([value.decode(errors="replace") for value in values.to_pylist()], pa.large_string())
+
+
+def _fits(written: CsvValues, values: pa.Array, dtype: pa.DataType) -> bool:
+    try:
+        written.convert(values, dtype, "")
+    except Unconvertible:
+        return False
+    return True
+
+
+def _number(text: str) -> float | Decimal:
+    """The number of a JSON text: a decimal if no double is that."""
+    number = float(text)
+    try:
+        return number if is_number(text, number) else Decimal(text)
+    except ArithmeticError:  # an exponent beyond all limits
+        return Decimal(number)
+
+
+_json = msgspec.json.Decoder(float_hook=_number)
 
 
 class JsonSample:
@@ -272,7 +266,7 @@ class JsonSample:
 
     def _add(self, line: bytes) -> None:
         try:
-            decoded = msgspec.json.decode(line)
+            decoded = _json.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             # Bad rows are handled when they are read.
             return
@@ -288,8 +282,11 @@ class JsonSample:
 
     def _fits(self, column: str, dtype: pa.DataType) -> bool:
         try:
-            pa.array(self._values.get(column, []), dtype)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
+            values = self._values.get(column, [])
+            pa.array(values, dtype)
+            if is_.is_floating(dtype):  # pyarrow rounds these
+                convert(pa.chunked_array([pa.array(values, pa.float64())]), dtype, column)
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, Unconvertible):
             return False
         return True
 
@@ -297,9 +294,17 @@ class JsonSample:
         values = [value for value in self._values.get(column, ()) if value is not None]
         if values and all(isinstance(value, str) for value in values):
             return type_of_texts(values)
+        if long := next((value for value in values if isinstance(value, Decimal)), None):
+            raise invalid(
+                "schema",
+                f"column {column!r} holds {long}, and no double is that number",
+                "say in schema what type it has, such as decimal(38,9), or leave it out with columns",
+            )
         try:
             return table_type(pa.array(values).type)
-        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnsupportedType) as error:
+        except UnsupportedType as error:
+            raise invalid("schema", f"column {column!r}: {error}", "leave it out with columns") from None
+        except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise invalid(
                 "schema",
                 f"column {column!r} holds values of different kinds: {error}",

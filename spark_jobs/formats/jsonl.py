@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as is_
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
+from distop.commit.writing.casts import check_number
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.json_array import JsonArrayFile, element_blocks, is_array
@@ -28,6 +30,17 @@ _IN_ROW = re.compile(r" in row \d+$")
 _OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
 _WHERE = re.compile(r" - at `.*`$")
+_LONG_NUMBER = r"[:,\[]\s*-?([0-9.]{16}|[0-9.]+[eE][+-]?[0-9]{3})"
+"""Where a number begins that may have more digits than a double, or be too large or too small for one."""
+
+
+class _Spelled(str):
+    """A number with a fraction or an exponent, as it is written."""
+
+
+def _number(text: str) -> float | _Spelled:
+    number = float(text)
+    return number if repr(number) == text else _Spelled(text)
 
 
 class _Object(msgspec.Struct):
@@ -76,6 +89,11 @@ class JsonObjects:
 
     def __init__(self, wanted: Wanted) -> None:
         self._schema = wanted.schema
+        doubles = [field for field in wanted.schema if _has_doubles(field.type)]
+        self._doubles = {f"c{number}": field for number, field in enumerate(doubles)}
+        names = {attribute: field.name for attribute, field in self._doubles.items()}
+        rows = msgspec.defstruct("Rows", [(attribute, Any, None) for attribute in names], rename=names)
+        self._rows = msgspec.json.Decoder(rows, float_hook=_number)
         self._parse_options = ParseOptions(
             explicit_schema=pa.schema([(field.name, json_type(field.type)) for field in wanted.schema]),
             unexpected_field_behavior="error" if wanted.strict else "ignore",
@@ -96,11 +114,22 @@ class JsonObjects:
             raise Unconvertible("a line must hold one JSON object")
         if not count:
             return self._schema.empty_table()
+        self._check_doubles(data)
         table = self._parsed(data)
         if table.num_rows != count:
             raise Unconvertible("a line must hold one JSON object")
         columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
         return pa.table(columns, schema=self._schema)
+
+    def _check_doubles(self, data: bytes) -> None:
+        """Arrow's parser rounds numbers with more digits than a double has: only the texts tell."""
+        if not self._doubles:
+            return
+        whole = pa.array([data], pa.large_string())
+        if pc.match_substring_regex(whole, _LONG_NUMBER)[0].as_py():
+            for row in self._rows.decode_lines(data):
+                for attribute, field in self._doubles.items():
+                    _check_numbers(getattr(row, attribute), field.type, field.name)
 
     def _parsed(self, data: bytes) -> pa.Table:
         try:
@@ -111,6 +140,27 @@ class JsonObjects:
             )
         except pa.ArrowInvalid as error:
             raise Unconvertible(_explained(str(error), data, self._schema)) from None
+
+
+def _has_doubles(dtype: pa.DataType) -> bool:
+    return is_.is_floating(dtype) or any(
+        _has_doubles(dtype.field(index).type) for index in range(dtype.num_fields)
+    )
+
+
+def _check_numbers(value: Any, dtype: pa.DataType, column: str) -> None:
+    if isinstance(value, int | _Spelled):
+        if is_.is_floating(dtype):
+            try:
+                check_number(str(value))
+            except pa.ArrowInvalid as error:
+                raise Unconvertible(f"column {column!r}: {error}") from None
+    elif isinstance(value, list) and is_.is_nested(dtype):
+        for item in value:
+            _check_numbers(item, dtype.value_type, f"{column}.element")
+    elif isinstance(value, dict) and is_.is_struct(dtype):
+        for field in dtype:
+            _check_numbers(value.get(field.name), field.type, f"{column}.{field.name}")
 
 
 def _holds_blank_line(data: bytes) -> bool:

@@ -20,7 +20,14 @@ class CsvOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     null_values: list[str] = []
     multiline: bool = False
     decimal_point: str = "."
+    escape: str = ""
+    thousands: str = ""
+    date_format: str = ""
+    timestamp_format: str = ""
+    timezone: str = ""
+    encoding: str = ""
+    """Empty: UTF-8."""
 
     @property
     def quoting(self) -> Quoting:
-        return Quoting(self.delimiter.encode(), self.quote.encode())
+        return Quoting(self.delimiter.encode(), self.quote.encode(), self.escape.encode())

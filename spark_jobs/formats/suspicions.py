@@ -21,7 +21,11 @@ _DECIMAL_COMMA = r"^\s*[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+\s*$"
 
 
 def suspicions(
-    names: Sequence[str], texts: Mapping[str, pa.Array], delimiter: str, readable: Iterable[str]
+    names: Sequence[str],
+    texts: Mapping[str, pa.Array],
+    delimiter: str,
+    readable: Iterable[str],
+    reasons: Mapping[str, str],
 ) -> list[str]:
     """The suspicions.
 
@@ -33,8 +37,10 @@ def suspicions(
         Columns guessed to be text -> their values as text, without NULL.
     readable:
         Which of these would be numbers or times if :func:`no_values` meant NULL.
+    reasons:
+        Columns that look like numbers or times -> why they are text nevertheless.
     """
-    found = [*_of_names(names, delimiter), *_of_values(names, texts, set(readable))]
+    found = [*_of_names(names, delimiter), *_of_values(names, texts, set(readable), reasons)]
     more = len(found) - MAX_SUSPICIONS
     return found if more <= 0 else [*found[:MAX_SUSPICIONS], f"and {more} more of this kind"]
 
@@ -87,31 +93,46 @@ def _of_names(names: Sequence[str], delimiter: str) -> Iterator[str]:
         )
 
 
-def _of_values(names: Sequence[str], texts: Mapping[str, pa.Array], readable: set[str]) -> list[str]:
+def _of_values(
+    names: Sequence[str],
+    texts: Mapping[str, pa.Array],
+    readable: set[str],
+    reasons: Mapping[str, str],
+) -> list[str]:
     all_text = len(texts) == len(names)
     if not any(len(values) for values in texts.values()):
         nothing = (
             "the sample has no row, so every column became text: give schema, or ingest files with rows first"
         )
         return [nothing] if texts and all_text else []
-    found = list(_of_columns(texts, readable))
+    found = list(_of_columns(texts, readable, reasons))
     if all_text and len(names) > 1 and not found:
         found.append("every column became text: is the first line a header, and is the delimiter right?")
     return found
 
 
-def _of_columns(texts: Mapping[str, pa.Array], readable: set[str]) -> Iterator[str]:
+def _of_columns(
+    texts: Mapping[str, pa.Array], readable: set[str], reasons: Mapping[str, str]
+) -> Iterator[str]:
     for name, values in texts.items():
-        became = f"column {_quoted(name)} became text because"
+        became = f"column {_quoted(name)} became text"
         if not len(values):
             continue
         if name in readable:
             sign = values.filter(pc.is_in(values, pa.array(_NO_VALUE, values.type)))[0].as_py()
-            yield (f"{became} of {_quoted(sign)}: if that means a missing value, name it in null_values")
+            yield (
+                f"{became} because of {_quoted(sign)}: if that means a missing value, name it in null_values"
+            )
+        elif name in reasons:
+            yield f"{became}: {_shortened(reasons[name])}"
         elif pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
             example = _quoted(values[0].as_py())
-            yield f"{became} its numbers have a decimal comma ({example}): set decimal_point to ','"
+            yield f"{became} because its numbers have a decimal comma ({example}): set decimal_point to ','"
 
 
 def _quoted(text: str) -> str:
-    return repr(text if len(text) <= MAX_QUOTED else text[: MAX_QUOTED - 1] + "…")
+    return repr(_shortened(text, MAX_QUOTED))
+
+
+def _shortened(text: str, limit: int = 4 * MAX_QUOTED) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -12,7 +12,6 @@ import pyarrow as pa
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.lines import (
     TAIL_BYTES,
-    Block,
     LineTooLong,
     last_line_end,
     range_blocks,
@@ -26,12 +25,14 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 @contextmanager
 def opened_text(file: OpenFile) -> Iterator[BinaryIO]:
-    """The file's decompressed content. Damaged data raises :class:`FileUnusable`."""
+    """The file's content as text. Damaged data raises :class:`FileUnusable`."""
     try:
         with closing(file.open()) as stream:
             yield stream
     except LineTooLong as error:
         raise FileUnusable(str(error)) from None
+    except UnicodeDecodeError as error:
+        raise FileUnusable(f"its text is damaged: {error}") from None
     except (lzma.LZMAError, EOFError) as error:
         raise FileUnusable(f"its compressed data is damaged: {error}") from error
     except OSError as error:
@@ -42,7 +43,7 @@ def opened_text(file: OpenFile) -> Iterator[BinaryIO]:
 
 
 class TextFile:
-    """A decompressed text file as records.
+    """A text file as records.
 
     Parameters
     ----------
@@ -87,8 +88,12 @@ class TextFile:
         """Complete records from byte ``first``, about ``size`` bytes of them; more if the first is longer."""
         with opened_text(self._file) as stream:
             _skip(stream, first)
-            blocks = whole_lines(stream, first, block_bytes=size, last_end=self._last_end)
-            return next(blocks, Block(first, b"")).data
+            head = b""
+            for block in whole_lines(stream, first, block_bytes=size, last_end=self._last_end):
+                head += block.data
+                if len(head) > size // 2:  # what is missing is one record, or the last line has no newline
+                    break
+            return head
 
     def blocks(self, start: int, end: int | None, *, first: int) -> Iterator[TextRows]:
         """Rows of a range of bytes; of a file that is read as a whole: all rows.
@@ -99,7 +104,7 @@ class TextFile:
             The start of the data.
         """
         with opened_text(self._file) as stream, closing(LineCounter(self._file.open)) as counter:
-            if self._file.compression is None and self._last_end is last_line_end:
+            if self._file.is_plain and self._last_end is last_line_end:
                 blocks = range_blocks(stream, start, end, first=first)
             else:
                 _skip(stream, first)
@@ -138,7 +143,7 @@ class OpenTextFile:
 def size_of_mark(text: bytes) -> int:
     """The length of the file's byte order mark. Raises :class:`FileUnusable` for UTF-16."""
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise FileUnusable("is written in UTF-16, and only UTF-8 is read")
+        raise FileUnusable("is written in UTF-16, but read as UTF-8 (of CSV files, see the option encoding)")
     return len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK) else 0
 
 

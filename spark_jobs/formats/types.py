@@ -2,11 +2,12 @@
 
 There is one rule: a conversion gives the same value in another type, or it is an error. Nothing is silently
 rounded, truncated or moved to another time zone. One case is a convention: a time without a zone is read as
-UTC for a ``timestamptz`` column.
+UTC for a ``timestamptz`` column, if no other zone is given.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -17,8 +18,7 @@ from distop.commit.layout.sizes import MAX_NESTING
 from distop.commit.writing.casts import Values, as_lists, checked_cast
 from distop.errors import JobFailed
 from distop.spark_jobs.formats.bad_rows import Unconvertible
-
-UTC = "UTC"
+from distop.spark_jobs.formats.moments import UTC, times_of
 
 
 class UnsupportedType(Exception):
@@ -67,14 +67,15 @@ def table_type(dtype: pa.DataType, depth: int = 0) -> pa.DataType:
 
 
 def text_type(dtype: pa.DataType) -> pa.DataType:
-    """The type for reading a CSV file, so that :func:`convert` can make ``dtype`` of it.
+    """The type for reading a CSV file, so that :func:`convert` can make ``dtype`` of it: text where Arrow's
+    parser would change values, or refuse some that convert does not.
 
     Raises
     ------
     UnsupportedType
         The type cannot be written in CSV.
     """
-    if is_.is_timestamp(dtype) and dtype.tz:
+    if is_.is_timestamp(dtype) or is_.is_time(dtype) or is_.is_floating(dtype):
         return pa.large_string()
     if is_.is_nested(dtype) or _family(dtype) == "bytes":
         raise UnsupportedType(f"CSV cannot hold values of type {dtype}")
@@ -101,6 +102,8 @@ def json_type(dtype: pa.DataType) -> pa.DataType:
 
 
 def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    if is_.is_struct(dtype) and not dtype.num_fields:
+        raise UnsupportedType("objects without any key cannot be stored")
     if is_.is_struct(dtype):
         return pa.struct([field.with_type(inner(field.type)).remove_metadata() for field in dtype])
     if is_.is_map(dtype):
@@ -186,8 +189,13 @@ def _family(dtype: pa.DataType) -> str:
     return next((name for name, tests in _FAMILIES.items() if any(test(dtype) for test in tests)), "other")
 
 
-def convert(values: Values, target: pa.DataType, column: str) -> Values:
+def convert(values: Values, target: pa.DataType, column: str, zone: str = UTC) -> Values:
     """``values`` as ``target``, also within nested ones: see :func:`convertible`.
+
+    Parameters
+    ----------
+    zone:
+        Of texts without one that become points in time.
 
     Raises
     ------
@@ -209,16 +217,14 @@ def convert(values: Values, target: pa.DataType, column: str) -> Values:
         values, source = values.cast(source.storage_type), source.storage_type
     is_text = _family(source) == "text"
     try:
-        if is_text and is_.is_timestamp(target) and target.tz:
-            return _instants(values, target)
-        if is_text and is_.is_time(target):
-            return _times_of_day(values, target)
+        if is_text and (is_.is_timestamp(target) or is_.is_time(target)):
+            return times_of(values, target, zone)
         if is_.is_integer(source) and is_.is_decimal(target):
             # Arrow requires room for every value of the type, not only for the existing ones.
             values = values.cast(pa.decimal128(38, target.scale))
         return checked_cast(values, target)
     except pa.ArrowInvalid as error:
-        raise Unconvertible(f"column {column!r}: {error}") from None
+        raise Unconvertible(f"column {column!r}: {_explained(str(error))}") from None
     except pa.ArrowNotImplementedError as error:
         raise JobFailed(f"column {column!r}: {source} cannot become {target}: {error}") from error
 
@@ -337,23 +343,9 @@ _RANGES: tuple[tuple[Callable[[pa.DataType], bool], tuple[int, int]], ...] = (
 """The values that readers have, in the units of tables: days and microseconds."""
 
 
-def _instants(texts: Values, target: pa.DataType) -> Values:
-    """Text to points in time: with a zone, without one (taken as UTC), or some of each."""
-    local = pa.timestamp(target.unit)
-    for attempt in (target, local):
-        try:
-            return texts.cast(attempt).cast(target)
-        except pa.ArrowInvalid:
-            continue
-    zoned = pc.match_substring_regex(texts, r":\d\d.*(Z|[+-]\d\d(:?\d\d)?)$")
-    nothing = pa.scalar(None, texts.type)
-    with_zone = pc.if_else(zoned, texts, nothing).cast(target)
-    without_zone = pc.if_else(zoned, nothing, texts).cast(local).cast(target)
-    return pc.coalesce(with_zone, without_zone)
+def _explained(message: str) -> str:
+    """An Arrow error about a text, in the words of its parsers of files."""
+    return _UNPARSABLE.sub(r"invalid value \1 for ", message)
 
 
-def _times_of_day(texts: Values, target: pa.DataType) -> Values:
-    """Arrow cannot cast text to a time of day, but to a timestamp."""
-    day, nothing = (pa.scalar(text, pa.large_string()) for text in ("1970-01-01 ", ""))
-    moments = pc.binary_join_element_wise(day, texts.cast(pa.large_string()), nothing)
-    return moments.cast(pa.timestamp("us")).cast(target)
+_UNPARSABLE = re.compile(r"Failed to parse string: ('.*') as a scalar of type ", re.DOTALL)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.operations.arguments import invalid, parse
+from distop.spark_jobs.formats.encodings import known_encoding
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.rules.model import ChecksArgument
 
@@ -28,7 +30,20 @@ MAX_TRANSFORM_CHARACTERS = 100_000
 DEFAULT_NULL_VALUES = ("", "NULL", "null")
 
 CSV_OPTIONS = frozenset(
-    {"header", "delimiter", "quote", "null_values", "encoding", "multiline", "decimal_point"}
+    {
+        "header",
+        "delimiter",
+        "quote",
+        "escape",
+        "null_values",
+        "encoding",
+        "multiline",
+        "decimal_point",
+        "thousands",
+        "date_format",
+        "timestamp_format",
+        "timezone",
+    }
 )
 """Fields for CSV only; with another format they are refused."""
 
@@ -52,13 +67,26 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """CSV. One character; default ``,`` (a tab if every file is called ``.tsv``)."""
     quote: str = '"'
     """CSV. One character, doubled inside a quoted value; empty: nothing is quoted."""
+    escape: str = ""
+    """CSV. One character that, within quotes, stands before a quote or before itself where that belongs to
+    the value; empty: there is none."""
     null_values: list[str] = msgspec.field(default_factory=lambda: list(DEFAULT_NULL_VALUES))
     """CSV. Texts that mean NULL, in columns of every type. A quoted value is never NULL: ``""`` is the empty
     string."""
     encoding: str = "utf-8"
-    """CSV. Only UTF-8 is read."""
+    """CSV. The encoding of the text, such as ``windows-1252`` or ``utf-16``. A file that is not UTF-8 is not
+    split."""
     decimal_point: Literal[".", ","] = "."
     """CSV. The decimal separator of numbers."""
+    thousands: str = ""
+    """CSV. The separator between groups of three digits of numbers; empty: there is none."""
+    date_format: str = ""
+    """CSV. How dates are written, in the letters of ``strptime``, such as ``%d.%m.%Y``; empty: ISO-8601."""
+    timestamp_format: str = ""
+    """CSV. The same for timestamps, such as ``%d/%m/%Y %I:%M:%S %p``."""
+    timezone: str = ""
+    """CSV. Where times without a zone belong in ``timestamptz`` columns, such as ``Europe/Berlin``; empty:
+    UTC."""
     multiline: bool | None = None
     """CSV. ``true``: quoted values may contain newlines, and a file is never split. ``false``: they do not.
     Default: as ``false``, and refused at the start if the first lines show otherwise."""
@@ -226,12 +254,18 @@ def csv_options(argument: IngestArgument, default_delimiter: str) -> CsvOptions:
         null_values=argument.null_values,
         multiline=bool(argument.multiline),
         decimal_point=argument.decimal_point,
+        escape=argument.escape if argument.escape != argument.quote else "",
+        thousands=argument.thousands,
+        date_format=argument.date_format,
+        timestamp_format=argument.timestamp_format,
+        timezone=argument.timezone,
+        encoding=known_encoding(argument.encoding),
     )
 
 
 def _check_delimiter(argument: IngestArgument, delimiter: str) -> None:
-    for field, text in (("quote", argument.quote), ("decimal_point", argument.decimal_point)):
-        if text == delimiter:
+    for field in ("quote", "decimal_point", "escape"):
+        if getattr(argument, field) == delimiter:
             raise invalid(field, f"{field} and delimiter are the same character", "set delimiter")
 
 
@@ -239,6 +273,7 @@ def _check_csv(argument: IngestArgument) -> None:
     for field, text, allow_empty in (
         ("delimiter", argument.delimiter, False),
         ("quote", argument.quote, True),
+        ("escape", argument.escape, True),
     ):
         if text is None or (allow_empty and not text):
             continue
@@ -246,16 +281,40 @@ def _check_csv(argument: IngestArgument) -> None:
             raise invalid(field, f"{field} must be one ASCII character, not {text!r}")
     if argument.delimiter is not None:
         _check_delimiter(argument, argument.delimiter)
-    if argument.encoding.lower().replace("_", "-") not in ("utf-8", "utf8"):
-        raise invalid(
-            "encoding",
-            f"encoding {argument.encoding!r} is not supported",
-            "convert the files to UTF-8, for example with iconv",
-        )
+    _check_values(argument)
     if argument.header is False:
         raise invalid("header", "header is false", "give the names of the columns as a list")
     if isinstance(argument.header, list):
         _check_names("header", argument.header)
+
+
+def _check_values(argument: IngestArgument) -> None:
+    sign = argument.thousands
+    if sign and (len(sign) != 1 or sign.isalnum() or sign in f"+-\r\n\0{argument.decimal_point}"):
+        raise invalid("thousands", f"thousands cannot be {sign!r}", "name one sign, other than decimal_point")
+    for field, hint, check in (
+        ("encoding", "name one such as windows-1252 or utf-16", known_encoding),
+        ("date_format", "write it such as %d.%m.%Y", partial(_check_format, is_date=True)),
+        ("timestamp_format", "write it such as %d.%m.%Y %H:%M", partial(_check_format, is_date=False)),
+        ("timezone", "name one such as Europe/Berlin", _check_zone),
+    ):
+        try:
+            if text := getattr(argument, field):
+                check(text)
+        except ValueError as error:
+            raise invalid(field, f"{field}: {error}", hint) from None
+
+
+def _check_format(text: str, *, is_date: bool) -> None:
+    from distop.spark_jobs.formats.moments import TimeFormat  # loads pyarrow
+
+    TimeFormat(text, is_date=is_date)
+
+
+def _check_zone(zone: str) -> None:
+    from distop.spark_jobs.formats.moments import check_zone  # loads pyarrow
+
+    check_zone(zone)
 
 
 def _check_columns(argument: IngestArgument) -> None:

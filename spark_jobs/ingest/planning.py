@@ -205,7 +205,7 @@ def _warnings(argument: IngestArgument, sample: Sample, table: Layout | None) ->
         raise invalid(
             "encoding",
             f"the files are not UTF-8, but {encoding}",
-            "convert them, for example with iconv -f WINDOWS-1252 -t UTF-8",
+            "set encoding, for example to windows-1252",
         )
     given = {*(argument.schema or ()), *(table.schema.column_names if table is not None else ())}
     wanted = sample.names if argument.columns is None else argument.columns
@@ -299,7 +299,7 @@ def _extents(
     whole = [Extent(file.size, (file.size,)) for file in found.files]
     if file_format == "parquet":
         return _parquet_extents(whole, files, split_bytes)
-    if file_format == "csv" and options.multiline:
+    if file_format == "csv" and (options.multiline or options.encoding):
         return whole
     return [
         extent if _endings(file.path)[1] else Extent(file.size)

@@ -35,7 +35,6 @@ _ONLY_FILES = (
     "split_bytes",
     "watermark",
     "multiline",
-    "encoding",
     "transform",
     "new_only",
     "partition_columns_from_path",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
@@ -13,6 +13,7 @@ from pyarrow import types as is_
 
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.csv import CsvRecords
+from distop.spark_jobs.formats.encodings import utf_8
 from distop.spark_jobs.formats.jsonl import JsonObjects
 from distop.spark_jobs.formats.lines import MAX_LINE_BYTES
 from distop.spark_jobs.formats.options import CsvOptions
@@ -164,7 +165,7 @@ class RecordReader:
 
     @property
     def _line(self) -> Callable[[bytes], bytes]:
-        return json_line if self._format == "json" else csv_line
+        return json_line if self._format == "json" else partial(csv_line, encoding=self._csv.encoding)
 
 
 def _check_unframed(value: bytes) -> None:
@@ -198,13 +199,17 @@ def json_line(value: bytes) -> bytes:
     return value
 
 
-def csv_line(value: bytes) -> bytes:
-    """One CSV record on one line.
+def csv_line(value: bytes, encoding: str) -> bytes:
+    """One CSV record on one line, as UTF-8.
 
     Raises
     ------
     Unconvertible
     """
+    try:
+        value = utf_8(value, encoding) if encoding else value
+    except UnicodeDecodeError as error:
+        raise Unconvertible(f"not {encoding}: {error}") from None
     _check_unframed(value)
     line = value.rstrip(b"\r\n")
     if not line:

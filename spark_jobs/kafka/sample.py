@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
@@ -112,7 +112,8 @@ class KafkaSample:
 
     def _lines(self) -> list[bytes]:
         lines = []
-        line_of = json_line if self._kafka.format == "json" else csv_line
+        as_csv = partial(csv_line, encoding=self._options.encoding)
+        line_of = json_line if self._kafka.format == "json" else as_csv
         for value in self._values():
             try:
                 lines.append(line_of(value))

@@ -33,6 +33,7 @@ SAME = {
     "blank lines": b"\n\na,b\n\n1,x\n\n\n2,y\n\n",
     "quoted": b'"a","b"\n1,"x"\n2,y\n',
     "other order": b"b,a\nx,1\ny,2\n",
+    "utf-16 of the option": "a,b\n1,x\n2,y\n".encode("utf-16"),
 }
 
 
@@ -41,7 +42,8 @@ SAME = {
 def test_the_same_rows_are_read_however_the_file_is_written(
     ingesting: Ingesting, look: str, split_bytes: int
 ) -> None:
-    ingesting.ingest(paths=ingesting.write(SAME[look]), split_bytes=split_bytes)
+    options = {"encoding": "utf-16"} if "utf-16" in look else {}
+    ingesting.ingest(paths=ingesting.write(SAME[look]), split_bytes=split_bytes, **options)
     assert ingesting.rows("a", "b") == [(1, "x"), (2, "y")]
 
 
@@ -49,6 +51,9 @@ def test_a_file_with_nothing_but_a_header_has_no_rows(ingesting: Ingesting) -> N
     jobs = ingesting.ingest(paths=[ingesting.write("a,b\n"), ingesting.write("a,b\n1,2\n", "b.csv")])
     assert jobs["0"].result["rowsRead"] == 1
     assert ingesting.rows("a", "b") == [(1, 2)]
+
+
+THOUSANDS = {"thousands": ",", "schema": {"a": "int", "b": "double"}}
 
 
 @pytest.mark.parametrize(
@@ -60,14 +65,123 @@ def test_a_file_with_nothing_but_a_header_has_no_rows(ingesting: Ingesting) -> N
         ("a.csv", 'a,b\n1,"x\n2,y"\n', {"quote": ""}, {"a": [1, 2], "b": ['"x', 'y"']}),
         ("a.tsv", "a\tb\n1\tx,y\n", {}, {"a": [1], "b": ["x,y"]}),
         ("a.csv", "a,b\nNA,-\n,2\n", {"null_values": ["-"]}, {"a": ["NA", ""], "b": [None, 2]}),
+        (
+            "a.csv",
+            'a,b\n"x\\",y",c:\\d\n"\\\\ \\z",\\"\n',
+            {"escape": "\\"},
+            {"a": ['x",y', "\\ \\z"], "b": ["c:\\d", '\\"']},
+        ),
+        ("a.csv", 'a,b\n"x",y\n', {"escape": '"'}, {"a": ["x"], "b": ["y"]}),
+        (
+            "a.csv",
+            'a,b\n"1,234","-12,345,678.50"\n5,.5\n',
+            THOUSANDS,
+            {"a": [1234, 5], "b": [-12345678.5, 0.5]},
+        ),
+        (
+            "a.csv",
+            "a;b\n1.234;1.234,50\n7;-0,5\n",
+            {"thousands": ".", "decimal_point": ",", "delimiter": ";"},
+            {"a": [1234, 7], "b": [1234.5, -0.5]},
+        ),
+        (
+            "a.csv",
+            "a,b\n31/12/2023,12/31/2023 01:02:03 PM\n1/2/2024,1/2/2024 12:00:00 am\n",
+            {"date_format": "%d/%m/%Y", "timestamp_format": "%m/%d/%Y %I:%M:%S %p"},
+            {
+                "a": [date(2023, 12, 31), date(2024, 2, 1)],
+                "b": [datetime(2023, 12, 31, 13, 2, 3), datetime(2024, 1, 2)],  # noqa: DTZ001
+            },
+        ),
+        (
+            "a.csv",
+            "a,b\n2024-07-01 12:00:00,20240105\n,20231231\n",
+            {"timezone": "Europe/Berlin", "date_format": "%Y%m%d"},
+            {"a": [datetime(2024, 7, 1, 10, tzinfo=UTC), None], "b": [date(2024, 1, 5), date(2023, 12, 31)]},
+        ),
+        (
+            "a.csv",
+            "a\n10/Oct/00:13:55:36.25 -0700\n",
+            {"timestamp_format": "%d/%b/%y:%H:%M:%S.%f %z"},
+            {"a": [datetime(2000, 10, 10, 20, 55, 36, 250_000, tzinfo=UTC)]},
+        ),
+        (
+            "a.csv",
+            "größe,b\nMüller,€\n".encode("cp1252"),
+            {"encoding": "windows-1252"},
+            {"größe": ["Müller"], "b": ["€"]},
+        ),
     ],
-    ids=["no header", "unicode", "delimiter and quote", "quotes are text", "tabs of tsv", "null values"],
+    ids=[
+        "no header",
+        "unicode",
+        "delimiter and quote",
+        "quotes are text",
+        "tabs of tsv",
+        "null values",
+        "escape",
+        "the quote as escape",
+        "thousands",
+        "thousands and decimal comma",
+        "dates and times",
+        "time zone",
+        "times with a zone",
+        "encoding",
+    ],
 )
 def test_options_say_how_a_file_is_written(
-    ingesting: Ingesting, name: str, text: str, options: dict[str, Any], read: dict[str, list[Any]]
+    ingesting: Ingesting, name: str, text: str | bytes, options: dict[str, Any], read: dict[str, list[Any]]
 ) -> None:
     ingesting.ingest(paths=ingesting.write(text, name), **options)
     assert ingesting.read().to_pydict() == read
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "reasons"),
+    [
+        (
+            "n;f\n1,2;1\n12,34,567;1\n1,234;2,5\n",
+            {"thousands": ",", "delimiter": ";", "schema": {"n": "long", "f": "double"}},
+            [
+                "column 'n': invalid value '1,2' for int64",
+                "column 'n': invalid value '12,34,567' for int64",
+                "column 'f': invalid value '2,5' for double",
+            ],
+        ),
+        (
+            "f\n1.5\n",
+            {"decimal_point": ",", "delimiter": ";", "schema": {"f": "float"}},
+            ["invalid value '1.5'"],
+        ),
+        (
+            "d\n31/02/2024\n2024-01-01\n",
+            {"date_format": "%d/%m/%Y", "schema": {"d": "date"}},
+            ["invalid value '2024-02-31'", "'2024-01-01' is not of the form '%d/%m/%Y'"],
+        ),
+        (
+            "t\n2024-03-31 02:30:00\n2024-10-27 02:30:00\n",
+            {"timezone": "Europe/Berlin", "schema": {"t": "timestamptz"}},
+            ["2024-03-31 02:30:00.000000 is in a gap", "2024-10-27 02:30:00.000000 is ambiguous"],
+        ),
+        (b"a\n\x81\n", {"encoding": "cp1252"}, ["column 'a': invalid UTF8 data"]),
+        ('a,b\n"x\\",y",1\n', {"schema": {"a": "string", "b": "int"}}, ["found (see the option escape)"]),
+    ],
+    ids=["thousands", "decimal comma", "dates", "time zone", "encoding", "no escape"],
+)
+def test_values_that_are_written_otherwise_are_bad_rows(
+    ingesting: Ingesting, text: str | bytes, options: dict[str, Any], reasons: list[str]
+) -> None:
+    jobs = ingesting.run(ingesting.start(paths=ingesting.write(text), on_bad_rows="quarantine", **options))
+    found = [entry["reason"] for entry in quarantined(ingesting, jobs)]
+    assert len(found) == len(reasons)
+    assert all(reason in entry for entry, reason in zip(found, reasons, strict=True))
+
+
+def test_an_empty_last_value_is_null_with_and_without_a_last_newline(ingesting: Ingesting) -> None:
+    """Arrow took it for a quoted one if the value before it is quoted."""
+    paths = [ingesting.write('a,b,n\n"x","",1\n"y",,', "a.csv"), ingesting.write('a,n,b\n"z",,', "b.csv")]
+    ingesting.ingest(paths=paths, schema={"a": "string", "b": "string", "n": "int"})
+    assert ingesting.rows("a", "b", "n") == [("x", "", 1), ("y", None, None), ("z", None, None)]
 
 
 def test_compressed_files_are_read_whole(ingesting: Ingesting) -> None:
@@ -130,6 +244,74 @@ def test_codes_that_look_like_numbers_stay_text(ingesting: Ingesting) -> None:
         ("01234", "12345678901234567890", 0.0),
         ("99999", "1", 0.5),
     ]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["32E0134", "12345"],
+        ["12e34567"],
+        ["1E5", "2E6"],
+        ["1e5", "2.5"],
+        ["1e400"],
+        ["0x1F", "0x00FF"],
+        ["+491701234567"],
+        ["-0", "5"],
+        ["1.5", "Infinity"],
+        ["12345678901234.123456"],
+        ["1.5", "9007199254740993"],
+        ["2024-01-01T00:00:00.1234567Z"],
+        ["2024-01-01 00:00:00.1234567"],
+    ],
+    ids=lambda values: values[0],
+)
+def test_texts_that_numbers_and_times_would_not_give_back_stay_text(
+    ingesting: Ingesting, values: list[str]
+) -> None:
+    facts = ingesting.facts(paths=ingesting.write("\n".join(["a", *values])))
+    assert ingesting.rows("a") == sorted(values, key=repr)
+    assert facts["warnings"][0].startswith("column 'a' became text: ")
+
+
+def test_a_last_line_without_a_newline_belongs_to_the_sample(ingesting: Ingesting) -> None:
+    ingesting.ingest(paths=ingesting.write("a\n1\nx"))
+    assert ingesting.rows("a") == ["1", "x"]
+
+
+@pytest.mark.parametrize(
+    ("values", "read"),
+    [
+        (["12.50", "0"], [0.0, 12.5]),
+        (["1e-05", "0.1", "1.5E10"], [0.1, 15_000_000_000.0, 1e-05]),
+        (["1e5", "2.5e6"], [100_000.0, 2_500_000.0]),
+        ([" 5", "-7"], [-7, 5]),
+        (["9007199254740993"], [9007199254740993]),
+        (["0.10000000000000001"], [0.1]),
+    ],
+    ids=lambda values: str(values[0]),
+)
+def test_numbers_are_inferred_where_they_are_what_is_written(
+    ingesting: Ingesting, values: list[str], read: list[float]
+) -> None:
+    ingesting.ingest(paths=ingesting.write("\n".join(["a", *values])))
+    assert ingesting.rows("a") == read
+
+
+def test_more_digits_of_a_second_are_read_if_they_are_0(ingesting: Ingesting) -> None:
+    text = "a,b,c\n2024-01-01T00:00:00.1234560Z,2024-01-01 00:00:00.500000000,05:06:07.1234560\n"
+    path = ingesting.write(text + "2024-01-01T00:00:00.1234567Z,2024-01-01,05:06:07\n")
+    schema = {"a": "timestamptz", "b": "timestamp", "c": "time"}
+    jobs = ingesting.ingest(paths=path, schema=schema, on_bad_rows="quarantine")
+    assert ingesting.read().to_pylist() == [
+        {
+            "a": datetime(2024, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC),
+            "b": datetime(2024, 1, 1, 0, 0, 0, 500_000),  # noqa: DTZ001 - a time without a zone
+            "c": time(5, 6, 7, 123_456),
+        }
+    ]
+    (entry,) = quarantined(ingesting, jobs)
+    assert "'2024-01-01T00:00:00.1234567Z'" in entry["reason"]
+    assert entry["reason"].endswith("more than six digits of a second")
 
 
 def test_a_sample_of_all_files_decides_about_types(ingesting: Ingesting) -> None:
@@ -327,15 +509,17 @@ def test_a_required_column_without_a_value_is_a_bad_row(ingesting: Ingesting) ->
     assert ingesting.rows("a", "b") == [(1, "x")]
 
 
-def test_numbers_that_are_too_large_are_bad_rows_and_infinite_ones_are_not(ingesting: Ingesting) -> None:
+def test_numbers_that_a_type_cannot_hold_are_bad_rows_and_infinite_ones_are_not(ingesting: Ingesting) -> None:
     """C2: Arrow's parser makes both infinite."""
-    path = ingesting.write("a,b\n1.5,1\n1e300,2\ninf,3\n-inf,1e400\n")
+    path = ingesting.write("a,b\n1.5,1\n1e300,2\ninf,3\n-inf,1e400\n16777217,4\n0.1,9007199254740993\n")
     jobs = ingesting.ingest(paths=path, schema={"a": "float", "b": "double"}, on_bad_rows="quarantine")
     assert ingesting.rows("a", "b") == [(1.5, 1.0), (float("inf"), 3.0)]
     entries = {entry["line"]: entry["reason"] for entry in quarantined(ingesting, jobs)}
     assert entries == {
         3: "column 'a': 1e300 is too large for float",
         5: "column 'b': 1e400 is too large for double",
+        6: "column 'a': 16777217 is no float: the nearest one is 16777216",
+        7: "column 'b': 9007199254740993 is no double: the nearest one is 9007199254740992",
     }
 
 

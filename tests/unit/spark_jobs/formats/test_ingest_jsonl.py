@@ -88,6 +88,57 @@ def test_declared_types_are_read(ingesting: Ingesting) -> None:
     assert read[1]["b"] == Decimal("3.25")
 
 
+def test_numbers_that_a_double_cannot_hold_are_bad_rows(ingesting: Ingesting) -> None:
+    """Also nested ones; others in the same row keep all their digits."""
+    first = '{"x": 1.5, "d": 12345678901234567.25, "l": [{"y": 0.5}]}'
+    path = ingesting.write(first + "\n", "a.jsonl")
+    ingesting.ingest(paths=path, schema={"d": "decimal(20,2)"}, on_new_columns="add")
+    lines = [
+        '{"x": 9007199254740993}',
+        '{"x": 0.10000000000000001, "d": 12345678901234567.75}',
+        '{"x": 1e400}',
+        '{"x": 0.1234567890123456789}',
+        '{"x": 1e-400}',
+        '{"l": [{"y": 1}, {"y": 9007199254740993}]}',
+    ]
+    path = ingesting.write("\n".join(lines), "b.jsonl")
+    jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine")
+    assert ingesting.rows("x", "d") == [
+        (0.1, Decimal("12345678901234567.75")),
+        (1.5, Decimal("12345678901234567.25")),
+    ]
+    assert [entry["reason"] for entry in quarantined(ingesting, jobs)] == [
+        "column 'x': 9007199254740993 is no double: the nearest one is 9007199254740992",
+        "column 'x': 1e400 is too large for double",
+        "column 'x': 0.1234567890123456789 is no double: the nearest one is 0.12345678901234568",
+        "column 'x': 1e-400 is no double: the nearest one is 0",
+        "column 'l.element.y': 9007199254740993 is no double: the nearest one is 9007199254740992",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("12345678901234.123456", "holds 12345678901234.123456, and no double is that number"),
+        ("1e400", "no double is that number"),
+        ("1e99999999999999999999", "no double is that number"),
+        ('{"y": {}}', "objects without any key cannot be stored"),
+    ],
+)
+def test_values_that_no_column_could_hold_are_refused_at_the_start(
+    ingesting: Ingesting, value: str, reason: str
+) -> None:
+    with refused("schema", f"column 'a'.*{reason}"):
+        ingesting.start(paths=ingesting.write(f'{{"a": {value}}}\n', "a.jsonl"))
+
+
+def test_texts_become_times_only_if_they_can_be_read(ingesting: Ingesting) -> None:
+    row = {"a": "2024-01-01T00:00:00.1234560Z", "b": "2024-01-01T00:00:00.1234567Z", "c": "2024-13-01"}
+    ingesting.ingest(paths=write(ingesting, row))
+    moment = datetime(2024, 1, 1, 0, 0, 0, 123_456, tzinfo=UTC)
+    assert ingesting.read().to_pylist() == [{**row, "a": moment}]
+
+
 def test_a_column_of_several_kinds_needs_a_declared_type(ingesting: Ingesting) -> None:
     with refused("schema", "column 'a' holds values of different kinds"):
         ingesting.start(paths=write(ingesting, {"a": 1, "b": 1}, {"a": "x", "b": 2}))

@@ -63,3 +63,28 @@ def test_nothing_is_quoted_if_there_is_no_quote() -> None:
     plain = Quoting(b",", b"")
     assert list(plain.records(b'1,"a\n2,b"\n')) == [b'1,"a\n', b'2,b"\n']
     assert not plain.unclosed(b'1,"a\n')
+
+
+ESCAPING = Quoting(b",", b'"', b"\\")
+
+
+@given(st.lists(st.lists(st.text(alphabet='ab,"\\\n', max_size=8), min_size=2, max_size=3), max_size=12))
+def test_escapes_mean_what_their_writer_meant(rows: list[list[str]]) -> None:
+    """They become doubled quotes, and records end where they did."""
+
+    def field(value: str) -> str:
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{escaped}"'
+
+    records = [(",".join(map(field, row)) + "\n").encode() for row in rows]
+    text = b"".join(records)
+    assert list(ESCAPING.records(text)) == records
+    assert not ESCAPING.unclosed(text)
+    assert list(csv.reader(StringIO(ESCAPING.unescaped(text).decode()))) == rows
+
+
+def test_an_escape_elsewhere_is_a_character() -> None:
+    text = b'c:\\d,"c:\\e\n",\\"\n'
+    assert ESCAPING.unescaped(text) == text
+    assert ESCAPING.unclosed(b'1,"a\\"\n')
+    assert not QUOTING.unclosed(b'1,"a\\"\n')

@@ -77,10 +77,28 @@ def test_a_decimal_comma_is_called_so_and_read_when_told(ingesting: Ingesting) -
     assert second.rows("fare") == [1.25, 10.5]
 
 
+def test_a_backslash_before_a_quote_may_be_an_escape(ingesting: Ingesting) -> None:
+    """Spark's CSV has such; whatever types were given."""
+    text = 'id,s\n1,"a\\"b"\n'
+    (only,) = warned(ingesting, text, schema={"id": "int", "s": "string"})
+    assert only == 'quoted values hold \\": if that means ", set escape to \\'
+    other = Ingesting(ingesting.folder / "other")
+    assert warned(other, text, escape="\\") == []
+    assert other.rows("s") == ['a"b']
+    assert warned(Ingesting(ingesting.folder / "third"), 'id,s\n1,5\\" pipe\n') == []
+
+
+def test_a_value_that_is_no_date_of_the_format_is_called_so(ingesting: Ingesting) -> None:
+    (first, *_) = warned(ingesting, "n,d\n1,31/12/2023\n2,2024-01-01\n", date_format="%d/%m/%Y")
+    assert first == "column 'd' became text: '2024-01-01' is not of the form '%d/%m/%Y'"
+
+
 def test_a_quote_is_not_the_delimiter(ingesting: Ingesting) -> None:
     """Neither the one that is given nor the usual one; nor is the sign of decimals."""
     with refused("decimal_point"):
         ingesting.start(paths=ingesting.write("a,b\n1,2\n"), decimal_point=",")
+    with refused("escape"):
+        ingesting.start(paths=ingesting.write("a,b\n1,2\n"), escape=",")
     for argument in ({"quote": ","}, {"quote": ";", "delimiter": ";"}):
         with refused("quote", "quote and delimiter are the same"):
             ingesting.start(paths=ingesting.write("a,b\n1,2\n"), **argument)

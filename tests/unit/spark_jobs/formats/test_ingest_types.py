@@ -182,6 +182,49 @@ def test_numbers_too_large_for_a_float_are_not_infinite(values: list[object], ta
         convert(pa.chunked_array([values]), target, "f")
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("0.1", pa.float32()),
+        ("0.10000000149011612", pa.float32()),
+        ("1e-45", pa.float32()),
+        ("0.10000000000000001", pa.float64()),
+        ("0.10000000000000000000000", pa.float64()),
+        ("5.684341886080801E-14", pa.float64()),
+        ("1e23", pa.float64()),
+        ("99999999999999991611392", pa.float64()),
+        ("5e-324", pa.float64()),
+        ("-0.0", pa.float64()),
+    ],
+)
+def test_a_text_is_a_float_if_that_rounds_to_it(text: str, kind: pa.DataType) -> None:
+    read = convert(pa.chunked_array([[text, None]]), kind, "f")
+    assert read.to_pylist() == [pa.scalar(float(text), kind).as_py(), None]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"),
+    [
+        ("9007199254740993", pa.float64()),
+        ("9007199254740993.0", pa.float64()),
+        ("100000000000000000000000", pa.float64()),
+        ("12345678901234.123456", pa.float64()),
+        ("1e-400", pa.float64()),
+        ("3.14159265358979", pa.float32()),
+        (16777217.0, pa.float32()),
+        (Decimal("0.12345678901234567890"), pa.float64()),
+    ],
+)
+def test_a_number_with_more_digits_than_a_float_is_refused(value: object, kind: pa.DataType) -> None:
+    with pytest.raises(Unconvertible, match=r"column 'f': .* is no (float|double): the nearest one is "):
+        convert(pa.chunked_array([[value]]), kind, "f")
+
+
+def test_a_struct_without_fields_has_no_place_in_a_table() -> None:
+    with pytest.raises(UnsupportedType, match="without any key"):
+        table_type(pa.list_(pa.struct([])))
+
+
 # -- numbers that count from 1970 --------------------------------------------------------------------
 
 PAST = datetime(2020, 4, 30, 13, 16, 58, 953_000, tzinfo=UTC)

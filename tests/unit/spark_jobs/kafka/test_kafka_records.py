@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE
 
-from distop.spark_jobs.formats.bad_rows import convert_good_rows
+from distop.spark_jobs.formats.bad_rows import Unconvertible, convert_good_rows
 from distop.spark_jobs.formats.conversion import writable
 from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import Wanted
-from distop.spark_jobs.kafka.records import RecordReader, Records
+from distop.spark_jobs.kafka.records import RecordReader, Records, csv_line
 
 SCHEMA = pa.schema([("id", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 
@@ -75,3 +75,10 @@ def test_a_value_framed_for_a_schema_registry_is_called_so(value_format: str) ->
 def test_an_unknown_key_is_named() -> None:
     _, bad = rows([Message(b'{"id": 1, "x": 2}')])
     assert bad == ["column 'x' is not wanted; name columns, or set on_new_columns"]
+
+
+def test_a_csv_record_is_read_in_its_encoding() -> None:
+    assert csv_line("1,Müller\n".encode("cp1252"), "cp1252") == "1,Müller".encode()
+    assert csv_line(b"1,\xff\n", "") == b"1,\xff"
+    with pytest.raises(Unconvertible, match="not utf-16"):
+        csv_line(b"abc", "utf-16")
