@@ -167,8 +167,9 @@ def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> No
     argument = json.loads(request.argument_json)
     assert argument == {"paths": ["/a"], "new_only": True, "null_values": ["", "NA", "-"]}
     assert request.object == "night"
-    run("ingest", "flights", "/b", "--reingest")
-    assert json.loads(service.calls["start"][-1].argument_json) == {"paths": ["/b"], "reingest": True}
+    run("ingest", "flights", "/b", "--reingest", "--partition-columns-from-path")
+    argument = json.loads(service.calls["start"][-1].argument_json)
+    assert argument == {"paths": ["/b"], "reingest": True, "partition_columns_from_path": True}
 
 
 def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> None:
