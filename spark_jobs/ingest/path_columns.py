@@ -167,16 +167,15 @@ def check_path_values(sample: Sample, plan: IngestPlan) -> None:
         dtype = plan.source_columns.field(name).type
         if not convertible(pa.large_string(), dtype):
             raise invalid(OPTION, f"column {name!r}: the name of a folder cannot be a {dtype}", column=name)
-        for text in sample.values[name]:
-            try:
-                _typed([text], dtype, name)
-            except Unconvertible as error:
-                raise invalid(
-                    OPTION,
-                    f"a folder is called {name}={text}: {error}",
-                    "give the column another type with schema, or leave it out with columns",
-                    column=name,
-                ) from None
+        try:
+            _typed(sample.values[name], dtype, name)
+        except Unconvertible as error:
+            raise invalid(
+                OPTION,
+                f"a value in the names of folders does not fit: {error}",
+                "give the column another type with schema, or leave it out with columns",
+                column=name,
+            ) from None
 
 
 def constants(
