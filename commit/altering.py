@@ -40,10 +40,10 @@ from distop.commit.layout.changes import (
     is_there,
     refused,
 )
-from distop.commit.layout.evolution import evolution_of, refuse_partition_names
+from distop.commit.layout.evolution import check_new_names, evolution_of
 from distop.commit.layout.model import Layout, check_format, file_io
 from distop.commit.layout.partitioning import Partitioner
-from distop.commit.layout.properties import check_properties
+from distop.commit.layout.properties import check_properties, stored
 from distop.commit.layout.schemas import parse_schema
 from distop.commit.layout.staging import DELTA, FILES
 from distop.commit.layout.terms import check_terms, parse_partitioning
@@ -101,7 +101,7 @@ def altered(record: TableRecord, head: Head | None, changes: Sequence[Change]) -
         _add_to_delta(record, layout.schema, schema)
         return Altered(record=record, head=None, schema=schema)
     if record.format == FILES or head is None:
-        refuse_partition_names(schema, layout.schema, [layout.spec])
+        check_new_names(schema, layout.schema, [layout.spec])
         changed = Layout(schema, layout.spec, layout.properties)
         new = Head(metadata_location="", operation=BY, layout=changed.to_json())
         return Altered(record=record, head=new, schema=schema)
@@ -121,7 +121,7 @@ def _options(record: TableRecord, changes: Iterable[Change]) -> dict[str, Any]:
                     for name, value in new.get("properties", {}).items()
                     if name not in change.unset
                 }
-                new["properties"] = kept | change.set
+                new["properties"] = kept | stored(change.set)
             case SetRules():
                 new["checks"] = change.checks
     return {
@@ -197,7 +197,8 @@ def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[
                 spec = _spec(base, schema, change.terms)
                 updates += _spec_updates(base, spec)
             case SetProperties():
-                updates += [SetPropertiesUpdate(updates=change.set)] if change.set else []
+                new = stored(change.set)
+                updates += [SetPropertiesUpdate(updates=new)] if new else []
                 gone = [name for name in change.unset if name in base.properties]
                 updates += [RemovePropertiesUpdate(removals=gone)] if gone else []
     _check_kept(base, schema, spec)
@@ -210,8 +211,8 @@ def _iceberg(record: TableRecord, head: Head, schema: Schema, changes: Sequence[
     except BaseException:
         draft.discard()
         raise
-    new = Head(metadata_location=location, snapshot_id=head.snapshot_id, operation=BY)
-    return Altered(record=record, head=new, schema=schema, discard=draft.discard)
+    moved = Head(metadata_location=location, snapshot_id=head.snapshot_id, operation=BY)
+    return Altered(record=record, head=moved, schema=schema, discard=draft.discard)
 
 
 def _check_kept(base: TableMetadata, schema: Schema, spec: PartitionSpec) -> None:

@@ -45,15 +45,15 @@ from distop.commit.catalog.racing import Present, raced
 from distop.commit.catalog.recent import Recent
 from distop.commit.catalog.requests import Change, is_done, noting, request_of
 from distop.commit.catalog.update_checks import check_updates, refuse_unchecked
-from distop.commit.catalog.updates import of_what_is_there, renumbered
+from distop.commit.catalog.updates import format_upgraded, of_what_is_there, renumbered
 from distop.commit.catalog.view_catalog import ViewCatalog
-from distop.commit.cleanup.reachable import files_of_table
+from distop.commit.cleanup.reachable import Files, files_of_table
 from distop.commit.files.allowed import ENDPOINTS, allow
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.iceberg.metadata_files import in_order
 from distop.commit.layout.metadata import read_metadata
 from distop.commit.layout.model import file_io
-from distop.commit.layout.properties import check_properties, of_new_table
+from distop.commit.layout.properties import check_may_remove, check_properties, of_new_table
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.members.installation import CheckedEtcd
@@ -193,15 +193,20 @@ class EtcdCatalog(ViewCatalog):
         )
 
     def purge_table(self, identifier: str | Identifier) -> None:
-        """Drop a table, and remove the files that its metadata names: those in its folder, no others.
+        """Drop a table, and remove the files that its metadata names: those in its folder, if that is the
+        table's own, and no others.
 
-        Raises as :meth:`drop_table`.
+        Raises as :meth:`drop_table`, and :class:`~distop.errors.PreconditionFailed` if the table's properties
+        forbid to remove files.
         """
         table, pointer = self._load(identifier)
         assert pointer.record is not None
-        found = files_of_table(table.metadata, table.metadata_location, table.io)
+        check_may_remove(table.metadata.properties, pointer.record.name)
+        folder = Folder(pointer.record, self.properties)
+        is_own = folder.is_own()  # a drop removes the owner file
+        found = files_of_table(table.metadata, table.metadata_location, table.io) if is_own else Files()
         self.drop_table(identifier)
-        Folder(pointer.record, self.properties).remove(found)
+        folder.remove(found)
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         """Give a table another name; its files stay where they are.
@@ -306,6 +311,7 @@ class EtcdCatalog(ViewCatalog):
         if request and current is not None and is_done(self._etcd, keys, request):
             return current
         check_updates(updates)
+        updates = tuple(format_upgraded(updates))
         base = None if current is None else current.metadata
         besides = marks_moved(self._etcd, pointer.record, base, updates)
         if request:
@@ -313,6 +319,7 @@ class EtcdCatalog(ViewCatalog):
         if current is None:
             staged = self.stage_update(None, identifier, requirements, updates)
             self._check_namespace_of(identifier)
+            staged.metadata = in_order(staged.metadata)
             return self._publishing().making(identifier, staged, besides=besides)
         assert pointer.record is not None
         refuse_unchecked(pointer.record, current.metadata, updates, current.io)

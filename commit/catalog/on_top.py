@@ -44,8 +44,7 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import OURS
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import manifests_of
-from distop.commit.layout.model import FORMAT_VERSION
-from distop.commit.layout.properties import ON_CONFLICT, check_on_conflict
+from distop.commit.layout.properties import FORMAT_VERSION, ON_CONFLICT, check_on_conflict
 
 log = logging.getLogger(__name__)
 

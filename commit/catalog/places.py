@@ -16,7 +16,7 @@ from distop.commit.cleanup.reachable import Files
 from distop.commit.files.listing import remove_files
 from distop.commit.files.storage import StorageOptions, storage_from, storage_of
 from distop.commit.layout.owner import give_folder_up, is_free, mark_folder, take_folder
-from distop.errors import DistopError
+from distop.errors import DistopError, LocationInUse
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import DropRecord, TableRecord
 
@@ -89,6 +89,13 @@ class Folder:
         it."""
         if self._record.found_empty:
             self._softly(partial(take_folder, found_empty=True))
+
+    def is_own(self) -> bool:
+        """Whether it is certain that all files in it are the table's."""
+        try:
+            return bool(self._softly(partial(take_folder, found_empty=self._record.found_empty)))
+        except LocationInUse:
+            return False
 
     async def leave(self, record: DropRecord) -> None:
         """Remove the owner file of a dropped table."""

@@ -31,11 +31,14 @@ from pyiceberg.table.update import (
     SetDefaultSortOrderUpdate,
     SetDefaultSpecUpdate,
     SetPartitionStatisticsUpdate,
+    SetPropertiesUpdate,
     SetStatisticsUpdate,
     TableUpdate,
+    UpgradeFormatVersionUpdate,
 )
 from pyiceberg.view.metadata import ViewVersion
 
+from distop.commit.layout.properties import FORMAT
 from distop.commit.layout.sizes import MAX_ID
 from distop.errors import InvalidArgument
 
@@ -113,6 +116,17 @@ def renumbered(updates: Iterable[TableUpdate], base: TableMetadata) -> tuple[Tab
 def _with(update: Any, name: str, value: Any) -> TableUpdate | None:
     copied: TableUpdate | None = None if value is None else update.model_copy(update={name: value})
     return copied
+
+
+def format_upgraded(updates: Iterable[TableUpdate]) -> Iterator[TableUpdate]:
+    """The same updates: a property that names the format version upgrades the table, as with Iceberg's Java
+    library, and is not stored."""
+    for update in updates:
+        if isinstance(update, SetPropertiesUpdate) and FORMAT in update.updates:
+            kept = dict(update.updates)
+            yield UpgradeFormatVersionUpdate(format_version=int(kept.pop(FORMAT)))
+            update = update.model_copy(update={"updates": kept})
+        yield update
 
 
 def of_what_is_there(updates: Iterable[TableUpdate], base: TableMetadata) -> Iterator[TableUpdate]:

@@ -22,6 +22,8 @@ from distop.commit.iceberg.branches import ids_of_branches
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import file_io, load_metadata
+from distop.commit.layout.owner import owners
+from distop.commit.layout.properties import check_may_remove
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import CorruptRecord
 from distop.metastore.crashpoints import reached
@@ -82,12 +84,16 @@ class IcebergExpire(TransactionalStep):
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
-        """See :class:`TransactionalStep`."""
+        """See :class:`TransactionalStep`.
+
+        Raises :class:`~distop.errors.PreconditionFailed` if files may not be removed any more.
+        """
         arg = context.view.arg
         if not context.head.exists:
             return Contribution(facts={"expiredSnapshots": 0})
         location = decode(context.head.value, Head, context.head.key).metadata_location
         metadata = load_metadata(location, arg.storage)
+        check_may_remove(metadata.properties, arg.table)
         expired = expired_snapshots(
             metadata,
             older_than_ms=int(self.argument["olderThanMs"]),
@@ -125,10 +131,15 @@ def remove_expired(operation: OperationArg, history: HistoryRecord) -> int:
     """Remove the files that only expired snapshots refer to, after their expiry; return how many.
 
     Data first, then manifests, then lists: a repetition after a crash finds the rest. If the old metadata is
-    gone, nothing is removed; the removal of orphans finds these files.
+    gone, or the folder is not the table's own, nothing is removed; the removal of orphans finds these files.
     """
     before, after = history.facts.get(EXPIRED_FROM), history.facts.get(EXPIRED_TO)
     if not before or not after:
+        return 0
+    if operation.argument.get("owner") not in owners(operation.location, operation.storage):
+        log.warning(
+            "expired_files_left", extra={"operation": str(operation.id), "error": "not the table's folder"}
+        )
         return 0
     try:
         old = load_metadata(str(before), operation.storage)

@@ -15,6 +15,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from distop.commit.files.listing import Entry, entries
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.metadata_files import goes_back
 from distop.commit.iceberg.provenance import WATERMARKS
 from distop.commit.iceberg.rounded import has_doubles, is_rounded
 from distop.commit.iceberg.takeover import manifests_of
@@ -63,6 +64,8 @@ class TableView:
     """Missing data and manifest files of the snapshot; only after a deep look."""
     rounded: tuple[str, ...] = ()
     """Its data files that are listed under a rounded partition value; only after a deep look."""
+    goes_back: bool = False
+    """Whether Iceberg's Java library refuses it, since times in it go back."""
     referred: frozenset[str] | None = None
     """Names of all files of all snapshots; only after a deep look."""
 
@@ -87,6 +90,7 @@ def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | 
         watermarks=_watermarks_of(metadata, current),
         missing=missing,
         rounded=rounded,
+        goes_back=goes_back(metadata),
         referred=referred,
     )
 

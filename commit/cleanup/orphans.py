@@ -28,8 +28,10 @@ from pyiceberg.io import FileIO
 
 from distop.commit.cleanup.reachable import files_of_table, path_of
 from distop.commit.files.listing import entries, remove_files
+from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.layout.owner import owners
+from distop.commit.layout.properties import check_may_remove
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.writing.prepared import is_spared
 from distop.errors import CorruptRecord
@@ -141,7 +143,10 @@ class IcebergRemoveOrphans(TransactionalStep):
     """Decides which files are orphans. Argument: ``dryRun``."""
 
     def prepare(self, context: FinishContext) -> Contribution:
-        """See :class:`TransactionalStep`."""
+        """See :class:`TransactionalStep`.
+
+        Raises :class:`~distop.errors.PreconditionFailed` if files may not be removed any more.
+        """
         arg = context.view.arg
         reports = [str(job.result["report"]) for job in context.view.jobs.values() if "report" in job.result]
         head = decode(context.head.value, Head, context.head.key) if context.head.exists else None
@@ -150,6 +155,8 @@ class IcebergRemoveOrphans(TransactionalStep):
         facts: dict[str, Any] = {"orphans": len(orphans), "examples": sorted(orphans)[:SHOWN]}
         if self.argument.get("dryRun"):
             return Contribution(facts=facts | {"dryRun": True})
+        if orphans and location:
+            check_may_remove(TableFile.read(location, arg.storage).metadata.properties, arg.table)
         # The same value at a new revision: a commit that a coordinator or another program prepared before
         # finds that the head has moved, and starts again with files that exist.
         touched = (Put(context.head.key, context.head.value),) if context.head.exists and orphans else ()

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from distop.commit.files.listing import entries, remove_file
 from distop.commit.files.places import OBJECT_STORES
 from distop.commit.files.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of, storage_of
 from distop.commit.layout.owner import give_folder_up, is_empty, owners, take_folder
+from distop.commit.layout.properties import check_may_remove
 from distop.commit.layout.staging import PRIVATE
-from distop.errors import LocationNotOwned
+from distop.errors import CorruptRecord, LocationNotOwned
 from distop.metastore.crashpoints import reached
-from distop.metastore.records.table import DropRecord, TableRecord
+from distop.metastore.records.table import DropRecord, Head, TableRecord
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +25,19 @@ LEAVING_S = 5.0
 """How long a drop that keeps the files waits for a storage that does not answer."""
 
 
-def check_purge(table: TableRecord) -> None:
-    """Raises :class:`~distop.errors.LocationNotOwned` if there are files, and not all are the table's own.
-    Puts a missing owner file there if they are. Blocking."""
+def check_removal(table: TableRecord, head: Head | None) -> None:
+    """Whether files of a table may be removed that it no longer needs. Puts a missing owner file into its
+    folder. Blocking.
+
+    Raises
+    ------
+    PreconditionFailed
+        The table's properties forbid it.
+    LocationNotOwned
+        There are files, and not all are the table's own.
+    """
     location, uuid, storage = table.location, table.uuid, storage_of(table)
+    check_may_remove(_properties(table, head), table.name)
     if is_empty(location, storage) or uuid in owners(location, storage):
         return
     if not (table.found_empty and take_folder(location, uuid, storage, found_empty=True)):
@@ -36,6 +47,17 @@ def check_purge(table: TableRecord) -> None:
             hint="remove unneeded files by hand; a drop without --purge keeps all of them",
             details={"field": "location"},
         )
+
+
+def _properties(table: TableRecord, head: Head | None) -> Mapping[str, str]:
+    """The table's properties; as it was created with, if its metadata cannot be read."""
+    from distop.commit.iceberg.metadata_files import TableFile
+
+    if head is not None and head.metadata_location:
+        with suppress(CorruptRecord):
+            return TableFile.read(head.metadata_location, storage_of(table)).metadata.properties
+    properties: Mapping[str, str] = table.options.get("properties", {})
+    return properties
 
 
 def purge(location: str, uuid: str, storage: StorageOptions | None = None) -> bool:

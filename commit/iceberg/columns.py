@@ -7,7 +7,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.update import AddSchemaUpdate, SetCurrentSchemaUpdate, TableUpdate
 
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.evolution import evolution_of, put_on, refuse_partition_names
+from distop.commit.layout.evolution import check_new_names, evolution_of, put_on
 from distop.commit.layout.model import Layout, check_format
 from distop.errors import Conflict, SchemaConflict
 from distop.metastore.records.operation import OperationArg
@@ -49,10 +49,10 @@ def fitted(layout: Layout, file: TableFile, arg: OperationArg) -> list[TableUpda
 
 def schema_updates(base: TableMetadata, schema: Schema) -> list[TableUpdate]:
     """The updates by which a table gets these columns; none if it has them. Raises as
-    :func:`~distop.commit.layout.evolution.refuse_partition_names`."""
+    :func:`~distop.commit.layout.evolution.check_new_names`."""
     if schema == base.schema():
         return []
-    refuse_partition_names(schema, base.schema(), base.partition_specs)
+    check_new_names(schema, base.schema(), base.partition_specs)
     same = next((known.schema_id for known in base.schemas if known == schema), None)
     if same is not None:
         return [SetCurrentSchemaUpdate(schema_id=same)]

@@ -6,9 +6,10 @@ every snapshot. A commit needs only the present one; the others are copied as by
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, pairwise
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from distop.metastore.records.structs import from_json
 _SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadata-log"
 
 E = TypeVar("E")
+L = TypeVar("L", bound="_Logged")
 
 MAX_REMEMBERED = 16
 MAX_REMEMBERED_BYTES = 64 << 20
@@ -41,9 +43,16 @@ class _Snapshot(msgspec.Struct, rename="kebab"):
     snapshot_id: int
 
 
-class _LogEntry(msgspec.Struct, rename="kebab"):
-    metadata_file: str
+class _Logged(msgspec.Struct, rename="kebab"):
     timestamp_ms: int
+
+
+class _LogEntry(_Logged):
+    metadata_file: str
+
+
+class _Present(_Logged):
+    snapshot_id: int
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ class TableFile:
     """The parsed metadata; of its snapshots only those that a branch or tag names, and no logs."""
     _raw_snapshots: list[msgspec.Raw] = field(default_factory=list)
     _ids: list[int] = field(default_factory=list)
-    _raw_snapshot_log: list[msgspec.Raw] = field(default_factory=list)
+    _snapshot_log: list[_Present] = field(default_factory=list)
     _log: list[_LogEntry] = field(default_factory=list)
     _size: int = 0
     """Bytes, of a file that this process writes."""
@@ -112,7 +121,7 @@ class TableFile:
         wanted = {current, *(ref.snapshot_id for ref in refs.values()), *also}
         snapshots = _listed(fields, _SNAPSHOTS, msgspec.Raw)
         ids = [snapshot.snapshot_id for snapshot in _listed(fields, _SNAPSHOTS, _Snapshot)]
-        snapshot_log = _listed(fields, _SNAPSHOT_LOG, msgspec.Raw)
+        snapshot_log = _listed(fields, _SNAPSHOT_LOG, _Present)
         log = _listed(fields, _METADATA_LOG, _LogEntry)
         named = [raw for raw, each in zip(snapshots, ids, strict=True) if each in wanted]
         slim = {**fields, _SNAPSHOTS: named, _SNAPSHOT_LOG: [], _METADATA_LOG: []}
@@ -147,7 +156,7 @@ class TableFile:
         content = metadata.model_dump_json().encode()
         dropped: list[str] = []
         file = None
-        if self._raw_snapshots or self._raw_snapshot_log or self._log:
+        if self._raw_snapshots or self._snapshot_log or self._log:
             fields: dict[str, Any] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
             known = set(self._ids)
             added = [
@@ -161,13 +170,18 @@ class TableFile:
             ]
             # Copies: as views, they would keep each version's text in memory.
             new, new_ids = [raw.copy() for raw, _ in added], [snapshot_id for _, snapshot_id in added]
-            moved = [raw.copy() for raw in _listed(fields, _SNAPSHOT_LOG, msgspec.Raw)]
-            log = [*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)]
+            moved = _rising([*self._snapshot_log, *_listed(fields, _SNAPSHOT_LOG, _Present)])
+            log = _rising([*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)])
             first = max(0, len(log) - _versions_kept(metadata.properties))
             dropped = [entry.metadata_file for entry in log[:first]]
-            fields[_SNAPSHOTS] = [*self._raw_snapshots, *new]
-            fields[_SNAPSHOT_LOG] = [*self._raw_snapshot_log, *moved]
-            fields[_METADATA_LOG] = log[first:]
+            last = max(metadata.last_updated_ms, *(one.timestamp_ms for one in (*moved[-1:], *log[-1:])))
+            metadata = metadata.model_copy(update={"last_updated_ms": last})
+            fields |= {
+                _SNAPSHOTS: [*self._raw_snapshots, *new],
+                _SNAPSHOT_LOG: moved,
+                _METADATA_LOG: log[first:],
+                "last-updated-ms": last,
+            }
             content = msgspec.json.encode(fields)
             file = replace(self._next(metadata, fields, new_ids, log[first:]), _size=len(content))
         else:
@@ -201,18 +215,53 @@ class TableFile:
                 del _written[next(iter(_written))]
 
 
-def in_order(metadata: TableMetadata, base: TableMetadata) -> TableMetadata:
-    """The metadata after ``base``, with no time in it before that: Iceberg's Java and Rust libraries read no
-    table whose times go back by more than a minute, and clocks may differ by more."""
-    least, known = base.last_updated_ms, {(one.snapshot_id, one.timestamp_ms) for one in base.snapshot_log}
-    log = [
+def in_order(metadata: TableMetadata, base: TableMetadata | None = None) -> TableMetadata:
+    """The metadata after ``base``, with no time in it before that, and none before an earlier one: Iceberg's
+    Java and Rust libraries read no table whose times go back by more than a minute, and clocks may differ by
+    more. Earlier entries of its logs that do so are put in order, too."""
+    least = 0 if base is None else base.last_updated_ms
+    known = {(one.snapshot_id, one.timestamp_ms) for one in base.snapshot_log} if base is not None else set()
+    moved = [
         one.model_copy(update={"timestamp_ms": least})
         if one.timestamp_ms < least and (one.snapshot_id, one.timestamp_ms) not in known
         else one
         for one in metadata.snapshot_log
     ]
-    last = max(metadata.last_updated_ms, least, *(one.timestamp_ms for one in log[-1:]))
-    return metadata.model_copy(update={"snapshot_log": log, "last_updated_ms": last})
+    logs: dict[str, list[Any]] = {"snapshot_log": moved, "metadata_log": metadata.metadata_log}
+    rising = {
+        name: [
+            one if one.timestamp_ms == at else one.model_copy(update={"timestamp_ms": at})
+            for one, at in zip(log, _times(log), strict=True)
+        ]
+        for name, log in logs.items()
+    }
+    ends = (one.timestamp_ms for log in rising.values() for one in log[-1:])
+    return metadata.model_copy(
+        update={**rising, "last_updated_ms": max(metadata.last_updated_ms, least, *ends)}
+    )
+
+
+def _rising(log: list[L]) -> list[L]:
+    return [
+        one if one.timestamp_ms == at else msgspec.structs.replace(one, timestamp_ms=at)
+        for one, at in zip(log, _times(log), strict=True)
+    ]
+
+
+def _times(log: Iterable[Any]) -> Iterator[int]:
+    """The times of a log's entries, each at least the one before."""
+    return accumulate((one.timestamp_ms for one in log), max)
+
+
+MAX_BACK_MS = 60_000
+"""How far times may go back so that Iceberg's Java library reads a table."""
+
+
+def goes_back(metadata: TableMetadata) -> bool:
+    """Whether times in a table's metadata go back further than Iceberg's Java library allows."""
+    logs = (metadata.snapshot_log, metadata.metadata_log)
+    times = [[*(one.timestamp_ms for one in log), metadata.last_updated_ms] for log in logs]
+    return any(later < earlier - MAX_BACK_MS for each in times for earlier, later in pairwise(each))
 
 
 class Lineage(msgspec.Struct, frozen=True, rename="kebab"):

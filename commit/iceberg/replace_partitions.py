@@ -110,9 +110,10 @@ def take_out(
     leaves: Callable[[ManifestEntry], bool],
     replaced: Replaced,
     snapshot_id: int,
+    content: ManifestContent = ManifestContent.DATA,
 ) -> None:
-    """Remove files from manifests of one partition spec, and add the rest to ``replaced``."""
-    builder = draft.new_manifest(spec.spec_id, snapshot_id)
+    """Remove files from manifests of one partition spec and content, and add the rest to ``replaced``."""
+    builder = draft.new_manifest(spec.spec_id, snapshot_id, content)
     for manifest in manifests:
         entries = manifest.fetch_manifest_entry(draft.io)
         leaving = [leaves(entry) for entry in entries]
@@ -129,7 +130,7 @@ def take_out(
             replaced.bytes += entry.data_file.file_size_in_bytes
         if sum(builder.files.values()) >= REWRITTEN_FILES:
             replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
-            builder = draft.new_manifest(spec.spec_id, snapshot_id)
+            builder = draft.new_manifest(spec.spec_id, snapshot_id, content)
     if not builder.empty:
         replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
 

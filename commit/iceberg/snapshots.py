@@ -10,7 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestFile, write_manifest_list
+from pyiceberg.manifest import ManifestContent, ManifestFile, write_manifest_list
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
@@ -23,8 +23,8 @@ from pyiceberg.table.update import (
 )
 
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import FORMAT_VERSION, schema_of
-from distop.commit.layout.properties import inert
+from distop.commit.layout.model import schema_of
+from distop.commit.layout.properties import FORMAT_VERSION, inert
 from distop.commit.writing.manifests import ManifestBuilder
 from distop.errors import PreconditionFailed
 from distop.metastore.crashpoints import reached
@@ -76,13 +76,15 @@ class Draft:
         """A path for a manifest of this publication; :meth:`discard` removes it."""
         return self._place(f"{self._uuid}-m{len(self._written)}.avro")
 
-    def new_manifest(self, spec_id: int, snapshot_id: int) -> ManifestBuilder:
+    def new_manifest(
+        self, spec_id: int, snapshot_id: int, content: ManifestContent = ManifestContent.DATA
+    ) -> ManifestBuilder:
         """For files of any partition spec of the table.
 
         Raises :class:`~distop.errors.PreconditionFailed` if the types of its values are no longer known.
         """
         spec = self.base.specs()[spec_id]
-        return ManifestBuilder(schema_of(self.base, spec), spec, snapshot_id=snapshot_id)
+        return ManifestBuilder(schema_of(self.base, spec), spec, snapshot_id=snapshot_id, content=content)
 
     def _place(self, name: str) -> str:
         path: str = self._locations.new_metadata_location(name)

@@ -29,6 +29,7 @@ from pyiceberg.types import (
 )
 
 from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import refuse_twins
 from distop.commit.layout.sizes import MAX_ID
 from distop.errors import CorruptRecord, InvalidArgument, SchemaConflict
 from distop.metastore.records.operation import OperationArg
@@ -88,7 +89,7 @@ def evolved(
     grow:
         Columns -> types whose fields they get, in structs, lists and values of maps.
 
-    Raises as :func:`refuse_partition_names`, and :class:`~distop.errors.InvalidArgument` for a nested field
+    Raises as :func:`check_new_names`, and :class:`~distop.errors.InvalidArgument` for a nested field
     whose name differs from another only in case.
     """
     wider, larger = widen or {}, grow or {}
@@ -111,7 +112,7 @@ def evolved(
     ]
     columns += [number(column, column.name) for column in add]
     schema = _schema(layout.schema, columns, layout.schema.schema_id + 1)
-    refuse_partition_names(schema, layout.schema, [layout.spec])
+    check_new_names(schema, layout.schema, [layout.spec])
     widened = [column.field_id for column in layout.schema.columns if column.name in wider]
     evolution = Evolution(added=added, widened=widened)
     return (replace(layout, schema=schema) if evolution else layout), evolution
@@ -153,6 +154,15 @@ def _grown(
 
 def _map_of(kind: MapType, value: IcebergType) -> MapType:
     return MapType(kind.key_id, kind.key_type, kind.value_id, value, kind.value_required)
+
+
+def check_new_names(schema: Schema, present: Schema, specs: Iterable[PartitionSpec]) -> None:
+    """Refuse new columns, and new names, that other engines could not tell from others of the table.
+
+    Raises as :func:`~distop.commit.layout.schemas.refuse_twins` and :func:`refuse_partition_names`.
+    """
+    refuse_twins(schema, present)
+    refuse_partition_names(schema, present, specs)
 
 
 def refuse_partition_names(schema: Schema, present: Schema, specs: Iterable[PartitionSpec]) -> None:
@@ -229,13 +239,13 @@ class _Merge:
     def fields(self, present: Iterable[NestedField], planned: Iterable[NestedField]) -> list[NestedField]:
         """The fields of a struct, or the columns."""
         there = {field.field_id: field for field in present}
-        names = {field.name for field in there.values()}
+        names = {field.name.casefold() for field in there.values()}
         for field in planned:
             number, now = field.field_id, there.get(field.field_id)
             if (number, self._path(field)) not in self._known:
                 if number not in self._evolution.added:
                     raise self._conflict(field, "the table has never had it")
-                if field.name in names or not self._ids.isdisjoint(Schema(field).field_ids):
+                if field.name.casefold() in names or not self._ids.isdisjoint(Schema(field).field_ids):
                     raise self._conflict(field, "the table now has a different one with that name or id")
                 there[number] = field
             elif now is not None:  # a column dropped since stays dropped: readers ignore it in files

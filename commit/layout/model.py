@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 from uuid import UUID, uuid4
 
 import msgspec
@@ -24,13 +24,10 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from distop.commit.files.storage import StorageOptions, io_properties
 from distop.commit.layout.metadata import read_metadata
-from distop.commit.layout.properties import check_properties, of_new_table
-from distop.commit.layout.schemas import check_names, from_arrow
+from distop.commit.layout.properties import FORMAT_VERSION, check_properties, of_new_table
+from distop.commit.layout.schemas import check_names, from_arrow, refuse_twins
 from distop.commit.layout.terms import parse_partitioning
 from distop.errors import CorruptRecord, PreconditionFailed
-
-FORMAT_VERSION: Literal[2] = 2
-"""The Iceberg format version to write: the first in which a later snapshot can adopt a manifest."""
 
 DEFAULT_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
 """Default for tables that operations create: metadata files that the table's log no longer names are removed
@@ -76,6 +73,7 @@ class Layout:
             schema = from_arrow(schema)
         check_names(column.name for column in schema.columns)
         fresh = assign_fresh_schema_ids(schema)
+        refuse_twins(fresh, Schema())
         texts = {name: _property_text(value) for name, value in (properties or {}).items()}
         check_properties(texts)
         return cls(fresh, parse_partitioning(partition_by, fresh), texts)

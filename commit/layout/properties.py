@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.records.locations import canonical, place_of
 
 MAX_PROPERTIES, MAX_PROPERTY_NAME, MAX_PROPERTY, MAX_MAPPING = 256, 256, 16 << 10, 1 << 20
@@ -42,6 +42,15 @@ ON_CONFLICT = "distop.on-conflict"
 """What happens to another program's append that lost to other commits: ``refuse`` or ``rebase``."""
 
 
+GC_ENABLED = "gc.enabled"
+"""Whether files that the table no longer needs may be removed; other tables may share them if not."""
+
+FORMAT_VERSION: Literal[2] = 2
+"""The Iceberg format version to write: the first in which a later snapshot can adopt a manifest."""
+
+FORMAT = "format-version"
+"""Names the format version of a new table, and is no property of it."""
+
 _OF_NEW_TABLES = {"write.parquet.compression-codec": "zstd"}
 """Iceberg's own catalogs write this default down, since its Java library takes gzip for tables without: twice
 the time for the same rows."""
@@ -49,7 +58,23 @@ the time for the same rows."""
 
 def of_new_table(given: Mapping[str, str]) -> dict[str, str]:
     """The properties of a table that is created with the given ones."""
-    return {**_OF_NEW_TABLES, **given}
+    return {**_OF_NEW_TABLES, **stored(given)}
+
+
+def stored(given: Mapping[str, str]) -> dict[str, str]:
+    """Those of the given properties that a table gets: :data:`FORMAT` is none."""
+    return {name: value for name, value in given.items() if name != FORMAT}
+
+
+def check_may_remove(properties: Mapping[str, Any], table: str) -> None:
+    """Raise :class:`~distop.errors.PreconditionFailed` if :data:`GC_ENABLED` forbids to remove files of a
+    table; anything but ``true`` does, as in Iceberg's Java library."""
+    if (given := str(properties.get(GC_ENABLED, "true")).strip().lower()) != "true":
+        raise PreconditionFailed(
+            f"files of table {table!r} may not be removed: its property {GC_ENABLED} is {given[:50]!r}",
+            hint=f"other tables may need them; if none does, set {GC_ENABLED}=true",
+            details={"field": GC_ENABLED, "table": table},
+        )
 
 
 def check_properties(
@@ -65,7 +90,7 @@ def check_properties(
     Parameters
     ----------
     standing:
-        Existing properties of the table: their prefix is not checked.
+        Existing properties of the table: their prefix and format version are not checked.
 
     Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``properties``.
     """
@@ -81,6 +106,10 @@ def check_properties(
             raise _bad_property(
                 f"property {name[:100]!r} has no known prefix",
                 f"for your own notes use the prefix user. or no dot; known: {', '.join(sorted(_KINDS))}",
+            )
+        if name == FORMAT and str(value) != str(FORMAT_VERSION) and name not in (standing or {}):
+            raise _bad_property(
+                f"tables get Iceberg format {FORMAT_VERSION}, not {str(value)[:50]!r}", f"leave {FORMAT} out"
             )
         most = MAX_MAPPING if name == NAME_MAPPING else MAX_PROPERTY
         if len(name) > MAX_PROPERTY_NAME or len(str(value)) > most:

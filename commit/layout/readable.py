@@ -18,9 +18,10 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortOrder
 from pyiceberg.transforms import BucketTransform, TruncateTransform
-from pyiceberg.types import IcebergType, ListType, MapType, NestedField, PrimitiveType, StructType
+from pyiceberg.types import NestedField, PrimitiveType
 
-from distop.commit.layout.evolution import may_widen, refuse_partition_names
+from distop.commit.layout.evolution import check_new_names, may_widen, refuse_partition_names
+from distop.commit.layout.schemas import fields_within
 from distop.errors import InvalidArgument
 
 MAX_INT = (1 << 31) - 1
@@ -105,8 +106,7 @@ def _check_fields(metadata: TableMetadata, base: TableMetadata | None) -> None:
     specs, orders = ([], []) if base is None else (base.partition_specs, base.sort_orders)
     new = [one for one in metadata.partition_specs if one not in specs]
     refuse_partition_names(schema, Schema(), new)
-    if base is not None:
-        refuse_partition_names(schema, base.schema(), metadata.partition_specs)
+    check_new_names(schema, Schema() if base is None else base.schema(), metadata.partition_specs)
     for spec in new:
         spec.check_compatible(schema)
         _check_widths(spec)
@@ -165,18 +165,7 @@ def _check_kept(fields: Iterable[NestedField], before: Mapping[int, NestedField]
             fits = type(was) is type(becomes)
         if not fits:
             raise _wrong(f"column {field.name!r} is {was} in existing rows, and cannot become {becomes}")
-        _check_kept(_inner(becomes), before)
-
-
-def _inner(kind: IcebergType) -> tuple[NestedField, ...]:
-    match kind:
-        case StructType():
-            return kind.fields
-        case ListType():
-            return (kind.element_field,)
-        case MapType():
-            return (kind.key_field, kind.value_field)
-    return ()
+        _check_kept(fields_within(becomes), before)
 
 
 # -- what is gone ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from pyiceberg.types import (
     DoubleType,
     FixedType,
     FloatType,
+    IcebergType,
     IntegerType,
     ListType,
     LongType,
@@ -129,27 +130,55 @@ def check_schema(schema: Schema) -> None:
                     "are allowed",
                     field.name[:50],
                 )
-        inner: Iterable[NestedField] = ()
-        match field.field_type:
-            case StructType() as struct:
-                inner = struct.fields
-            case ListType() as values:
-                inner = (values.element_field,)
-            case MapType() as pairs:
-                inner = (pairs.key_field, pairs.value_field)
-            case DecimalType() | FixedType() as kind:
-                _parse_type(field.name[:50], str(kind))
-            case _ if field.initial_default is not None or field.write_default is not None:
-                raise _bad_schema(
-                    f"column {field.name[:50]!r} has a default value, as only tables of format 3 may",
-                    field.name[:50],
-                )
+        if field.initial_default is not None or field.write_default is not None:
+            raise _bad_schema(
+                f"column {field.name[:50]!r} has a default value, as only tables of format 3 may",
+                field.name[:50],
+            )
+        if isinstance(field.field_type, DecimalType | FixedType):
+            _parse_type(field.name[:50], str(field.field_type))
+        inner = fields_within(field.field_type)
         if inner and depth > MAX_NESTING:
             raise _bad_schema(
                 f"column {field.name[:50]!r}: values are nested deeper than {MAX_NESTING} levels",
                 field.name[:50],
             )
         waiting.extend((one, depth + 1) for one in inner)
+
+
+def refuse_twins(schema: Schema, present: Schema) -> None:
+    """Refuse names that differ only in case within one table, struct, list or map: SQL ignores case, so that
+    Spark and others could read neither column. Pairs that are in ``present`` already are let be.
+
+    Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``schema``.
+    """
+    known = {(number, present.find_field(number).name) for number in present.field_ids}
+    waiting: list[tuple[str, tuple[NestedField, ...]]] = [("", schema.fields)]
+    while waiting:
+        path, fields = waiting.pop()
+        folded: dict[str, NestedField] = {}
+        for field in fields:
+            twin = folded.setdefault(field.name.casefold(), field)
+            if twin is not field and not known.issuperset({(f.field_id, f.name) for f in (field, twin)}):
+                raise InvalidArgument(
+                    f"columns {path + twin.name!r} and {path + field.name!r} differ only in case, and SQL "
+                    "ignores case",
+                    hint="give one of them another name",
+                    details={"field": "schema", "column": path + field.name},
+                )
+            waiting.append((f"{path}{field.name}.", fields_within(field.field_type)))
+
+
+def fields_within(kind: IcebergType) -> tuple[NestedField, ...]:
+    """The fields that a type consists of."""
+    match kind:
+        case StructType():
+            return kind.fields
+        case ListType():
+            return (kind.element_field,)
+        case MapType():
+            return (kind.key_field, kind.value_field)
+    return ()
 
 
 def check_fields(fields: Sequence[object]) -> None:

@@ -41,7 +41,8 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
-from distop.commit.layout.model import FORMAT_VERSION, Layout
+from distop.commit.layout.model import Layout
+from distop.commit.layout.properties import FORMAT_VERSION
 from distop.commit.writing.summaries import PartitionSummaries, summaries_from_json, summaries_to_json
 from distop.errors import CorruptRecord
 
@@ -67,10 +68,18 @@ class ManifestBuilder:
         Snapshot that writes it; ``None`` for a job's manifest, which inherits it.
     """
 
-    def __init__(self, schema: Schema, spec: PartitionSpec, *, snapshot_id: int | None = None) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        spec: PartitionSpec,
+        *,
+        snapshot_id: int | None = None,
+        content: ManifestContent = ManifestContent.DATA,
+    ) -> None:
         self._schema = schema
         self._spec = spec
         self._snapshot_id = snapshot_id
+        self._content = content
         data_file = data_file_with_partition(spec.partition_type(schema), FORMAT_VERSION)
         self._entry_schema = manifest_entry_schema_with_data_file(FORMAT_VERSION, data_file)
         self._writer = construct_writer(self._entry_schema)
@@ -161,6 +170,7 @@ class ManifestBuilder:
             deleted=counted(ManifestEntryStatus.DELETED),
             oldest=self._oldest,
             summaries=summaries,
+            content=self._content,
         )
 
     def _header(self) -> dict[str, str]:
@@ -171,7 +181,7 @@ class ManifestBuilder:
             "partition-spec": to_json(self._spec.fields).decode(),
             "partition-spec-id": str(self._spec.spec_id),
             "format-version": str(FORMAT_VERSION),
-            "content": "data",
+            "content": self._content.name.lower(),
             "avro.schema": msgspec.json.encode(
                 AvroSchemaConversion().iceberg_to_avro(self._entry_schema, schema_name="manifest_entry")
             ).decode(),
@@ -235,12 +245,13 @@ def _manifest_file(
     deleted: tuple[int, int] = (0, 0),
     oldest: int | None = None,
     summaries: list[PartitionFieldSummary],
+    content: ManifestContent = ManifestContent.DATA,
 ) -> ManifestFile:
     return ManifestFile.from_args(
         manifest_path=path,
         manifest_length=length,
         partition_spec_id=spec_id,
-        content=ManifestContent.DATA,
+        content=content,
         sequence_number=UNASSIGNED_SEQ,
         min_sequence_number=UNASSIGNED_SEQ if oldest is None else oldest,
         added_snapshot_id=snapshot_id,

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from distop.commit.cleanup.purge import check_purge, leave_files
+from distop.commit.cleanup.purge import check_removal, leave_files
 from distop.commit.layout.staging import FORMATS
 from distop.coordinator.api.altering import Altering
 from distop.coordinator.api.new_table import check_options
@@ -35,7 +35,7 @@ from distop.metastore.records.locations import canonical
 from distop.metastore.records.names import check_name, check_new_name, check_table_name
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode
-from distop.metastore.records.table import DropRecord, TableRecord
+from distop.metastore.records.table import DropRecord, Head, TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import drop_table, finish_drop
 from distop.metastore.tables.listing import table_puts
@@ -177,8 +177,8 @@ class TableService(PublishedCalls):
         return pb.DropTableResponse(location=record.location, purged=record.purge)
 
     async def _check_purge(self, keys: TableKeys, meant: str) -> None:
-        """Raises an error if the files of a table must not be removed: the folder is not its own."""
-        kv = await self._client.get(keys.table)
+        """Raises an error if the files of a table must not be removed."""
+        kv, head_kv = await self._client.get(keys.table), await self._client.get(keys.head)
         if not kv.exists:
             return  # its drop has begun, and the process that finishes it checks again
         table = decode(kv.value, TableRecord, kv.key)
@@ -192,7 +192,8 @@ class TableService(PublishedCalls):
                 hint="run distop doctor, or drop it without --purge",
                 details={"table": table.name},
             )
-        await self._in_thread(table.name, "checking a purge", check_purge, table)
+        head = decode(head_kv.value, Head, head_kv.key) if head_kv.exists else None
+        await self._in_thread(table.name, "checking a purge", check_removal, table, head)
 
     async def _leave(self, record: DropRecord) -> None:
         await leave_files(record, partial(self._in_thread, record.name, "leaving files"))

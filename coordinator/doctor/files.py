@@ -172,6 +172,17 @@ def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | Non
                 "the head was written by hand; set it to a metadata file that has this snapshot",
             )
         )
+    if view.goes_back:
+        found.append(
+            _of_head(
+                seen,
+                "METADATA_TIMES_GO_BACK",
+                f"times in the metadata of table {seen.name!r} go back by more than a minute: a program with "
+                "a wrong clock has written it, and Iceberg's Java library (Spark, Trino, Flink) refuses it",
+                f"any change of the table puts them in order, such as: distop tables alter {seen.name} "
+                "--property user.note=repaired",
+            )
+        )
     found += _unpublished(seen, head, view)
     try:
         marks = Marks(decode_recent(seen.watermarks.value), Chunks(chunks))

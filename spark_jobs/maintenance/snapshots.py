@@ -107,12 +107,25 @@ class ExpireSnapshots(DistributedOperation):
     stages_files = True
 
     def plan(self, request: PlanRequest) -> Plan:
-        """See :meth:`DistributedOperation.plan`."""
+        """See :meth:`DistributedOperation.plan`.
+
+        Raises
+        ------
+        PreconditionFailed, LocationNotOwned
+            Files of the table may not be removed.
+        """
+        from distop.commit.cleanup.purge import check_removal
+
         argument = parsed(request, self.type, ExpireArgument)
         if argument.keep_last < 1:
             raise invalid("keep_last", "keep_last must be at least 1")
         older_than = _older_than(argument.older_than)
-        recorded = {"olderThanMs": int(older_than * 1000), "keepLast": argument.keep_last}
+        check_removal(request.table, request.head)
+        recorded = {
+            "owner": request.table.uuid,
+            "olderThanMs": int(older_than * 1000),
+            "keepLast": argument.keep_last,
+        }
         return Plan(argument={**layout_of_head(request), **recorded})
 
     def commit_steps(self, operation: OperationArg) -> Sequence[StepRecord]:
@@ -133,15 +146,15 @@ class RemoveOrphans(DistributedOperation):
     sees_active = True
 
     def plan(self, request: PlanRequest) -> Plan:
-        """See :meth:`DistributedOperation.plan`."""
-        from distop.commit.cleanup.purge import check_purge
+        """See :meth:`DistributedOperation.plan`; as that of :class:`ExpireSnapshots`, without ``dry_run``."""
+        from distop.commit.cleanup.purge import check_removal
 
         argument, table = parsed(request, self.type, OrphansArgument), request.table
         older_than = _older_than(argument.older_than)
         if time.time() - older_than < MIN_ORPHAN_AGE_S - 1.0:
             raise invalid("older_than", f"older_than must be at least {MIN_ORPHAN_AGE_S / 3600:.0f}h")
         if not argument.dry_run:
-            check_purge(table)
+            check_removal(table, request.head)
         recorded = {
             "owner": table.uuid,
             "metadataLocation": None if request.head is None else request.head.metadata_location,

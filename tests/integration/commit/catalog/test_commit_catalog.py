@@ -338,6 +338,23 @@ def test_purging_removes_the_files(catalog: EtcdCatalog, tmp_path: Path) -> None
     assert [path for path in (tmp_path / "warehouse").rglob("*") if path.is_file()] == []
 
 
+def test_purging_removes_no_files_that_others_may_need(catalog: EtcdCatalog, tmp_path: Path) -> None:
+    """S2, V5: a folder that is not certainly the table's own, and Iceberg's property that forbids it."""
+    table = catalog.create_table("flights", SCHEMA)
+    table.append(ids(0, 3))
+    catalog.drop_table("flights")
+    catalog.register_table("flights", table.metadata_location)
+    files = sorted((tmp_path / "warehouse").rglob("*"))
+    catalog.purge_table("flights")
+    assert not catalog.table_exists("flights")
+    assert sorted((tmp_path / "warehouse").rglob("*")) == files
+    table = catalog.create_table("flights", SCHEMA, properties={"gc.enabled": "false"})
+    table.append(ids(0, 3))
+    with pytest.raises(PreconditionFailed, match=r"gc\.enabled"):
+        catalog.purge_table("flights")
+    assert catalog.load_table("flights").scan().to_arrow().num_rows == 3
+
+
 def test_a_renamed_table_keeps_its_rows_and_its_past(catalog: EtcdCatalog, store: SyncEtcd) -> None:
     """O1, O22, C8, U2: history, watermarks, instance numbers and the audit trail go with it; request ids were
     for the old name."""

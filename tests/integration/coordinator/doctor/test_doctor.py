@@ -582,6 +582,19 @@ async def test_a_head_that_was_set_back_is_told(files: Practice, ingested: Whole
     assert "HEAD_SNAPSHOT_UNKNOWN" in await files.codes()
 
 
+async def test_times_that_go_back_in_a_tables_metadata_are_told(files: Practice, ingested: Whole) -> None:
+    """V5: Iceberg's Java library does not read the table; the clock of another program was wrong."""
+    last = max((ingested.location / "metadata").glob("*.metadata.json"))
+    written = json.loads(last.read_text())
+    written["last-updated-ms"] -= 3_600_000
+    spoiled = last.with_name("00099-spoiled.metadata.json")
+    spoiled.write_text(json.dumps(written))
+    snapshot = written["current-snapshot-id"]
+    head = Head(metadata_location=f"file://{spoiled}", snapshot_id=snapshot, operation="t/ingest/2")
+    await files.put(files.table.head, head)
+    assert await files.codes() == {"METADATA_TIMES_GO_BACK"}
+
+
 async def test_files_of_an_operation_that_published_nothing_are_removed_when_they_are_old(
     files: Practice, served: Whole, tmp_path: Path
 ) -> None:

@@ -143,7 +143,8 @@ REFUSED: list[tuple[str, str, Any, tuple[int, str]]] = [
     ("POST", "namespaces", {"namespace": ["default", ""]}, BAD),
     ("POST", TABLES, new_table("t"), (409, "AlreadyExistsException")),
     ("POST", "namespaces/no/tables", new_table("t"), (404, "NoSuchNamespaceException")),
-    ("POST", TABLES, new_table("v3", properties=VERSION_3), (501, "UnsupportedOperationException")),
+    ("POST", TABLES, new_table("v3", properties=VERSION_3), BAD),
+    ("POST", T, properties(**VERSION_3), BAD),
     ("DELETE", "namespaces/default", None, (409, "NamespaceNotEmptyException")),
     (
         "POST",

@@ -9,16 +9,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
+from pyiceberg.io.pyarrow import PyArrowFileIO
+from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.types import LongType, NestedField
 
 from distop.commit.altering import altered
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.layout.changes import changed_columns, parse_changes
-from distop.commit.layout.evolution import evolved
+from distop.commit.layout.evolution import evolved, put_on
 from distop.commit.layout.model import Layout
+from distop.commit.layout.readable import check_readable
 from distop.commit.layout.schemas import parse_schema
 from distop.commit.layout.sizes import MAX_ID
-from distop.errors import InvalidArgument
+from distop.commit.pyiceberg_private import schema_without_ids
+from distop.errors import InvalidArgument, SchemaConflict
 from distop.metastore.records.table import TableRecord
 from support.tables.publishing import Table
 
@@ -139,3 +143,42 @@ def test_columns_that_a_delta_table_got_in_an_earlier_attempt_are_no_error(tmp_p
         with pytest.raises(InvalidArgument) as caught:
             altered(record, None, parse_changes([*again, added("n", wrong)]))
         assert caught.value.details["field"] == "changes[2]"
+
+
+PAIR = pa.struct([("a", pa.int64()), ("A", pa.int64())])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (None, "ID"),
+        (PAIR, "s.A"),
+        (pa.list_(PAIR), "s.element.A"),
+        (pa.map_(pa.string(), pa.struct([("b", PAIR)])), "s.value.b.A"),
+    ],
+)
+def test_names_that_differ_only_in_case_are_refused(kind: pa.DataType | None, name: str) -> None:
+    """V5: SQL ignores case: Spark could read neither. When a table is made, altered, or committed to."""
+    columns = pa.schema([("id", pa.int64()), ("s", kind) if kind is not None else ("ID", pa.int64())])
+    with pytest.raises(InvalidArgument, match=f"'{name}' differ only in case") as refused:
+        Layout.create(columns)
+    assert refused.value.details == {"field": "schema", "column": name}
+    twins = schema_without_ids(columns)
+    table = Layout.create(pa.schema([("id", pa.int64())]))
+    with pytest.raises(InvalidArgument, match="differ only in case"):
+        evolved(table, twins.columns[1:])
+    fresh = assign_fresh_schema_ids(twins)
+    base, io = table.new_metadata("file:///t"), PyArrowFileIO()
+    made = base.model_copy(update={"schemas": [fresh], "current_schema_id": fresh.schema_id})
+    for before in (base, None):
+        with pytest.raises(InvalidArgument, match="differ only in case"):
+            check_readable(made, before, io)
+    check_readable(made, made, io)  # a table that has such columns already can still be written
+
+
+def test_two_operations_that_add_names_of_another_case_are_a_conflict() -> None:
+    """V5: each was right on what it began on."""
+    first, _ = evolved(LAYOUT, [NestedField(1, "tip", LongType())])
+    second, added = evolved(LAYOUT, [NestedField(1, "Tip", LongType())])
+    with pytest.raises(SchemaConflict, match="'Tip'"):
+        put_on(first.schema, second.schema, added, [LAYOUT.schema])

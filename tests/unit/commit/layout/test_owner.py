@@ -8,7 +8,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from distop.commit.cleanup.purge import check_purge, purge
+from distop.commit.cleanup.purge import check_removal, purge
 from distop.commit.layout.owner import give_folder_up, is_free, owners, take_folder
 from distop.errors import LocationInUse, LocationNotOwned
 from distop.metastore.records.table import TableRecord
@@ -35,11 +35,11 @@ def test_an_empty_folder_becomes_a_tables_own_and_is_removed_with_all_that_came_
     assert take_folder(location, "u")
     fill(tmp_path / "t")
     assert take_folder(location, "u")
-    check_purge(table(location))
+    check_removal(table(location), None)
     assert purge(location, "u")
     assert list(tmp_path.iterdir()) == []
     assert not purge(location, "u")
-    check_purge(table(location))
+    check_removal(table(location), None)
 
 
 @pytest.mark.parametrize("listed", ["", "/tables", "/tables/t"])
@@ -60,7 +60,7 @@ def test_of_a_folder_that_held_files_before_nothing_is_removed(tmp_path: Path) -
     before = names(tmp_path)
     assert not take_folder(f"file://{tmp_path}", "u")
     with pytest.raises(LocationNotOwned):
-        check_purge(table(f"file://{tmp_path}"))
+        check_removal(table(f"file://{tmp_path}"), None)
     assert not purge(f"file://{tmp_path}", "u")
     assert names(tmp_path) == before
 
@@ -98,11 +98,11 @@ def test_a_folder_that_was_found_empty_is_taken_by_whoever_needs_it(tmp_path: Pa
     fill(tmp_path / "t")
     assert not take_folder(location, "u")
     with pytest.raises(LocationNotOwned):
-        check_purge(table(location))
-    check_purge(table(location, found_empty=True))
+        check_removal(table(location), None)
+    check_removal(table(location, found_empty=True), None)
     assert owners(location) == ["u"]
     with pytest.raises(LocationInUse):
-        check_purge(table(location, "v", found_empty=True))
+        check_removal(table(location, "v", found_empty=True), None)
     with pytest.raises(LocationInUse):
         take_folder(location, "v", found_empty=True)
     assert owners(location) == ["u"]

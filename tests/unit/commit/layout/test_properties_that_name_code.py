@@ -6,8 +6,10 @@ import importlib
 from pathlib import Path
 
 import pytest
+from pyiceberg.table.update import SetPropertiesUpdate, UpgradeFormatVersionUpdate
 
 from distop.commit.altering import altered
+from distop.commit.catalog.updates import format_upgraded
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.changes import SetProperties
@@ -101,9 +103,33 @@ def test_names_of_kinds_that_nobody_knows_are_refused(name: str) -> None:
 def test_others_are_kept() -> None:
     notes = ["owner", "comment", "user.cost-centre", "write.format.default", "commit.retry.num-retries"]
     notes += ["write.parquet.compression-codec", "history.expire.max-snapshot-age-ms", "distop.note"]
-    notes += ["write.object-storage.enabled", "format-version", "gc.enabled"]
+    notes += ["write.object-storage.enabled", "gc.enabled"]
     mapping = {"schema.name-mapping.default": '[{"field-id": 1, "names": ["id"]}]'}
     check_properties(dict.fromkeys(notes, "x") | mapping)
+
+
+def test_a_property_is_no_way_to_another_format() -> None:
+    """V5: a table that says so and is not would be misread; one that said so before can still be changed."""
+    layout = Layout.create(ROWS, [], {"format-version": "2"})
+    assert "format-version" not in layout.new_metadata("file:///t").properties
+    record = TableRecord(name="t", location="file:///t")
+    for version in ("1", "3", "x"):
+        with pytest.raises(InvalidArgument, match=f"format 2, not '{version}'") as refused:
+            Layout.create(ROWS, [], {"format-version": version})
+        assert refused.value.details["field"] == "properties"
+        with pytest.raises(InvalidArgument, match="format 2"):
+            altered(record, None, [SetProperties(set={"format-version": version})])
+    check_properties({"format-version": "3"}, standing={"format-version": "3"})
+    kept = altered(record, None, [SetProperties(set={"format-version": "2", "user.a": "b"})])
+    assert kept.record.options["properties"] == {"user.a": "b"}
+
+
+def test_a_program_that_sets_the_format_as_a_property_upgrades_the_table() -> None:
+    """V5: as Iceberg's Java library does."""
+    given = [SetPropertiesUpdate(updates={"format-version": "2", "a": "b"}), SetPropertiesUpdate(updates={})]
+    upgrade, properties, unchanged = format_upgraded(given)
+    assert upgrade == UpgradeFormatVersionUpdate(format_version=2)
+    assert (properties, unchanged) == (SetPropertiesUpdate(updates={"a": "b"}), given[1])
 
 
 @pytest.mark.parametrize(

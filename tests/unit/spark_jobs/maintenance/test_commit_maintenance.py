@@ -12,12 +12,15 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import SetPropertiesUpdate
 
+from distop.commit.cleanup.inspection import view_table
 from distop.commit.cleanup.orphans import find_orphans
+from distop.commit.cleanup.purge import check_removal
 from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.provenance import WATERMARKS, WATERMARKS_BEFORE
 from distop.commit.iceberg.watermarks import WatermarkStep
-from distop.commit.layout.owner import owner_file
+from distop.commit.layout.model import load_metadata
+from distop.commit.layout.owner import give_folder_up, owner_file
 from distop.errors import HeadConflict, InvalidArgument, LocationNotOwned, PreconditionFailed
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import TableRecord, decode_watermarks
@@ -134,6 +137,32 @@ def test_times_in_the_metadata_do_not_go_back_where_clocks_do(tmp_path: Path) ->
     assert metadata.last_updated_ms >= log[-1]
     table.publish(table.staged([rows(2, 1)]))
     assert table.snapshot().timestamp_ms >= log[-1]
+
+
+@pytest.mark.parametrize("slim", [True, False])
+def test_times_that_went_back_are_put_in_order_by_the_next_commit(tmp_path: Path, slim: bool) -> None:
+    """V5: a table that another program's clock has spoiled is read again by Iceberg's Java library."""
+    table = overwritten(tmp_path, 3)
+    path = local(table.record().metadata_location)
+    written = json.loads(path.read_text())
+    hour = 3_600_000
+    written["snapshot-log"][1]["timestamp-ms"] += 2 * hour
+    written["metadata-log"][0]["timestamp-ms"] += hour
+    spoiled = path.with_name("00009-spoiled.metadata.json")
+    spoiled.write_text(json.dumps(written))
+    table.replace(f"file://{spoiled}")
+    location = table.record().metadata_location
+    assert view_table(location, deep=False).goes_back
+    file = TableFile.read(location) if slim else TableFile.of(load_metadata(location), location)
+    told = json.loads(file.successor([SetPropertiesUpdate(updates={"user.note": "x"})]).content)
+    for log in (told["snapshot-log"], told["metadata-log"]):
+        times = [entry["timestamp-ms"] for entry in log]
+        assert times == sorted(times)
+        assert told["last-updated-ms"] >= times[-1]
+    assert len(told["snapshot-log"]) == 3
+    repaired = path.with_name("00010-repaired.metadata.json")
+    repaired.write_text(json.dumps(told))
+    assert not view_table(f"file://{repaired}", deep=False).goes_back
 
 
 def test_what_was_written_meanwhile_is_not_rolled_back_unseen(tmp_path: Path) -> None:
@@ -459,6 +488,44 @@ def test_nothing_is_removed_from_a_folder_that_is_not_the_tables_own(tmp_path: P
     with pytest.raises(LocationNotOwned):
         RemoveOrphans().plan(run.request)
     assert RemoveOrphans().plan(replace(run.request, argument={"older_than": "1d"})).partition_count == 1
+
+
+def test_snapshots_of_a_folder_that_is_not_the_tables_own_do_not_expire(tmp_path: Path) -> None:
+    """S2, V5: another catalog's table that was registered: its older snapshots may be in use there."""
+    table = overwritten(tmp_path, 3)
+    run, before = Run.of(table, ExpireSnapshots(), older_than="0s"), names(table)
+    give_folder_up(table.location, TABLE_UUID)
+    facts = run.commit().facts
+    assert (facts["expiredSnapshots"], run.sweep(facts)) == (2, 0)
+    assert before <= names(table)
+    with pytest.raises(LocationNotOwned):
+        ExpireSnapshots().plan(run.request)
+
+
+def test_no_file_is_removed_from_a_table_whose_files_others_need(tmp_path: Path) -> None:
+    """V5: Iceberg's property says so; whoever has set it, and also if it is set while an operation runs."""
+    table, litter = littered(tmp_path)
+    table.publish(table.staged([rows(1, 1)]), IcebergOverwrite())
+    late = [
+        Run.of(table, ExpireSnapshots(), older_than="0s"),
+        Run.of(table, RemoveOrphans(), older_than="1d", dry_run=False),
+    ]
+    before = names(table)
+    table.replace(table.draft().write(SetPropertiesUpdate(updates={"gc.enabled": "False"})))
+    for run in late:
+        with pytest.raises(PreconditionFailed, match=r"gc\.enabled is 'false'"):
+            run.commit()
+        with pytest.raises(PreconditionFailed) as refused:
+            Run.of(table, run.kind, **run.request.argument)
+        assert refused.value.details["field"] == "gc.enabled"
+    assert Run.of(table, RemoveOrphans(), older_than="1d").finish()["orphans"] == len(litter)
+    assert before <= names(table)
+    given = TableRecord(
+        name="t", location=f"file://{tmp_path}/new", options={"properties": {"gc.enabled": "false"}}
+    )
+    for head, record in ((table.record(), late[0].request.table), (None, given)):
+        with pytest.raises(PreconditionFailed, match=r"gc\.enabled"):
+            check_removal(record, head)
 
 
 def test_expiry_leaves_files_alone_that_lie_elsewhere(tmp_path: Path) -> None:
