@@ -16,8 +16,6 @@ from typing import NamedTuple
 from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
-    DataFile,
-    DataFileContent,
     FileFormat,
     ManifestContent,
     ManifestEntry,
@@ -29,7 +27,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.deleting.predicate import certain, provable
 from distop.commit.iceberg.content import is_live
-from distop.commit.iceberg.deletes import DeleteFiles
+from distop.commit.iceberg.deletes import Deletes
 from distop.commit.iceberg.rewrite_plan import Place, Places
 from distop.commit.layout.partitioning import identity_columns
 from distop.commit.pyiceberg_private import proving
@@ -150,36 +148,3 @@ def _jobs(tasks: Sequence[FileScanTask], job_bytes: int) -> Iterator[list[FileSc
         size += more
     if together:
         yield together
-
-
-class Deletes:
-    """The delete files of a snapshot: programs other than distop write them.
-
-    All of them are read. Their statistics say which rows they name, but not what else is in the files of
-    those rows.
-    """
-
-    def __init__(self, metadata: TableMetadata, io: FileIO, manifests: Sequence[ManifestFile]) -> None:
-        self.entries = [
-            entry
-            for manifest in manifests
-            if manifest.content == ManifestContent.DELETES
-            for entry in manifest.fetch_manifest_entry(io)
-        ]
-        self.paths = frozenset(entry.data_file.file_path for entry in self.entries)
-        self._index = DeleteFiles(self.entries, metadata.specs())
-
-    def applied_to(self, entry: ManifestEntry) -> set[DataFile]:
-        """Positional deletes: which rows of a file are deleted.
-
-        Raises :class:`~distop.errors.PreconditionFailed` if they cannot be read here.
-        """
-        found = self._index.concerning(entry)
-        for file in found:
-            if file.content == DataFileContent.EQUALITY_DELETES:
-                raise PreconditionFailed(
-                    f"{entry.data_file.file_path} may hold rows to be deleted, and rows that an equality "
-                    f"delete ({file.file_path}) has removed; distop cannot read equality deletes",
-                    hint="rewrite it with the program that wrote the equality deletes",
-                )
-        return set(found)

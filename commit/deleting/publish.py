@@ -17,11 +17,12 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
-from distop.commit.deleting.files import Concerned, Deletes, Leaving
+from distop.commit.deleting.files import Concerned, Leaving
 from distop.commit.deleting.plan import SnapshotPlan, concerned, snapshot_plan
 from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.append import Change, IcebergStep, added_counts
 from distop.commit.iceberg.content import is_live, removers, writer_of
+from distop.commit.iceberg.deletes import Deletes
 from distop.commit.iceberg.merging import merged
 from distop.commit.iceberg.replace_partitions import Replaced, areas_of, take_out
 from distop.commit.iceberg.rewrite_plan import Places

@@ -1,31 +1,65 @@
-"""Files of deleted rows, and which data files they concern (Iceberg spec, scan planning).
+"""The delete files of a snapshot, and which data files they concern (Iceberg specification, "Scan Planning").
 
-pyiceberg's own index knows no equality deletes, and looks at each data file of a partition with each delete
-file anew.
+Programs other than distop write them. pyiceberg's own index knows no equality deletes, and looks at each data
+file of a partition with each delete file anew.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Sequence
 
-from pyiceberg.manifest import DataFile, DataFileContent, ManifestEntry
-from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestFile,
+)
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.types import PrimitiveType
 
 from distop.commit.iceberg.replace_partitions import Key, key_of
+from distop.errors import PreconditionFailed
 
 _PATH = 2147483546
 """The id of the column of position deletes that names the data file."""
 
+_READABLE = {
+    DataFileContent.POSITION_DELETES: (FileFormat.PARQUET, FileFormat.ORC, FileFormat.PUFFIN),
+    DataFileContent.EQUALITY_DELETES: (FileFormat.PARQUET,),
+}
 
-class DeleteFiles:
-    """Those of a snapshot, or some of them."""
 
-    def __init__(self, entries: Iterable[ManifestEntry], specs: dict[int, PartitionSpec]) -> None:
+class Deletes:
+    """The delete files of a snapshot.
+
+    All of them are read. Their statistics say which rows they name, but not what else is in the files of
+    those rows.
+
+    Parameters
+    ----------
+    manifests:
+        The live manifests of the snapshot; those that list data files are skipped.
+    """
+
+    def __init__(self, metadata: TableMetadata, io: FileIO, manifests: Sequence[ManifestFile]) -> None:
+        self.entries = [
+            entry
+            for manifest in manifests
+            if manifest.content == ManifestContent.DELETES
+            for entry in manifest.fetch_manifest_entry(io)
+        ]
+        self.paths = frozenset(entry.data_file.file_path for entry in self.entries)
+        self._schema = metadata.schema()
         self._of_file: dict[bytes, list[ManifestEntry]] = defaultdict(list)
         self._positions: dict[tuple[int, Key], list[ManifestEntry]] = defaultdict(list)
         self._equalities: dict[tuple[int, Key] | None, list[ManifestEntry]] = defaultdict(list)
-        for entry in entries:
+        specs = metadata.specs()
+        for entry in self.entries:
             file = entry.data_file
             place = _place(file)
             if file.content == DataFileContent.EQUALITY_DELETES:
@@ -36,8 +70,15 @@ class DeleteFiles:
             else:
                 self._positions[place].append(entry)
 
+    @property
+    def of_all_partitions(self) -> bool:
+        """Whether some of them may concern files of any partition spec."""
+        return None in self._equalities
+
     def concerning(self, entry: ManifestEntry) -> list[DataFile]:
         """Those that may name rows of a data file."""
+        if not self.entries:
+            return []
         file, age, path = entry.data_file, entry.sequence_number or 0, entry.data_file.file_path.encode()
         place = _place(file)
         positions = (*self._of_file.get(path, ()), *self._positions.get(place, ()))
@@ -46,6 +87,40 @@ class DeleteFiles:
             *(one.data_file for one in positions if _age(one) >= age and _may_name(one.data_file, path)),
             *(one.data_file for one in equalities if _age(one) > age),
         ]
+
+    def applied_to(self, entry: ManifestEntry) -> set[DataFile]:
+        """The same, to be applied when the data file is read.
+
+        Raises :class:`~distop.errors.PreconditionFailed` if one of them cannot be.
+        """
+        found = self.concerning(entry)
+        for file in found:
+            if reason := _unreadable(file, self._schema):
+                raise PreconditionFailed(
+                    f"rows of {entry.data_file.file_path} are deleted by {file.file_path}, which cannot be "
+                    f"read here: {reason}",
+                    hint="rewrite the data file with the program that wrote the delete file",
+                )
+        return set(found)
+
+
+def equality_fields(file: DataFile, schema: Schema) -> list[int] | None:
+    """The ids of the columns that an equality delete compares; ``None`` if they are not all plain columns of
+    the schema."""
+    plain = {one.field_id for one in schema.columns if isinstance(one.field_type, PrimitiveType)}
+    wanted = sorted(file.equality_ids or ())
+    return wanted if wanted and plain.issuperset(wanted) else None
+
+
+def _unreadable(file: DataFile, schema: Schema) -> str:
+    """Why a delete file cannot be applied; empty: it can."""
+    if file.key_metadata is not None:
+        return "it is encrypted"
+    if file.file_format not in _READABLE[file.content]:
+        return f"it is a file of the format {file.file_format}"
+    if file.content == DataFileContent.EQUALITY_DELETES and equality_fields(file, schema) is None:
+        return "it compares columns that the table has dropped, or that are within others"
+    return ""
 
 
 def _place(file: DataFile) -> tuple[int, Key]:

@@ -23,7 +23,7 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 from pyiceberg.utils.properties import property_as_int
 
 from distop.commit.files.storage import StorageOptions
-from distop.commit.layout.metadata import metadata_text
+from distop.commit.layout.metadata import metadata_text, not_metadata
 from distop.commit.layout.model import file_io
 from distop.commit.pyiceberg_private import UNCHECKED
 from distop.errors import CorruptRecord
@@ -101,8 +101,9 @@ class TableFile:
         """
         if not also and (written := _written.get(location)) is not None:
             return written
+        content = _content(location, storage)
         try:
-            return cls._parse(location, _content(location, storage), also)
+            return cls._parse(location, content, also)
         except (
             ValidationError,
             PydanticError,
@@ -110,7 +111,7 @@ class TableFile:
             UnicodeDecodeError,
             *UNCHECKED,
         ) as error:
-            raise CorruptRecord(f"{location} is not table metadata: {error}") from error
+            raise not_metadata(location, content, error) from error
 
     @classmethod
     def _parse(cls, location: str, content: bytes, also: Iterable[int]) -> TableFile:

@@ -23,12 +23,23 @@ from distop.operations.plans import Shared, plan_of
 
 
 class RewriteFile(msgspec.Struct, array_like=True, frozen=True):
-    """One file: ``[number of its folder, name, bytes, rows]``."""
+    """One file: ``[number of its folder, name, bytes, rows, numbers of its delete files]``."""
 
     folder: int
     name: str
     size: int
     rows: int
+    """As written, including rows that delete files remove."""
+    deletes: list[int] = []
+
+
+class RewriteDelete(msgspec.Struct, array_like=True, frozen=True):
+    """One delete file: ``[path, format, ids of the columns that it compares]``."""
+
+    path: str
+    format: str
+    fields: list[int]
+    """Empty: it names rows by their positions."""
 
 
 class RewriteJob(msgspec.Struct, array_like=True, frozen=True):
@@ -61,6 +72,9 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     folders: list[str] = []
     partitions: list[RewritePartition] = []
     jobs: list[RewriteJob] = []
+    deletes: list[RewriteDelete] = []
+    """Delete files that the jobs apply, and those that concern no file of the snapshot. The commit removes
+    those that concern no file of the table then."""
     target_file_bytes: int = 0
     sort_order: dict[str, Any] | None = None
     """An Iceberg sort order with its id; the commit adds it to the table."""
@@ -102,6 +116,10 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     def paths(self, job: RewriteJob) -> Iterator[str]:
         """Where the files of a job are."""
         return (f"{self.folders[file.folder]}/{file.name}" for file in job.files)
+
+    def deletes_of(self, file: RewriteFile) -> set[str]:
+        """The paths of a file's delete files."""
+        return {self.deletes[number].path for number in file.deletes}
 
 
 _shared = Shared(lambda operation: plan_of(operation, RewritePlan, "plan of a rewrite"))

@@ -13,6 +13,7 @@ from pyiceberg.io import FileIO
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.view.metadata import ViewMetadata
 
+from distop.commit.layout.properties import FORMAT_VERSION
 from distop.commit.pyiceberg_private import UNCHECKED
 from distop.errors import CorruptRecord
 from distop.metastore.records.structs import from_json
@@ -57,7 +58,24 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
         _check_parts(text)
         return TableMetadataUtil.parse_raw(text.decode())
     except (ValidationError, PydanticError, UnicodeDecodeError, msgspec.MsgspecError, *UNCHECKED) as error:
-        raise CorruptRecord(f"{location} is not table metadata: {_why(error)}") from error
+        raise not_metadata(location, text, error) from error
+
+
+def not_metadata(location: str, text: bytes, error: Exception) -> CorruptRecord:
+    """The error for the content of a metadata file that cannot be read. Tables of newer formats may have
+    columns of types that are not known here."""
+    try:
+        version = from_json(text, _Versioned).format_version
+    except msgspec.MsgspecError:
+        version = 0
+    newer = f"; it has Iceberg format {version}, not all of which is known here"
+    return CorruptRecord(
+        f"{location} is not table metadata: {_why(error)}{newer if version > FORMAT_VERSION else ''}"
+    )
+
+
+class _Versioned(msgspec.Struct, rename="kebab"):
+    format_version: int = 0
 
 
 def read_view_metadata(io: FileIO, location: str) -> ViewMetadata:

@@ -15,3 +15,6 @@ IGNORED = "ignored"
 """The commit did not change the table, and the output of the jobs is not needed."""
 ADOPTED_FROM = "adoptedFrom"
 """Task manifests of at least this many bytes became manifests of the table; smaller ones were merged."""
+
+PASSED_OVER = "passedOver"
+"""Why files were left as they are that the operation is for, and how many: ``{"otherFormats": 3}``."""

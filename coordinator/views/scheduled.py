@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from distop.commit.steps.facts import PASSED_OVER
 from distop.coordinator.views.operations import pause_of
 from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span
 from distop.errors import CorruptRecord
@@ -45,7 +46,7 @@ async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *,
         gets = [Get(key) for key in ended]
         read = await client.read_at_once(gets)
         kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
-        notes += [_failed(*ended[kv.key]) for kv in kvs if _has_failed(kv)]
+        notes += filter(None, (_ended(kv, *ended[kv.key]) for kv in kvs))
     if not notes:
         return reason
     worst = max(notes, key=lambda note: note.mood)
@@ -68,9 +69,14 @@ def _note(table: str, name: str, record: ScheduleRecord, now: float) -> Reason |
     return Reason(mood, sentence)
 
 
-def _has_failed(kv: KeyValue) -> bool:
-    return kv.exists and decode(kv.value, HistoryRecord, kv.key).outcome == "failed"
-
-
-def _failed(name: str, operation: OperationId) -> Reason:
-    return Reason(Mood.FAILED, f"schedule {name}: its last operation failed; distop show {operation}")
+def _ended(kv: KeyValue, name: str, operation: OperationId) -> Reason | None:
+    """What the history of a schedule's last operation says, if it did not do what it is for."""
+    if not kv.exists:
+        return None
+    record = decode(kv.value, HistoryRecord, kv.key)
+    if record.outcome == "failed":
+        return Reason(Mood.FAILED, f"schedule {name}: its last operation failed; distop show {operation}")
+    if record.facts.get(PASSED_OVER) and "snapshotId" not in record.facts:
+        why = "its last operation changed nothing, since it passed over files"
+        return Reason(Mood.IDLE, f"schedule {name}: {why}; distop show {operation}")
+    return None

@@ -14,15 +14,16 @@ from typing import NamedTuple
 import msgspec
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import FileFormat, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 
 from distop.commit.iceberg.content import is_live
-from distop.commit.iceberg.replace_files import DeletedFrom
+from distop.commit.iceberg.deletes import Deletes
 from distop.commit.iceberg.rewrite_plan import (
     Place,
     Places,
+    RewriteDelete,
     RewriteFile,
     RewriteJob,
     RewritePartition,
@@ -31,6 +32,7 @@ from distop.commit.iceberg.rewrite_plan import (
 from distop.commit.iceberg.rounded import has_doubles, is_rounded
 from distop.commit.iceberg.takeover import manifests_of
 from distop.commit.layout.model import Layout, schema_of, schema_with
+from distop.errors import PreconditionFailed
 from distop.spark_jobs.compact.argument import Sizes
 
 MANIFESTS_AT_A_TIME = 16
@@ -41,8 +43,10 @@ MAX_PLAN_BYTES = 900_000
 """About the largest plan that one start can hold."""
 WHOLE = "all"
 """The path of a table without partitions, as jobs are called."""
-FILE_OVERHEAD_BYTES = 24
-"""Size of a file's entry in a plan, without its name."""
+FILE_OVERHEAD_BYTES = 27
+"""Size of a file's entry in a plan, without its name and its delete files."""
+DELETE_OVERHEAD_BYTES, DIGITS_BYTES = 40, 7
+"""Sizes of a delete file's entry, without its path, and of a number that refers to it."""
 
 
 class Candidate(NamedTuple):
@@ -57,6 +61,8 @@ class Candidate(NamedTuple):
     """Whether its rows have the requested order."""
     rounded: bool = False
     """Whether it is rewritten in any case, since the table lists it under a rounded partition value."""
+    deletes: tuple[str, ...] = ()
+    """Paths of its delete files."""
 
 
 @dataclass
@@ -67,6 +73,8 @@ class Choice:
     """Partition -> what its jobs read."""
     paths: dict[Place, str] = field(default_factory=dict)
     """Partition -> its path, for all partitions considered; of an earlier partitioning: after its number."""
+    deletes: dict[str, DataFile] = field(default_factory=dict)
+    """Path -> delete file: those of files to rewrite, and those that concern no file at all."""
     passed_over: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -94,27 +102,32 @@ class Chooser:
         self._planner = ManifestGroupPlanner(
             metadata, io, row_filter or AlwaysTrue(), options={"include_empty_files": "true"}
         )
+        self._all = row_filter is None
         self._places = Places(metadata)
         self._spec, self._schema = metadata.spec(), metadata.schema()
         self._doubles = has_doubles(self._spec, self._schema)
         self._choice = Choice()
+        self._needed = set[str]()
+        """Paths of delete files that concern some file."""
 
     def choose(self, partitions: Collection[str] | None = None) -> Choice:
         """The files to rewrite; only in some partitions, if their paths are given."""
         live = [one for one in manifests_of(self._metadata.current_snapshot(), self._io) if is_live(one)]
-        deleted = DeletedFrom.of(self._io, live, self._metadata)
+        self._deletes = Deletes(self._metadata, self._io, live)
+        there = {entry.data_file.file_path: entry.data_file for entry in self._deletes.entries}
         found = self._candidates(live)
         for place, candidates in found.items():
             if partitions is not None and self._choice.paths[place] not in partitions:
                 continue
-            bins = self._bins(sorted(candidates), place)
             enough = len(candidates) >= self._min_files or any(one.rounded for one in candidates)
-            if not bins or not (enough or self._is_earlier(place)):
-                continue
-            if deleted.concern(place):
-                self._choice.passed_over["deletes"] += sum(map(len, bins))
-            else:
+            if not (enough or self._is_earlier(place)):
+                candidates = [one for one in candidates if one.deletes]
+            if bins := self._bins(sorted(candidates), place):
                 self._choice.groups[place] = bins
+                used = (path for some in bins for one in some for path in one.deletes)
+                self._choice.deletes |= {path: there[path] for path in used}
+        if partitions is None and self._all:
+            self._choice.deletes |= {path: there[path] for path in there.keys() - self._needed}
         return self._choice
 
     def _candidates(self, live: Sequence[ManifestFile]) -> dict[Place, list[Candidate]]:
@@ -124,16 +137,22 @@ class Chooser:
         while some := list(islice(data, MANIFESTS_AT_A_TIME)):
             for entries in self._planner.plan_manifest_entries(some):
                 for entry in entries:
-                    place = self._place(entry)
+                    place, deletes = self._place(entry), self._deletes_of(entry)
                     rounded = self._is_rounded(entry, place)
-                    if not self._is_candidate(entry, at_any_size=rounded or self._is_earlier(place)):
+                    at_any_size = bool(deletes) or rounded or self._is_earlier(place)
+                    if not self._is_candidate(entry, at_any_size=at_any_size):
                         continue
                     if count >= MAX_CANDIDATES:
                         self._choice.passed_over["later"] += 1
                         continue
                     count += 1
-                    found[place].append(self._candidate(entry, rounded=rounded))
+                    found[place].append(self._candidate(entry, rounded, deletes))
         return found
+
+    def _deletes_of(self, entry: ManifestEntry) -> tuple[str, ...]:
+        paths = tuple(sorted(file.file_path for file in self._deletes.concerning(entry)))
+        self._needed.update(paths)
+        return paths
 
     def _is_typed(self, manifest: ManifestFile) -> bool:
         """Whether the types of its partition values are known: others may have removed that schema."""
@@ -141,6 +160,8 @@ class Chooser:
             return True
         count = (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
         self._choice.passed_over["earlierPartitioning"] += count
+        for entry in manifest.fetch_manifest_entry(self._io) if self._deletes.entries else ():
+            self._deletes_of(entry)
         return False
 
     def _is_earlier(self, place: Place) -> bool:
@@ -168,13 +189,18 @@ class Chooser:
         if file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
             self._choice.passed_over["otherFormats"] += 1
             return False
+        try:
+            self._deletes.applied_to(entry)
+        except PreconditionFailed:
+            self._choice.passed_over["deletes"] += 1
+            return False
         return True
 
-    def _candidate(self, entry: ManifestEntry, *, rounded: bool) -> Candidate:
+    def _candidate(self, entry: ManifestEntry, rounded: bool, deletes: tuple[str, ...]) -> Candidate:
         file = entry.data_file
         in_order = self._order_id is None or file.sort_order_id == self._order_id
         size, rows = file.file_size_in_bytes, file.record_count
-        return Candidate(entry.sequence_number or 0, file.file_path, size, rows, in_order, rounded)
+        return Candidate(entry.sequence_number or 0, file.file_path, size, rows, in_order, rounded, deletes)
 
     def _bins(self, candidates: Iterable[Candidate], place: Place) -> list[list[Candidate]]:
         """Groups of files, in order; only groups that rewriting would change."""
@@ -191,7 +217,8 @@ class Chooser:
 
     def _is_worth_it(self, together: Sequence[Candidate]) -> bool:
         comes_out = file_count(sum(one.size for one in together), self._sizes.target_file)
-        return len(together) > comes_out or any(one.rounded or not one.in_order for one in together)
+        is_right = all(one.in_order and not one.rounded and not one.deletes for one in together)
+        return len(together) > comes_out or not is_right
 
 
 def file_count(size: int, target: int) -> int:
@@ -205,6 +232,7 @@ def plan_of(choice: Choice, metadata: TableMetadata, **fixed: object) -> Rewrite
     earlier = [specs[spec_id] for spec_id in sorted({spec_id for spec_id, _ in choice.groups} - {present})]
     layouts = [Layout(schema_of(metadata, spec), spec, {}).to_json() for spec in earlier]
     folders: dict[str, int] = {}
+    deletes: dict[str, int] = {}
     partitions: list[RewritePartition] = []
     jobs: list[RewriteJob] = []
     recorded = Layout.of(metadata).to_json()
@@ -218,20 +246,27 @@ def plan_of(choice: Choice, metadata: TableMetadata, **fixed: object) -> Rewrite
         partition = RewritePartition(choice.paths[spec_id, values], list(values), other)
         taken = False
         for together in bins:
-            needed, new = _room_for(together, folders)
+            needed, new, more = _room_for(together, folders, deletes)
             if needed + len(partition.path) + 100 > room:
                 passed_over["later"] = passed_over.get("later", 0) + len(together)
                 continue
             room -= needed + len(partition.path) + 100
             folders |= new
-            jobs.append(RewriteJob(place, list(_files(together, folders))))
+            deletes |= more
+            jobs.append(RewriteJob(place, list(_files(together, folders, deletes))))
             taken = True
         if taken:
             partitions.append(partition)
+    used = {path for bins in choice.groups.values() for some in bins for one in some for path in one.deletes}
+    for path in sorted(choice.deletes.keys() - used):
+        if (room := room - len(path.encode()) - DELETE_OVERHEAD_BYTES) < 0:
+            break
+        deletes[path] = len(deletes)
     return RewritePlan(
         layout=recorded,
         earlier=layouts,
         folders=list(folders),
+        deletes=[_delete(choice.deletes[path]) for path in deletes],
         partitions=partitions,
         jobs=jobs,
         passed_over=passed_over,
@@ -239,20 +274,34 @@ def plan_of(choice: Choice, metadata: TableMetadata, **fixed: object) -> Rewrite
     )
 
 
-def _room_for(together: Sequence[Candidate], folders: dict[str, int]) -> tuple[int, dict[str, int]]:
-    """About how many bytes of a plan some files take, with the folders that it must name for them."""
+def _room_for(
+    together: Sequence[Candidate], folders: dict[str, int], deletes: dict[str, int]
+) -> tuple[int, dict[str, int], dict[str, int]]:
+    """About how many bytes of a plan some files take, with the folders and the delete files that it must name
+    for them."""
     new: dict[str, int] = {}
+    more: dict[str, int] = {}
     needed = 0
     for one in together:
         folder, _, name = one.path.rpartition("/")
         if folder not in folders and folder not in new:
             new[folder] = len(folders) + len(new)
             needed += len(folder.encode()) + 4
-        needed += len(name.encode()) + FILE_OVERHEAD_BYTES
-    return needed, new
+        needed += len(name.encode()) + FILE_OVERHEAD_BYTES + DIGITS_BYTES * len(one.deletes)
+        for path in one.deletes:
+            if path not in deletes and path not in more:
+                more[path] = len(deletes) + len(more)
+                needed += len(path.encode()) + DELETE_OVERHEAD_BYTES
+    return needed, new, more
 
 
-def _files(together: Sequence[Candidate], folders: dict[str, int]) -> Iterator[RewriteFile]:
+def _files(
+    together: Sequence[Candidate], folders: dict[str, int], deletes: dict[str, int]
+) -> Iterator[RewriteFile]:
     for one in together:
         folder, _, name = one.path.rpartition("/")
-        yield RewriteFile(folders[folder], name, one.size, one.rows)
+        yield RewriteFile(folders[folder], name, one.size, one.rows, [deletes[path] for path in one.deletes])
+
+
+def _delete(file: DataFile) -> RewriteDelete:
+    return RewriteDelete(file.file_path, str(file.file_format.value), list(file.equality_ids or ()))

@@ -9,9 +9,10 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask
+from pyiceberg.typedef import Record
 
-from distop.commit.iceberg.replace_files import MISSING
-from distop.commit.iceberg.rewrite_plan import RewriteJob, RewritePlan
+from distop.commit.iceberg.replace_files import DELETED, MISSING
+from distop.commit.iceberg.rewrite_plan import RewriteDelete, RewriteJob, RewritePlan
 from distop.commit.layout.model import Layout
 from distop.commit.writing.sorting import keys_of
 from distop.commit.writing.writer import ROW_GROUP_BYTES, StagedWriter
@@ -61,12 +62,7 @@ def run_job(job: JobContext) -> dict[str, Any]:
             # The process that removed it from the table may also have deleted it: the commit checks that.
             writer.abort()
             return {"rows": 0, "files": 0, "bytes": 0, MISSING: str(error)[-MAX_PATH_SHOWN:]}
-        if writer.rows != reading.expected:
-            raise JobFailed(
-                f"the {len(task.files)} files hold {writer.rows} rows, but the table says {reading.expected}",
-                hint="distop doctor --deep; nothing was changed",
-            )
-        return writer.finish()
+        return {**writer.finish(), DELETED: reading.deleted}
 
 
 def _target(task: RewriteJob, target: int) -> int:
@@ -84,7 +80,8 @@ class _Reading:
 
     def __init__(self, job: JobContext, plan: RewritePlan, task: RewriteJob, layout: Layout) -> None:
         self._job, self._plan, self._task, self._layout = job, plan, task, layout
-        self.expected = sum(file.rows for file in task.files)
+        self.deleted = 0
+        """Rows of the files read so far that their delete files have removed."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         layout, location = self._layout, self._job.operation.location
@@ -94,6 +91,7 @@ class _Reading:
         snapshot = TableSnapshot(metadata, None, self._job.operation.storage)
         spec, values = self._plan.values(self._plan.partitions[self._task.partition])
         wanted = layout.arrow_schema
+        deletes = [_delete_file(one, layout.spec.spec_id) for one in self._plan.deletes]
         for file, path in zip(self._task.files, self._plan.paths(self._task), strict=True):
             data_file = DataFile.from_args(
                 content=DataFileContent.DATA,
@@ -104,10 +102,32 @@ class _Reading:
                 file_size_in_bytes=file.size,
             )
             data_file.spec_id = spec.spec_id
-            batches = snapshot.batches([PlannedFile.of(FileScanTask(data_file))])
+            applied = {deletes[number] for number in file.deletes}
+            batches = snapshot.batches([PlannedFile.of(FileScanTask(data_file, applied))])
+            rows = 0
             while (batch := _next(batches, path)) is not None:
                 self._job.raise_if_cancelled()
+                rows += batch.num_rows
                 yield _as(batch, wanted)
+            if rows > file.rows or (rows < file.rows and not applied):
+                raise JobFailed(
+                    f"{path} holds {rows} rows, but the table says {file.rows}",
+                    hint="distop doctor --deep; nothing was changed",
+                )
+            self.deleted += file.rows - rows
+
+
+def _delete_file(delete: RewriteDelete, spec_id: int) -> DataFile:
+    content = DataFileContent.EQUALITY_DELETES if delete.fields else DataFileContent.POSITION_DELETES
+    file = DataFile.from_args(
+        content=content,
+        file_path=delete.path,
+        file_format=FileFormat(delete.format),
+        partition=Record(),
+        equality_ids=delete.fields or None,
+    )
+    file.spec_id = spec_id
+    return file
 
 
 def _next(batches: Iterator[pa.RecordBatch], path: str) -> pa.RecordBatch | None:

@@ -21,6 +21,8 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
+from distop.commit.layout.model import check_format
+from distop.commit.layout.properties import FORMAT_VERSION
 from distop.errors import CorruptRecord, JobFailed
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared
@@ -120,8 +122,13 @@ _shared = Shared(_recorded)
 
 
 def recorded(snapshot: TableSnapshot, group_bytes: int = 0) -> dict[str, Any]:
-    """The part of an operation's argument that :meth:`SnapshotGroups.of_operation` reads."""
+    """The part of an operation's argument that :meth:`SnapshotGroups.of_operation` reads.
+
+    Raises :class:`~distop.errors.PreconditionFailed` for a table of a format that cannot be written down.
+    """
     assert snapshot.snapshot is not None
+    if snapshot.metadata.format_version > FORMAT_VERSION:
+        check_format(snapshot.metadata)
     # Its readers need no snapshots of the metadata.
     metadata = snapshot.metadata.model_copy(update={"current_snapshot_id": None})
     return {

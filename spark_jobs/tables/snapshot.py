@@ -26,7 +26,6 @@ from pyiceberg.expressions.visitors import bind
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
-    DataFileContent,
     ManifestContent,
     ManifestEntry,
     ManifestEntryStatus,
@@ -39,7 +38,8 @@ from pyiceberg.typedef import Record
 
 from distop.commit.deleting.predicate import certain, prunable
 from distop.commit.files.storage import StorageOptions
-from distop.commit.iceberg.deletes import DeleteFiles
+from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.deletes import Deletes
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.rollback import target_of
 from distop.commit.layout.model import file_io, load_metadata
@@ -140,29 +140,23 @@ class TableSnapshot:
         InvalidArgument
             The filter cannot be parsed, or names an unknown column.
         PreconditionFailed
-            The table has equality deletes, which distop cannot read.
+            Rows were deleted in a way that distop cannot read.
         """
         if self.snapshot is None:
             return []
         expression = self.expression(where)
         planner = ManifestGroupPlanner(self.metadata, self.io, expression)
-        data: list[ManifestEntry] = []
-        deletes: list[ManifestEntry] = []
+        manifests = [manifest for manifest in self.snapshot.manifests(self.io) if is_live(manifest)]
+        deletes = Deletes(self.metadata, self.io, manifests)
+        data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
         try:
             # Not plan_files(): it fails where it compares a partition's NULL, and finds no deletes of NaN.
-            for entry in chain.from_iterable(planner.plan_manifest_entries(self.snapshot.manifests(self.io))):
-                (data if entry.data_file.content == DataFileContent.DATA else deletes).append(entry)
+            entries = list(chain.from_iterable(planner.plan_manifest_entries(data)))
         except ValueError as error:
             raise InvalidArgument(
                 f"the filter does not fit the columns: {error}", details={"field": "filter"}
             ) from error
-        if any(entry.data_file.content == DataFileContent.EQUALITY_DELETES for entry in deletes):
-            raise PreconditionFailed(
-                f"the table at {self.metadata.location} has equality deletes, which cannot be read here",
-                hint="rewrite them with the program that wrote them",
-            )
-        index = DeleteFiles(deletes, self.metadata.specs())
-        tasks = (FileScanTask(entry.data_file, set(index.concerning(entry))) for entry in data)
+        tasks = (FileScanTask(entry.data_file, deletes.applied_to(entry)) for entry in entries)
         files = sorted(map(PlannedFile.of, tasks), key=lambda file: file.path)
         return self._narrowed(files, expression) if self.indexes and use_indexes else files
 
@@ -242,23 +236,23 @@ class TableSnapshot:
         where:
             Only rows for which it is true.
         """
-        from pyiceberg.io.pyarrow import ArrowScan, expression_to_pyarrow
+        from pyiceberg.io.pyarrow import expression_to_pyarrow
 
-        from distop.commit.pyiceberg_private import batches_of
+        from distop.spark_jobs.tables.live_rows import LiveRows
 
         projected, expression = self.projection(columns), self.expression(where)
         pruning = prunable(expression, self.schema)
         if pruning == expression:
-            scan = ArrowScan(self.metadata, self.io, self._found_in_files(projected), expression)
+            rows = LiveRows(self.metadata, self.io, self._found_in_files(projected), expression)
             for file in files:
-                yield from batches_of(scan, self.io, [file.task()])
+                yield from rows.of(file.task())
             return
         names = [column.name for column in projected.columns]
         tested = self.projection([*names, *sorted(filter_columns(expression))])
-        scan = ArrowScan(self.metadata, self.io, self._found_in_files(tested), pruning)
+        rows = LiveRows(self.metadata, self.io, self._found_in_files(tested), pruning)
         matches = expression_to_pyarrow(bind(self.schema, expression, case_sensitive=True), self.schema)
         for file in files:
-            for batch in batches_of(scan, self.io, [file.task()]):
+            for batch in rows.of(file.task()):
                 yield from pa.Table.from_batches([batch]).filter(matches).select(names).to_batches()
 
     def _found_in_files(self, columns: Schema) -> Schema:

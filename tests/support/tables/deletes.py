@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,8 +22,9 @@ from pyiceberg.manifest import (
     ManifestWriterV2,
 )
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation, Summary
+from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 from pyiceberg.typedef import Record
+from pyroaring import BitMap
 
 from distop.commit.iceberg.snapshots import Draft
 from support.tables import publishing
@@ -48,16 +51,60 @@ def position_deletes(table: Table, file: DataFile, positions: Sequence[int], *, 
     return _written(table, rows, DataFileContent.POSITION_DELETES, file.spec_id, file.partition, **told)
 
 
+def deletion_vector(table: Table, file: DataFile, positions: Sequence[int]) -> DataFile:
+    """The same as a deletion vector, in a Puffin file (Puffin specification, ``deletion-vector-v1``)."""
+    vector = (1).to_bytes(8, "little") + (0).to_bytes(4, "little") + BitMap(positions).serialize()
+    body = bytes.fromhex("D1D33964") + vector
+    blob = len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+    told = {
+        "type": "deletion-vector-v1",
+        "fields": [],
+        "snapshot-id": -1,
+        "sequence-number": -1,
+        "offset": 4,
+        "length": len(blob),
+        "properties": {"referenced-data-file": file.file_path, "cardinality": str(len(positions))},
+    }
+    footer = json.dumps({"blobs": [told], "properties": {}}).encode()
+    magic, size = b"PFA1", len(footer).to_bytes(4, "little")
+    content = magic + blob + magic + footer + size + bytes(4) + magic
+    name = Path(table.location().removeprefix("file://")) / "data" / f"deletes-{uuid4()}.puffin"
+    name.write_bytes(content)
+    made = DataFile.from_args(
+        content=DataFileContent.POSITION_DELETES,
+        file_path=f"file://{name}",
+        file_format=FileFormat.PUFFIN,
+        partition=file.partition,
+        record_count=len(positions),
+        file_size_in_bytes=len(content),
+    )
+    made.spec_id = file.spec_id
+    return made
+
+
 def equality_deletes(
-    table: Table, column: str, values: Sequence[Any], like: DataFile | None, **told: Any
+    table: Table,
+    column: str,
+    values: Sequence[Any] | pa.Array,
+    like: DataFile | None,
+    *,
+    more: Mapping[str, Sequence[Any]] | None = None,
+    **told: Any,
 ) -> DataFile:
-    """A file that names rows by a column: in the partition of a data file, or in all of the table."""
-    field_id = table.schema().find_field(column).field_id
-    kind = pa.field(column, pa.array(values).type, False, {"PARQUET:field_id": str(field_id)})
-    rows = pa.table([list(values)], schema=pa.schema([kind]))
+    """A file that names rows by a column, and ``more`` columns: in the partition of a data file, or in all of
+    the table."""
+    keys = {column: values, **(more or {})}
+    ids = [table.schema().find_field(name).field_id for name in keys]
+    rows = pa.table(
+        list(map(pa.array, keys.values())),
+        schema=pa.schema(
+            pa.field(name, pa.array(some).type, True, {"PARQUET:field_id": str(field_id)})
+            for (name, some), field_id in zip(keys.items(), ids, strict=True)
+        ),
+    )
     spec_id, partition = (like.spec_id, like.partition) if like else (table.spec().spec_id, Record())
     content = DataFileContent.EQUALITY_DELETES
-    return _written(table, rows, content, spec_id, partition, equality_ids=[field_id], **told)
+    return _written(table, rows, content, spec_id, partition, equality_ids=ids, **told)
 
 
 def publish_deletes(table: publishing.Table, file: DataFile) -> int:
@@ -65,7 +112,10 @@ def publish_deletes(table: publishing.Table, file: DataFile) -> int:
     iceberg, draft = table.iceberg(), table.draft()
     snapshot_id = 4711 + len(iceberg.metadata.snapshots)
     manifests = _manifests(iceberg, draft, file, snapshot_id)
-    summary = Summary(operation=Operation.DELETE)
+    is_equality = file.content == DataFileContent.EQUALITY_DELETES
+    added = {"added-delete-files": "1", "added-files-size": str(file.file_size_in_bytes)}
+    added["added-equality-deletes" if is_equality else "added-position-deletes"] = str(file.record_count)
+    summary = update_snapshot_summaries(Summary(operation=Operation.DELETE, **added), table.summary())
     table.replace(draft.add_snapshot(snapshot_id, manifests, summary, now=0.0), snapshot_id)
     return snapshot_id
 

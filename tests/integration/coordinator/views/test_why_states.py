@@ -39,10 +39,11 @@ from distop.metastore.records.operation import (
     RUNNING,
     CancelRecord,
     ErrorRecord,
+    HistoryRecord,
     RunnerRecord,
 )
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import encode
+from distop.metastore.records.record import decode, encode
 from support.etcd.jobs import mark
 from support.etcd.starts import begin
 from support.services.backlogs import record_of
@@ -401,6 +402,21 @@ async def schedule_failed(world: World, table: str) -> None:
     await mark(world.store, OperationId.parse(operation), "0", error="line 3", code="BAD_ROW")
     await says(world, table, "noop/1 failed")
     await world.start(table, partitions=0)
+
+
+@state(
+    "idle",
+    f"idle for {SHORTLY}: noop/1 succeeded; schedule nightly: its last operation changed nothing, since it "
+    "passed over files; distop show schedule_changes_nothing/noop/1",
+)
+async def schedule_changes_nothing(world: World, table: str) -> None:
+    await scheduled(world, table, partitions=0)
+    operation = OperationId("schedule_changes_nothing", "noop", 1)
+    key = world.store.keyspace.table(table).history(operation)
+    ended = await eventually(lambda: world.store.get(key), holds=lambda kv: kv.exists)
+    record = decode(ended.value, HistoryRecord, key)
+    record.facts["passedOver"] = {"deletes": 3}
+    await world.store.put(key, encode(record))
 
 
 @state("failed", "idle: no operation has run yet; schedule nightly cannot be read: .*")

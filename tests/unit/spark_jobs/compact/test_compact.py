@@ -12,20 +12,25 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFile, ManifestContent
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.table.update import AddPartitionSpecUpdate
+from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
 from distop.commit.cleanup.inspection import view_table
 from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.modes import IcebergOverwritePartitions
+from distop.coordinator.schedules.conditions import measured
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
+from distop.metastore.records.table import TableRecord
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.refusals import refused
-from support.tables.deletes import delete_positions
+from support.tables.deletes import delete_positions, equality_deletes, position_deletes, publish_deletes
 from support.tables.maintaining import Run
 from support.tables.partition_values import VALUES, append_values, by_partition
 from support.tables.publishing import (
@@ -203,7 +208,7 @@ def test_rows_are_counted_before_anything_counts(tmp_path: Path) -> None:
         run.commit()
     path = local(table.data_files()[0])
     pq.write_table(pq.read_table(path).slice(1), path)
-    with pytest.raises(JobFailed, match="hold 19 rows, but the table says 20"):
+    with pytest.raises(JobFailed, match="holds 3 rows, but the table says 4"):
         Run.of(table, Compact(), min_files=2)
     assert left_over(table) == {name for name in left_over(table) if name.startswith("kind=")}
 
@@ -374,7 +379,8 @@ def test_an_earlier_partition_that_changes_meanwhile_is_left_out(tmp_path: Path)
     facts = run.finish()
     assert facts["droppedPartitions"] == ["spec-0/kind=k1"]
     assert facts["filesBefore"] == 4
-    assert Run.of(table, Compact()).finish()["passedOver"]["deletes"] >= 2
+    facts = Run.of(table, Compact()).finish()
+    assert (facts["filesBefore"], facts["deleteFiles"]) == (2, 1)
     assert table.ids() == list(range(20))
 
 
@@ -416,13 +422,87 @@ def test_files_under_rounded_partition_values_are_found_and_rewritten(tmp_path: 
     assert deep() == set()
 
 
-def test_partitions_that_rows_were_deleted_of_are_passed_over(tmp_path: Path) -> None:
-    """Such deletes name files; rewriting these would bring the rows back."""
+def live_ids(table: Table) -> list[int]:
+    """As this project reads it: pyiceberg knows no equality deletes."""
+    snapshot = open_snapshot(table.record().metadata_location)
+    read = snapshot.batches(snapshot.plan_files(), columns=["id"])
+    return sorted(number for batch in read for number in batch["id"].to_pylist())
+
+
+def delete_files(table: Table) -> int:
+    """What a schedule measures."""
+    record = TableRecord(name=table.name, location=table.location)
+    return measured(record, table.record())["delete_files"]
+
+
+def files_of(table: Table, kind: str) -> list[DataFile]:
+    """The data files of a partition, by their least id."""
+    iceberg = table.iceberg()
+    files = [task.file for task in iceberg.scan().plan_files() if task.file.partition[0] == kind]
+    return sorted(files, key=lambda file: min(pq.read_table(local(file.file_path))["id"].to_pylist()))
+
+
+def test_rows_that_others_have_deleted_are_left_out_and_their_delete_files_go(tmp_path: Path) -> None:
+    """P14, V5: however few and large the files are; a schedule on delete files ends what it began for."""
     table = filled(tmp_path)
-    delete_positions(table, "elsewhere", [0], "k1")
-    run = compacting(table)
-    assert run.staged.arg.partition_names() == ["kind=k0", "kind=k2"]
-    assert run.finish()["passedOver"] == {"deletes": 6}
+    first, second = files_of(table, "k1")[:2]
+    publish_deletes(table, position_deletes(table.iceberg(), first, [0, 2], bounds=True))
+    publish_deletes(table, equality_deletes(table.iceberg(), "id", [16, 1], second))
+    table.publish(table.staged([rows(16, 1, kinds=1).set_column(1, "kind", pa.array(["k1"]))]))
+    left = sorted([*(n for n in range(60) if n not in (1, 7, 16)), 16])
+    assert (live_ids(table), delete_files(table)) == (left, 2)
+    run = compacting(table, min_files=100, smaller_than="1k")
+    assert run.staged.arg.partition_names() == ["kind=k1"]
+    facts = run.finish()
+    # The deletion by values is about all older files of the partition, the one by positions about its own.
+    counted = {name: facts[name] for name in ("rows", "filesBefore", "deletedRows", "deleteFiles")}
+    assert counted == {"rows": 17, "filesBefore": 6, "deletedRows": 3, "deleteFiles": 2}
+    assert (table.ids(), delete_files(table), table.operation()) == (left, 0, Operation.REPLACE)
+    summary = table.summary()
+    totals = ("total-records", "total-position-deletes", "total-equality-deletes")
+    assert [summary[name] for name in totals] == ["58", "0", "0"]
+    assert not any(one.content == ManifestContent.DELETES for one in table.manifests() if is_live(one))
+    head = table.head
+    assert compacting(table, min_files=100, smaller_than="1k").finish()["filesBefore"] == 0
+    assert table.head == head
+
+
+def test_a_delete_file_stays_as_long_as_it_concerns_a_file(tmp_path: Path) -> None:
+    """P14: what was appended later is not concerned, what a filter leaves out is."""
+    table = filled(tmp_path, 2)
+    publish_deletes(table, equality_deletes(table.iceberg(), "id", [1], files_of(table, "k1")[0]))
+    facts = compacting(table, filter="id < 10", min_files=1).finish()
+    assert (facts["deletedRows"], facts["deleteFiles"], delete_files(table)) == (1, 0, 1)
+    facts = compacting(table, min_files=10).finish()
+    assert (facts["filesBefore"], facts["deleteFiles"], delete_files(table)) == (1, 1, 0)
+    assert table.ids() == [0, *range(2, 20)]
+
+
+def test_a_delete_file_that_concerns_nothing_goes_without_a_job(tmp_path: Path) -> None:
+    """P14: what it was about was overwritten."""
+    table = filled(tmp_path, 2)
+    delete_positions(table, "elsewhere", [0], "k9")
+    run = compacting(table, min_files=100)
+    assert run.staged.arg.partition_count == 0
+    assert run.finish()["deleteFiles"] == 1
+    assert (table.ids(), delete_files(table)) == (list(range(20)), 0)
+
+
+def test_files_whose_deletes_cannot_be_applied_are_passed_over(tmp_path: Path) -> None:
+    """V5: they are named by whoever reads them, and counted here."""
+    table = filled(tmp_path)
+    publish_deletes(table, equality_deletes(table.iceberg(), "kind", ["k1"], files_of(table, "k1")[0]))
+    drop_partitioning(table)
+    facts = compacting(table).finish()
+    assert (facts["filesBefore"], facts["passedOver"]) == (12, {"deletes": 6})
+    snapshot = open_snapshot(table.record().metadata_location)
+    with pytest.raises(PreconditionFailed, match=r"deletes-.* cannot be read here: it compares columns"):
+        snapshot.plan_files()
+    table = filled(tmp_path / "other")
+    like = files_of(table, "k1")[0]
+    publish_deletes(table, equality_deletes(table.iceberg(), "id", [1], like, key_metadata=b"k"))
+    facts = compacting(table).finish()
+    assert (facts["filesBefore"], facts["passedOver"]) == (12, {"deletes": 6})
 
 
 @pytest.mark.parametrize("kind", ["k1", None])
@@ -432,7 +512,9 @@ def test_rows_deleted_meanwhile_do_not_come_back(tmp_path: Path, kind: str | Non
     run = compacting(table)
     if kind is None:
         table.replace(table.draft().write(AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=7))))
-        snapshot = delete_positions(table, "elsewhere", [0], spec_id=7)
+        anywhere = DataFile.from_args(partition=Record())
+        anywhere.spec_id = 7
+        snapshot = publish_deletes(table, equality_deletes(table.iceberg(), "id", [0], anywhere))
         with pytest.raises(HeadConflict, match=f"snapshot {snapshot}, written by another program"):
             run.commit()
         return

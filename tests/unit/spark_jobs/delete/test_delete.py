@@ -522,26 +522,29 @@ def test_a_partition_stays_the_same_when_its_column_is_widened(tmp_path: Path) -
     assert table.ids() == [11, 12, 20, 22]
 
 
-def test_equality_deletes_are_refused_where_they_may_count(tmp_path: Path) -> None:
-    """P14: they cannot be read here, and their statistics do not tell what other rows there are."""
+def test_rows_that_equality_deletes_have_removed_do_not_come_back(tmp_path: Path) -> None:
+    """P14, V5: of older files; and their statistics do not tell what other rows there are."""
     table = filled(tmp_path, 2, partition_by=())
     # Statistics of what it names: nothing that a predicate on other rows may be measured by.
     zero = {1: (0).to_bytes(8, "little")}
     told = {"lower_bounds": zero, "upper_bounds": zero, "value_counts": {1: 1}, "null_value_counts": {1: 0}}
-    publish_deletes(table, equality_deletes(table.iceberg(), "id", [0], None, **told))
-    with pytest.raises(PreconditionFailed, match="equality delete"):
-        deleting(table, "id = 5")
-    table.publish(table.staged([rows(100, 5)]))
-    assert deleting(table, "id = 102").finish()["removedRows"] == 1
+    publish_deletes(table, equality_deletes(table.iceberg(), "id", [0, 7], None, **told))
+    table.publish(table.staged([rows(0, 1)]))
+    assert deleting(table, "id in (5, 7)").finish()["removedRows"] == 1
+    assert deleting(table, "id in (0, 9)").finish()["removedRows"] == 2
+    snapshot = open_snapshot(table.record().metadata_location)
+    read = snapshot.batches(snapshot.plan_files())
+    left = sorted(number for batch in read for number in batch["id"].to_pylist())
+    assert left == [n for n in range(1, 20) if n not in (5, 7, 9)]
 
 
-def test_equality_deletes_count_in_older_files_of_their_partition_alone(tmp_path: Path) -> None:
-    """P14"""
+def test_equality_deletes_that_cannot_be_read_are_refused_where_they_may_count(tmp_path: Path) -> None:
+    """P14, V5: before anything is done, and by their name; they count in older files of their partition."""
     table = filled(tmp_path, 2)
     files = [task.file for task in table.iceberg().scan().plan_files()]
     [one, other] = [next(file for file in files if file.partition[0] == kind) for kind in ("k0", "k1")]
-    publish_deletes(table, equality_deletes(table.iceberg(), "id", [-1], one))
-    with pytest.raises(PreconditionFailed, match="equality delete"):
+    publish_deletes(table, equality_deletes(table.iceberg(), "id", [-1], one, key_metadata=b"k"))
+    with pytest.raises(PreconditionFailed, match=r"deletes-.*\.parquet, which cannot be read here"):
         deleting(table, f"kind = '{one.partition[0]}'")
     gone = sum(file.record_count for file in files if file.partition == other.partition)
     assert deleting(table, f"kind = '{other.partition[0]}'").finish()["removedRows"] == gone

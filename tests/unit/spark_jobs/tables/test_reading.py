@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import pickle
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -12,13 +14,19 @@ import pyarrow as pa
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import update
-from pyiceberg.types import NestedField, StringType
+from pyiceberg.types import LongType, NestedField, StringType
 
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
+from distop.spark_jobs.compact.operation import Compact
+from distop.spark_jobs.delete.operation import Delete
+from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
+from distop.spark_jobs.maintenance.validate import Validate
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 from support.refusals import refused
+from support.tables.deletes import deletion_vector, equality_deletes, publish_deletes
+from support.tables.maintaining import Run
 from support.tables.partition_values import (
     VALUES,
     WITHOUT_LITERALS,
@@ -228,6 +236,106 @@ def test_renamed_and_added_columns_are_right_in_older_files(tmp_path: Path) -> N
     then = open_snapshot(location, snapshot_id=table.record().snapshot_id)
     [batch] = then.batches(then.plan_files())
     assert batch.schema.names == ["id", "kind"]
+
+
+KEYS: list[tuple[str, pa.DataType, list[Any], list[Any], list[int]]] = [
+    ("n", pa.int64(), [1, 2, None, 2], [2], [0, 2]),
+    ("n", pa.int64(), [1, 2, None, 2], [None, 5], [0, 1, 3]),
+    ("x", pa.float64(), [1.5, math.nan, None, -math.inf], [math.nan, -math.inf], [0, 2]),
+    ("t", pa.string(), ["", None, "\U0010ffff", "a"], ["", "\U0010ffff"], [1, 3]),
+    ("b", pa.binary(), [b"", b"\x00", None, b"a"], [b"\x00"], [0, 2, 3]),
+    (
+        "d",
+        pa.decimal128(38, 2),
+        [Decimal("1.10"), Decimal("1.1"), None, Decimal(-9)],
+        [Decimal("1.10")],
+        [2, 3],
+    ),
+    ("at", pa.timestamp("us", "UTC"), [0, -1, None, 1], [-1], [0, 2, 3]),
+]
+
+
+@pytest.mark.parametrize(("name", "kind", "values", "deleted", "left"), KEYS)
+def test_rows_that_equality_deletes_name_are_not_there(
+    tmp_path: Path, name: str, kind: pa.DataType, values: list[Any], deleted: list[Any], left: list[int]
+) -> None:
+    """P14, V5: NULL equals NULL, NaN equals NaN, whatever columns and filters are asked for."""
+    schema = pa.schema([("id", pa.int64()), (name, kind)])
+    table = table_of(tmp_path, schema)
+    table.append({"id": range(4), name: pa.array(values, kind)}, schema)
+    publish_deletes(table, equality_deletes(table.iceberg(), name, pa.array(deleted, kind), None))
+    table.append({"id": [9], name: pa.array(deleted[:1], kind)}, schema)
+    snapshot = opened(table)
+    assert ids(snapshot) == [*left, 9]
+    assert ids(snapshot, "id < 9") == left
+    assert ids(snapshot, f"{name} is null or id >= 0") == [*left, 9]
+    [file] = snapshot.plan_files("id < 9")
+    read = pa.Table.from_batches(snapshot.batches([file], columns=["id"]))
+    assert read.to_pydict() == {"id": left}
+
+
+def test_a_table_of_format_3_is_read_and_no_operation_begins_on_it(tmp_path: Path) -> None:
+    """V5: deletion vectors are applied; whatever would have to write its metadata is refused by name."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 6)], [rows(6, 6)]))
+    [file] = [task.file for task in table.iceberg().scan("id = 7").plan_files()]
+    publish_deletes(table, deletion_vector(table.iceberg(), file, [0, 5]))
+    before = table.apart()
+    assert ids(opened(table)) == [*range(6), *range(7, 11)]
+    path = Path(table.record().metadata_location.removeprefix("file://"))
+    newer = json.loads(path.read_text()) | {"format-version": 3, "next-row-id": 12}
+    written = path.with_name("00009-newer.metadata.json")
+    written.write_text(json.dumps(newer))
+    table.replace(f"file://{written}")
+    assert ids(opened(table), "id > 3") == [4, 5, *range(7, 11)]
+    started = [
+        (Compact(), {}),
+        (Delete(), {"where": "id = 1"}),
+        (Rollback(), {"snapshot": str(table.record().snapshot_id)}),
+    ]
+    started += [(ExpireSnapshots(), {}), (RemoveOrphans(), {}), (Validate(), {"rules": ["id > 0"]})]
+    for kind, argument in started:
+        with pytest.raises(PreconditionFailed, match="format 3"):
+            Run.of(table, kind, **argument)
+    assert Run.of(before, Compact(), min_files=99).finish()["deletedRows"] == 2
+    assert before.ids() == [*range(6), *range(7, 11)]
+
+
+def test_columns_of_types_that_are_not_known_are_named_with_the_format(tmp_path: Path) -> None:
+    """V5: such as a variant."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    path = Path(table.record().metadata_location.removeprefix("file://"))
+    newer = json.loads(path.read_text()) | {"format-version": 3}
+    newer["schemas"][0]["fields"][1]["type"] = "variant"
+    written = path.with_name("00009-newer.metadata.json")
+    written.write_text(json.dumps(newer))
+    for read in (open_snapshot, load_metadata):
+        with pytest.raises(CorruptRecord, match="it has Iceberg format 3, not all of which is known here"):
+            read(f"file://{written}")
+
+
+def test_equality_deletes_of_several_columns_and_of_others_count_together(tmp_path: Path) -> None:
+    """V5: a row goes if all columns of one delete equal; in its partition, or everywhere, by its spec."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 12)]))
+    iceberg = table.iceberg()
+    pairs = {"kind": ["k1", "k1", "k9", None]}
+    publish_deletes(table, equality_deletes(iceberg, "id", [1, 2, 5, 6], None, more=pairs))
+    publish_deletes(table, equality_deletes(iceberg, "kind", ["k0"], None))
+    publish_deletes(table, equality_deletes(iceberg, "id", [11], None))
+    assert ids(opened(table)) == [2, 4, 5, 7, 8, 10]
+
+
+def test_keys_of_equality_deletes_widen_with_their_column(tmp_path: Path) -> None:
+    """V5: those of a file that was written before have the narrower type."""
+    schema = pa.schema([("id", pa.int64()), ("n", pa.int32())])
+    table = table_of(tmp_path, schema)
+    table.append({"id": range(3), "n": pa.array([7, 8, None], pa.int32())}, schema)
+    keys = pa.array([8], pa.int32())
+    publish_deletes(table, equality_deletes(table.iceberg(), "n", keys, None))
+    table.change_schema(lambda update: update.update_column("n", LongType()))
+    assert ids(opened(table)) == [0, 2]
 
 
 @pytest.mark.parametrize("where", ["nothing = 1", "id >", "id = 'x'"])
