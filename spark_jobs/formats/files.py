@@ -6,6 +6,8 @@ operation's argument: that is stored in etcd, where operators can read it.
 
 from __future__ import annotations
 
+import codecs
+import io
 import os
 import posixpath
 import time
@@ -22,11 +24,12 @@ from distop.commit.files.web import web_options
 from distop.errors import ArgumentTooLarge, DistopError, SourceEmpty, SourceUnreadable
 from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.encodings import as_utf_8
 
 MAX_FILES = 100_000
 MAX_PATHS = 1_000
 MAX_DEPTH = 32
+CHUNK_BYTES = 1 << 20
+"""How much text of another encoding is read at a time."""
 LISTING_SECONDS = 20.0
 """Longest listing of files."""
 
@@ -386,3 +389,39 @@ def _tried(path: str, call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _unreadable(path: str, reason: str) -> SourceUnreadable:
     return SourceUnreadable(f"{path} cannot be read: {reason}", details={"field": "paths", "path": path})
+
+
+def utf_8(text: bytes, encoding: str) -> bytes:
+    """The same text. What the encoding does not have becomes bytes that are not UTF-8: its rows are bad."""
+    return text.decode(encoding, "surrogateescape").encode("utf-8", "surrogateescape")
+
+
+def as_utf_8(source: BinaryIO, encoding: str) -> BinaryIO:
+    """The same, as a stream; damaged text of UTF-16 or UTF-32 raises ``UnicodeDecodeError``."""
+    return cast(BinaryIO, io.BufferedReader(_Recoded(source, encoding), CHUNK_BYTES))
+
+
+class _Recoded(io.RawIOBase):
+    def __init__(self, source: BinaryIO, encoding: str) -> None:
+        self._source = source
+        self._decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
+        self._rest = memoryview(b"")
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, target: memoryview) -> int:  # type: ignore[override]
+        while not self._rest and not self._ended:
+            data = self._source.read(CHUNK_BYTES)
+            self._ended = not data
+            text = self._decoder.decode(data, final=self._ended)
+            self._rest = memoryview(text.encode("utf-8", "surrogateescape"))
+        size = min(len(target), len(self._rest))
+        target[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
+
+    def close(self) -> None:
+        self._source.close()
+        super().close()

@@ -16,8 +16,7 @@ from distop.commit.writing.casts import is_number
 from distop.errors import SourceUnreadable
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.bad_rows import Unconvertible
-from distop.spark_jobs.formats.csv import convert_options, csv_text, read_header, read_records
-from distop.spark_jobs.formats.csv_values import CsvValues
+from distop.spark_jobs.formats.csv import CsvValues, convert_options, csv_text, read_header, read_records
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.guesses import common_type, no_bytes, type_of_texts
 from distop.spark_jobs.formats.jsonl import first_objects

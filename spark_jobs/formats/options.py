@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -31,3 +32,19 @@ class CsvOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     @property
     def quoting(self) -> Quoting:
         return Quoting(self.delimiter.encode(), self.quote.encode(), self.escape.encode())
+
+
+def known_encoding(name: str) -> str:
+    """The name that Python has for an encoding; empty for UTF-8, which needs no other treatment.
+
+    Raises
+    ------
+    ValueError
+        There is no such encoding of text.
+    """
+    try:
+        "".encode(name)
+        found = codecs.lookup(name).name
+    except (LookupError, ValueError):
+        raise ValueError(f"{name!r} is no encoding of text that Python knows") from None
+    return "" if found in ("utf-8", "utf-8-sig", "ascii") else found

@@ -11,8 +11,7 @@ import msgspec
 
 from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.operations.arguments import invalid, parse
-from distop.spark_jobs.formats.encodings import known_encoding
-from distop.spark_jobs.formats.options import CsvOptions, Format
+from distop.spark_jobs.formats.options import CsvOptions, Format, known_encoding
 from distop.spark_jobs.rules.model import ChecksArgument
 
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]

@@ -13,13 +13,15 @@ import pyarrow as pa
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import quarantine_folder
 from distop.commit.outputs import output_of
-from distop.errors import JobFailed
+from distop.errors import CorruptRecord, JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, Rows
 from distop.spark_jobs.formats.conversion import fitting
+from distop.spark_jobs.formats.csv import CsvReader
 from distop.spark_jobs.formats.files import OpenFile
-from distop.spark_jobs.formats.reader import FileUnusable
-from distop.spark_jobs.formats.registry import reader_for
+from distop.spark_jobs.formats.jsonl import JsonLinesReader
+from distop.spark_jobs.formats.parquet import ParquetReader
+from distop.spark_jobs.formats.reader import FileUnusable, FormatReader
 from distop.spark_jobs.ingest.path_columns import constants
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, KafkaSource, TargetPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
@@ -145,7 +147,7 @@ class FilesSplit:
 
     def __init__(self, plan: IngestPlan, split: str, rows: GoodRows, look: Callable[[], None]) -> None:
         self._plan, self._split, self._rows, self._look = plan, split, rows, look
-        self._format = reader_for(plan.format, plan.csv, plan.wanted)
+        self._format = _reader(plan)
         self.facts: dict[str, int] = {}
 
     def rows(self) -> Generator[Converted, None, None]:
@@ -229,6 +231,17 @@ class TopicSplit:
 
     def _place(self, records: Records) -> RecordPlace:
         return RecordPlace(self._source.url, records.messages[0].partition() or 0, records.number())
+
+
+def _reader(plan: IngestPlan) -> FormatReader:
+    match plan.format:
+        case "csv":
+            return CsvReader(plan.csv, plan.wanted)
+        case "jsonl":
+            return JsonLinesReader(plan.wanted)
+        case "parquet":
+            return ParquetReader(plan.wanted)
+    raise CorruptRecord(f"the plan names the format {plan.format!r}, which this version cannot read")
 
 
 def _place(url: str, unit: str, rows: Rows) -> FilePosition:

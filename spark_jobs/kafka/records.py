@@ -13,7 +13,7 @@ from pyarrow import types as is_
 
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.csv import CsvRecords
-from distop.spark_jobs.formats.encodings import utf_8
+from distop.spark_jobs.formats.files import utf_8
 from distop.spark_jobs.formats.jsonl import JsonObjects
 from distop.spark_jobs.formats.lines import MAX_LINE_BYTES
 from distop.spark_jobs.formats.options import CsvOptions
