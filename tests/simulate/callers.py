@@ -94,6 +94,7 @@ class Callers:
             type=kind,
             argument_json=to_json(argument, "argument"),
             request_id=word,
+            call_id=word,  # as the SDK has it
             options=pb.OperationOptions(max_failed_partitions=self._chance.pick([0, 1])),
         )
         answer = await self.call("OperationService/StartOperation", request)
