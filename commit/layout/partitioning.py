@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
+from urllib.parse import quote_plus
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ from pyiceberg.transforms import (
     VoidTransform,
     YearTransform,
 )
+from pyiceberg.typedef import Record
 from pyiceberg.types import (
     BinaryType,
     DateType,
@@ -60,6 +62,17 @@ def identity_columns(spec: PartitionSpec) -> frozenset[int]:
     """Ids of the columns whose values are those of the partition: files need not have them (Iceberg
     specification, "Column Projection")."""
     return frozenset(term.source_id for term in spec.fields if isinstance(term.transform, IdentityTransform))
+
+
+def partition_path(spec: PartitionSpec, schema: Schema, values: Record) -> str:
+    """Iceberg's name of a partition, ``kind=a/day=2013-01-01``; with plain numbers for dates that Python does
+    not have. Empty in a table without partitions."""
+    try:
+        return spec.partition_to_path(values, schema)
+    except OverflowError:
+        texts = ("null" if values[at] is None else str(values[at]) for at in range(len(spec.fields)))
+        named = zip((field.name for field in spec.fields), texts, strict=True)
+        return "/".join(f"{quote_plus(name, safe='')}={quote_plus(text, safe='')}" for name, text in named)
 
 
 class Partitioner:

@@ -32,6 +32,7 @@ from distop.commit.iceberg.rewrite_plan import (
 from distop.commit.iceberg.rounded import has_doubles, is_rounded
 from distop.commit.iceberg.takeover import manifests_of
 from distop.commit.layout.model import Layout, schema_of, schema_with
+from distop.commit.layout.partitioning import partition_path
 from distop.errors import PreconditionFailed
 from distop.spark_jobs.compact.argument import Sizes
 
@@ -177,7 +178,7 @@ class Chooser:
         if place not in self._choice.paths:
             spec = self._metadata.specs()[place[0]]
             record, schema = entry.data_file.partition, schema_of(self._metadata, spec)
-            path = spec.partition_to_path(record, schema) if spec.fields else ""
+            path = partition_path(spec, schema, record)
             earlier = f"spec-{spec.spec_id}/{path or WHOLE}" if self._is_earlier(place) else path
             self._choice.paths[place] = earlier
         return place

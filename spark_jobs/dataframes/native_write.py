@@ -263,7 +263,7 @@ def describe(target: WriteTarget, rows: int, without_nan: Sequence[str]) -> list
             if not footer.num_rows:
                 continue
             _check_footer(layout, path, footer)
-            files.add(path, _partition(layout, path, footer), length, "", footer, nans)
+            files.add(path, partition_of(io, layout, path, footer), length, "", footer, nans)
             written, size = written + footer.num_rows, size + length
     if written != rows:
         raise CorruptRecord(
@@ -306,34 +306,47 @@ def _check_footer(layout: Layout, path: str, footer: pq.FileMetaData) -> None:
             )
 
 
-def _partition(layout: Layout, path: str, footer: pq.FileMetaData) -> PartitionKey:
-    """The partition of a file, from the minimum and maximum of its columns, which must agree.
+def partition_of(io: FileIO, layout: Layout, path: str, footer: pq.FileMetaData) -> PartitionKey:
+    """The partition of a file, from the least and the greatest value of its columns, which must agree.
 
-    This works only for transforms that keep the order of values.
+    This works only for transforms that keep the order of values. Columns of floats are read: a footer leaves
+    NaN out, and does not say which zero a zero is.
     """
-    if layout.spec.is_unpartitioned():
+    ends: dict[str, tuple[Any, Any]] = {}
+    for name in {str(layout.schema.find_column_name(term.source_id)) for term in layout.spec.fields}:
+        if is_.is_floating(layout.arrow_schema.field(name).type):
+            with io.new_input(path).open() as stream:
+                values = pq.read_table(stream, columns=[name])[name].unique().to_pylist()
+            ends[name] = values[0], values[-1]
+        else:
+            ends[name] = _ends(path, name, footer)
+    if not ends:
         return ()
-    names = [column.name for column in layout.schema.columns]
-    sources = {str(layout.schema.find_column_name(term.source_id)) for term in layout.spec.fields}
-    extremes: dict[str, list[Any]] = {name: [] for name in names}
-    for group in range(footer.num_row_groups):
-        chunk = footer.row_group(group)
-        for position, name in enumerate(names):
-            least = greatest = None
-            statistics = chunk.column(position).statistics
-            if name in sources and (statistics is None or statistics.null_count != chunk.num_rows):
-                if statistics is None or statistics.null_count or not statistics.has_min_max:
-                    raise _mixed(path, name)
-                least, greatest = statistics.min, statistics.max
-            extremes[name] += [least, greatest]
     schema = layout.arrow_schema
-    rows = pa.record_batch(
-        [pa.array(extremes[field.name], field.type) for field in schema], schema=_nullable(schema)
-    )
+    columns = [pa.array(ends.get(field.name, (None, None)), field.type) for field in schema]
+    rows = pa.record_batch(columns, schema=_nullable(schema))
     keys = [key for key, _ in Partitioner(layout.schema, layout.spec).split(rows)]
     if len(keys) != 1:
-        raise _mixed(path, ", ".join(sorted(sources)))
+        raise _mixed(path, ", ".join(sorted(ends)))
     return keys[0]
+
+
+def _ends(path: str, name: str, footer: pq.FileMetaData) -> tuple[Any, Any]:
+    """The least and the greatest value of a column; NULL if all are."""
+    position = footer.schema.names.index(name)
+    values: list[Any] = []
+    nulls = 0
+    for group in map(footer.row_group, range(footer.num_row_groups)):
+        known = group.column(position).statistics
+        if known is not None and known.null_count == group.num_rows:
+            nulls += 1
+        elif known is None or known.null_count or not known.has_min_max:
+            raise _mixed(path, name)
+        else:
+            values += [known.min, known.max]
+    if values and nulls:
+        raise _mixed(path, name)
+    return (min(values), max(values)) if values else (None, None)
 
 
 def _nullable(schema: pa.Schema) -> pa.Schema:

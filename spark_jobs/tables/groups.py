@@ -22,6 +22,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
 from distop.commit.layout.model import check_format
+from distop.commit.layout.partitioning import partition_path
 from distop.commit.layout.properties import FORMAT_VERSION
 from distop.errors import CorruptRecord, JobFailed
 from distop.metastore.records.operation import OperationArg
@@ -153,7 +154,7 @@ def _by_partition(snapshot: TableSnapshot, files: Sequence[PlannedFile]) -> dict
 
 def _name(spec: PartitionSpec, values: Record, schema: Schema) -> str:
     """Iceberg's name of a partition, but a value that it would write as NULL is encoded."""
-    terms = spec.partition_to_path(values, schema).split("/")
+    terms = partition_path(spec, schema, values).split("/")
     for position, term in enumerate(terms):
         if values[position] is not None and term.endswith(_NULL):
             terms[position] = term.removesuffix(_NULL) + _NOT_NULL

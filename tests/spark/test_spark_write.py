@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -143,6 +144,24 @@ def test_every_value_of_a_partition_column_has_its_place(service: Service, spark
     finally:
         spark.conf.set("spark.sql.session.timeZone", zone)
     assert len(list(service.iceberg(hours).scan().plan_files())) == 2
+
+
+def test_partitions_by_numbers_and_nan_in_statistics(service: Service, spark: Any) -> None:
+    """P14: a footer leaves NaN out, and does not say which zero it has."""
+    table = service.table(schema=["id: long", "x: double", "y: double"], partitionBy=["x"])
+    xs = [0.1, math.nan, None, 0.0, -1 / 3, math.inf]
+    rows = [(number, x, math.nan if number == 4 else 1.5) for number, x in enumerate(xs)]
+    frame = spark.createDataFrame(rows, "id long, x double, y double")
+    write(frame.coalesce(1), table, coordinator=service.address)
+    files = [task.file for task in service.iceberg(table).scan().plan_files()]
+    assert sorted(repr(file.partition[0]) for file in files) == sorted(map(repr, xs))
+    assert all(not {2, 3} & {*file.lower_bounds} for file in files), "some of both columns are NaN"
+    write(frame.where("id < 1"), table, coordinator=service.address)
+    [file] = [
+        task.file for task in service.iceberg(table).scan().plan_files() if task.file.lower_bounds.get(3)
+    ]
+    assert (dict(file.nan_value_counts), {*file.lower_bounds}) == ({2: 0, 3: 0}, {1, 2, 3})
+    assert ids_of(reading(service, spark, table, filter="x = 0.1")) == [0, 0]
 
 
 def test_what_spark_cannot_write_by_itself_is_refused_and_leaves_nothing(

@@ -60,12 +60,17 @@ def literal_of(value: Any) -> str:
     return f"'{value.isoformat() if isinstance(value, date | time) else value}'"
 
 
+def rows_of(layout: Layout, values: Mapping[int, Any]) -> pa.Table:
+    """Rows of these ids, with these values of ``p``."""
+    plain = [value.bytes if isinstance(value, UUID) else value for value in values.values()]
+    wanted = layout.arrow_schema.field("p").type
+    stored = pa.array(plain, wanted.storage_type if isinstance(wanted, pa.ExtensionType) else wanted)
+    return pa.table({"id": list(values), "p": stored.cast(wanted)}, schema=layout.arrow_schema)
+
+
 def append_values(table: Table, values: Mapping[int, Any], *, hive: bool) -> None:
     """Publish such rows; ``hive``: the files do not have the column."""
-    plain = [value.bytes if isinstance(value, UUID) else value for value in values.values()]
-    wanted = table.layout.arrow_schema.field("p").type
-    stored = pa.array(plain, wanted.storage_type if isinstance(wanted, pa.ExtensionType) else wanted)
-    rows = pa.table({"id": list(values), "p": stored.cast(wanted)})
+    rows = rows_of(table.layout, values)
     if hive:
         append_as_hive(table, rows)
     else:

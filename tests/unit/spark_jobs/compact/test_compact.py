@@ -28,6 +28,7 @@ from distop.errors import HeadConflict, InvalidArgument, JobFailed, Precondition
 from distop.metastore.records.table import TableRecord
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
+from distop.spark_jobs.tables.groups import SnapshotGroups
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.refusals import refused
 from support.tables.deletes import delete_positions, equality_deletes, position_deletes, publish_deletes
@@ -396,6 +397,23 @@ def test_files_without_their_partition_column_are_compacted(tmp_path: Path, kind
     assert sorted(row["id"] for row in rows) == sorted([*values, *values])
     assert {row["id"]: row["p"] for row in rows} == values
     assert all("p" in pq.read_schema(local(path)).names for path in table.data_files())
+
+
+@pytest.mark.parametrize("by", [(), ("t",), ("year(t)",), ("hour(t)",)])
+def test_rows_after_the_year_9999_are_compacted(tmp_path: Path, by: tuple[str, ...]) -> None:
+    """P3: other engines write such."""
+    columns = pa.schema([("id", pa.int64()), ("t", pa.timestamp("us", "UTC"))])
+    table = table_of(tmp_path, columns, *by)
+    years = [300_000_000_000_000_000, -70_000_000_000_000_000, None]
+    for start in (0, 3):
+        table.append({"id": range(start, start + 3), "t": pa.array(years, columns.field("t").type)}, columns)
+    assert compacting(table).finish()["filesAfter"] == (3 if by else 1)
+    snapshot = open_snapshot(table.record().metadata_location)
+    found = pa.Table.from_batches(snapshot.batches(snapshot.plan_files()))
+    assert dict(zip(found["id"].to_pylist(), found["t"].cast(pa.int64()).to_pylist(), strict=True)) == dict(
+        enumerate([*years, *years])
+    )
+    assert len(SnapshotGroups.of(snapshot, 0).partitions) == (3 if by else 1)
 
 
 def test_files_under_rounded_partition_values_are_found_and_rewritten(tmp_path: Path) -> None:
