@@ -48,6 +48,7 @@ class _Object(msgspec.Struct):
 
 
 _objects = msgspec.json.Decoder(_Object)
+_spelled_objects = msgspec.json.Decoder(dict[str, Any], float_hook=_number)
 
 
 def is_blank(record: bytes) -> bool:
@@ -89,11 +90,7 @@ class JsonObjects:
 
     def __init__(self, wanted: Wanted) -> None:
         self._schema = wanted.schema
-        doubles = [field for field in wanted.schema if _has_doubles(field.type)]
-        self._doubles = {f"c{number}": field for number, field in enumerate(doubles)}
-        names = {attribute: field.name for attribute, field in self._doubles.items()}
-        rows = msgspec.defstruct("Rows", [(attribute, Any, None) for attribute in names], rename=names)
-        self._rows = msgspec.json.Decoder(rows, float_hook=_number)
+        self._doubles = [field for field in wanted.schema if _has_doubles(field.type)]
         self._parse_options = ParseOptions(
             explicit_schema=pa.schema([(field.name, json_type(field.type)) for field in wanted.schema]),
             unexpected_field_behavior="error" if wanted.strict else "ignore",
@@ -127,9 +124,9 @@ class JsonObjects:
             return
         whole = pa.array([data], pa.large_string())
         if pc.match_substring_regex(whole, _LONG_NUMBER)[0].as_py():
-            for row in self._rows.decode_lines(data):
-                for attribute, field in self._doubles.items():
-                    _check_numbers(getattr(row, attribute), field.type, field.name)
+            for row in _spelled_objects.decode_lines(data):
+                for field in self._doubles:
+                    _check_numbers(row.get(field.name), field.type, field.name)
 
     def _parsed(self, data: bytes) -> pa.Table:
         try:
