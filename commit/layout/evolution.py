@@ -89,8 +89,7 @@ def evolved(
     grow:
         Columns -> types whose fields they get, in structs, lists and values of maps.
 
-    Raises as :func:`check_new_names`, and :class:`~distop.errors.InvalidArgument` for a nested field
-    whose name differs from another only in case.
+    Raises as :func:`check_new_names`.
     """
     wider, larger = widen or {}, grow or {}
     taken = set(layout.schema.field_ids)
@@ -135,13 +134,6 @@ def _grown(
                 else field
                 for field in present.fields
             ]
-            names = {field.name.casefold(): field.name for field in fields}
-            for name in found:
-                if (twin := names.setdefault(name.casefold(), name)) != name:
-                    raise InvalidArgument(
-                        f"column {path}.{name} differs from {path}.{twin} only in case",
-                        details={"field": "on_new_columns", "column": f"{path}.{name}"},
-                    )
             return StructType(*fields, *(number(field, f"{path}.{field.name}") for field in found.values()))
         case ListType(), ListType():
             element = inner(present.element_field, given.element_type)

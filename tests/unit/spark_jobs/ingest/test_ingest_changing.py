@@ -214,9 +214,11 @@ def test_two_operations_add_nested_fields_at_the_same_time(tmp_path: Path) -> No
 
 def test_nested_names_that_differ_in_case_only_are_no_two_fields(tmp_path: Path) -> None:
     ingesting = Ingesting(tmp_path)
-    ingesting.ingest(paths=parquet(tmp_path, "1.parquet", c=[{"a": 1}]))
-    with refused("on_new_columns", "c.A differs from c.a only in case"):
-        ingesting.start(paths=parquet(tmp_path, "2.parquet", c=[{"a": 1, "A": 2}]), on_new_columns="add")
+    ingesting.ingest(paths=parquet(tmp_path, "1.parquet", c=[{"a": 1, "b": 1}]))
+    for number, fields in enumerate(({"a": 1, "A": 2}, {"A": 2, "x": 3, "b": 4}), start=2):
+        path = parquet(tmp_path, f"{number}.parquet", c=[fields])
+        with pytest.raises(InvalidArgument, match=r"columns 'c\.a' and 'c\.A' differ only in case"):
+            ingesting.start(paths=path, on_new_columns="add")
 
 
 # -- types -------------------------------------------------------------------------------------------
