@@ -6,7 +6,7 @@ Neither library guarantees them. An upgrade that breaks something breaks it here
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.reader import DoubleReader, UUIDReader
 from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.io import FileIO
+from pyiceberg.manifest import FileFormat
 from pyiceberg.table import FileScanTask, StagedTable, Table
 from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.transforms import _base64encode, _human_string
@@ -23,9 +24,8 @@ from pyiceberg.types import IcebergType, UUIDType
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyiceberg.expressions import BooleanExpression
+    import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import ArrowScan
-    from pyiceberg.manifest import DataFile
     from pyiceberg.schema import Schema
 
 
@@ -85,29 +85,89 @@ def parquet_options(properties: Properties) -> dict[str, Any]:
     return _get_parquet_writer_kwargs(properties)
 
 
-def batches_of(scan: ArrowScan, io: FileIO, tasks: Iterable[FileScanTask]) -> Iterator[pa.RecordBatch]:
-    """The rows of some files, streamed.
+def batches_of(
+    scan: ArrowScan,
+    io: FileIO,
+    task: FileScanTask,
+    groups_of: Callable[[pq.FileMetaData, Schema], Sequence[int]] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a file, streamed.
 
     The public ``to_record_batches`` reads a whole file before it yields the first batch.
+
+    Parameters
+    ----------
+    groups_of:
+        The row groups to read of a Parquet file, by its footer and its columns. ``None``: all.
     """
     from pyiceberg.io.pyarrow import _read_all_delete_files
 
-    chosen = list(tasks)
-    return scan._record_batches_from_scan_tasks_and_deletes(chosen, _read_all_delete_files(io, chosen))
+    if groups_of is None or task.delete_files or task.file.file_format != FileFormat.PARQUET:
+        # Delete files count rows from the beginning of the file.
+        yield from scan._record_batches_from_scan_tasks_and_deletes(
+            [task], _read_all_delete_files(io, [task])
+        )
+        return
+    yield from _of_groups(scan, io, task, groups_of)
 
 
-def proving(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
-    """Whether the statistics of a file prove that an expression is true for all its rows."""
-    from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
+def _of_groups(
+    scan: ArrowScan,
+    io: FileIO,
+    task: FileScanTask,
+    groups_of: Callable[[pq.FileMetaData, Schema], Sequence[int]],
+) -> Iterator[pa.RecordBatch]:
+    """As pyiceberg's ``_task_to_record_batches``, which can only leave row groups out by Arrow's own proofs:
+    these ignore NaN."""
+    import pyarrow.dataset as ds
+    from pyiceberg.io.pyarrow import (
+        _get_column_projection_values,
+        _get_file_format,
+        _to_requested_schema,
+        pyarrow_to_schema,
+    )
+    from pyiceberg.schema import prune_columns
 
-    return _StrictMetricsEvaluator(schema, expression).eval
-
-
-def possible(schema: Schema, expression: BooleanExpression) -> Callable[[DataFile], bool]:
-    """Whether the statistics of a file allow an expression to be true for some row."""
-    from pyiceberg.expressions.visitors import _InclusiveMetricsEvaluator
-
-    return _InclusiveMetricsEvaluator(schema, expression).eval
+    metadata, projected = scan._table_metadata, scan._projected_schema
+    in_micros = scan._downcast_ns_timestamp_to_us
+    if in_micros is None:
+        in_micros = metadata.format_version <= 2
+    kind = _get_file_format(FileFormat.PARQUET, pre_buffer=True, buffer_size=8 << 20)
+    with io.new_input(task.file.file_path).open() as file:
+        fragment = kind.make_fragment(file)
+        physical = fragment.physical_schema
+        columns = pyarrow_to_schema(
+            physical,
+            metadata.name_mapping(),
+            downcast_ns_timestamp_to_us=in_micros,
+            format_version=metadata.format_version,
+        )
+        missing = _get_column_projection_values(
+            task.file,
+            projected,
+            metadata.schema(),
+            metadata.specs().get(task.file.spec_id),
+            columns.field_ids,
+        )
+        groups = groups_of(fragment.metadata, columns)
+        if not groups:
+            return
+        if len(groups) < fragment.metadata.num_row_groups:
+            fragment = fragment.subset(row_group_ids=list(groups))
+        wanted = prune_columns(columns, scan._projected_field_ids, select_full_types=False)
+        scanner = ds.Scanner.from_fragment(
+            fragment=fragment, schema=physical, columns=[column.name for column in wanted.columns]
+        )
+        for batch in scanner.to_batches():
+            if batch.num_rows:
+                yield _to_requested_schema(
+                    projected,
+                    wanted,
+                    batch,
+                    downcast_ns_timestamp_to_us=in_micros,
+                    projected_missing_fields=missing,
+                    allow_timestamp_tz_mismatch=True,
+                )
 
 
 class StagingCatalog(MetastoreCatalog):

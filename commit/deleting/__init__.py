@@ -1,1 +1,1 @@
-"""Taking rows out of an Iceberg table: what a predicate means, the files it concerns, publishing the rest."""
+"""Taking rows out of an Iceberg table: the files that a predicate concerns, and publishing the rest."""

@@ -8,12 +8,11 @@ must not return when the file is rewritten.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
 
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     FileFormat,
@@ -25,12 +24,11 @@ from pyiceberg.table import FileScanTask, ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from distop.commit.deleting.predicate import certain, provable
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.deletes import Deletes
 from distop.commit.iceberg.rewrite_plan import Place, Places
-from distop.commit.layout.partitioning import identity_columns
-from distop.commit.pyiceberg_private import proving
+from distop.commit.predicates.binding import Predicate
+from distop.commit.predicates.proofs import Pruning
 from distop.errors import PreconditionFailed
 
 MANIFESTS_AT_A_TIME = 16
@@ -77,7 +75,7 @@ def concerned_by(
     metadata: TableMetadata,
     snapshot: Snapshot,
     io: FileIO,
-    where: BooleanExpression,
+    where: Predicate,
     job_bytes: int,
     *,
     all_go: bool = True,
@@ -99,17 +97,17 @@ def concerned_by(
     live = [manifest for manifest in snapshot.manifests(io) if is_live(manifest)]
     data = [manifest for manifest in live if manifest.content == ManifestContent.DATA]
     deletes = Deletes(metadata, io, live)
-    planner = ManifestGroupPlanner(metadata, io, certain(where, metadata.schema()))
-    alike = frozenset.intersection(*map(identity_columns, metadata.partition_specs))
-    proves = proving(metadata.schema(), provable(where, metadata.schema(), alike))
+    pruning = Pruning(metadata, where)
     places = Places(metadata)
     whole: list[Leaving] = []
     read: list[tuple[Place, FileScanTask]] = []
-    for entry in _entries(planner, data):
+    for entry in entries_of(metadata, io, filter(pruning.manifest, data)):
         file = entry.data_file
+        if not pruning.file(file):
+            continue
         place = places.of(file)
         applied = deletes.applied_to(entry)
-        if all_go and not applied and proves(file):
+        if all_go and not applied and pruning.whole(file):
             whole.append(Leaving(file.file_path, place, file.record_count))
             continue
         if file.file_format != FileFormat.PARQUET or file.key_metadata is not None:
@@ -129,8 +127,11 @@ def concerned_by(
     return Concerned(whole, jobs, deletes.paths)
 
 
-def _entries(planner: ManifestGroupPlanner, manifests: Sequence[ManifestFile]) -> Iterator[ManifestEntry]:
-    rest = iter(manifests)
+def entries_of(
+    metadata: TableMetadata, io: FileIO, manifests: Iterable[ManifestFile]
+) -> Iterator[ManifestEntry]:
+    """The files that some manifests list, read a few at a time; without those that hold no rows."""
+    planner, rest = ManifestGroupPlanner(metadata, io), iter(manifests)
     while some := list(islice(rest, MANIFESTS_AT_A_TIME)):
         for entries in planner.plan_manifest_entries(some):
             yield from entries

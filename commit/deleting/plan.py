@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from pyiceberg.expressions.parser import parse
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 
 from distop.commit.deleting.files import Concerned, concerned_by
 from distop.commit.layout.model import file_io, schema_with
+from distop.commit.predicates.binding import predicate_of
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared, plan_of
@@ -103,7 +103,8 @@ def concerned(operation: OperationArg) -> Concerned:
     except ValueError as error:
         raise CorruptRecord(f"the plan of {operation.id} records no snapshot: {error}") from error
     try:
-        found = concerned_by(metadata, snapshot, io, parse(plan.where), plan.job_bytes, all_go=plan.all_go)
+        where = predicate_of(plan.where, metadata.schema(), "where")
+        found = concerned_by(metadata, snapshot, io, where, plan.job_bytes, all_go=plan.all_go)
     except FileNotFoundError as error:
         raise PreconditionFailed(
             f"snapshot {plan.snapshot_id}, which {operation.id} began on, no longer exists: {error}",

@@ -7,37 +7,33 @@ checked against the whole filter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Collection
+from functools import reduce
 from typing import Any, TypeAlias
 
-from pyiceberg.expressions import And, BooleanExpression, EqualTo, In, Or
-from pyiceberg.expressions.literals import Literal
-
 from distop.commit.index.parts import Groups
+from distop.commit.predicates.binding import And, Column, Compare, Node, OneOf, Or
 
 Left: TypeAlias = dict[str, Groups]
 """The remaining files, and their row groups."""
 
-Ask: TypeAlias = Callable[[str, Sequence[Literal[Any]]], Left | None]
+Ask: TypeAlias = Callable[[Column, Collection[Any]], Left | None]
 """The planned files that may contain one of some values in a column; ``None``: no index applies."""
 
 
-def narrowed_by(expression: BooleanExpression, ask: Ask) -> Left | None:
+def narrowed_by(node: Node, ask: Ask) -> Left | None:
     """The files that may match a filter; ``None``: all of them."""
-    match expression:
-        case And():
-            return _both(narrowed_by(expression.left, ask), narrowed_by(expression.right, ask))
-        case Or():
-            return _either(narrowed_by(expression.left, ask), narrowed_by(expression.right, ask))
-        case EqualTo():
-            return ask(_column(expression), [expression.literal])
-        case In():
-            return ask(_column(expression), list(expression.literals))
+    match node:
+        case And(parts):
+            return reduce(_both, (narrowed_by(part, ask) for part in parts))
+        case Or(parts):
+            return reduce(_either, (narrowed_by(part, ask) for part in parts))
+        case Compare(column, "=", value):
+            return ask(column, [value])
+        case OneOf(column, values, nan, False):
+            return ask(column, [*values, math.nan] if nan else values)
     return None
-
-
-def _column(term: EqualTo | In) -> str:
-    return str(getattr(term.term, "name", term.term))
 
 
 def _both(left: Left | None, right: Left | None) -> Left | None:

@@ -176,6 +176,8 @@ def key_of(column: str, value: Any, kind: IcebergType) -> Key | None:
             value = int(plain)
         if isinstance(kind, BinaryType | FixedType) and isinstance(plain, str):
             value = bytes.fromhex(plain)
+        if isinstance(value, bytes):
+            return bounded(value)
         found = (value if isinstance(value, Literal) else literal(value)).to(kind)
     except (ValueError, TypeError, ArithmeticError) as error:
         raise InvalidArgument(

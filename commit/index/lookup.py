@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import EMPTY_DICT
@@ -23,7 +22,7 @@ from distop.commit.index.filters import Left, narrowed_by
 from distop.commit.index.keys import key_of
 from distop.commit.index.manifest import IndexManifest, IndexPart, read_manifest
 from distop.commit.index.parts import Groups, find
-from distop.errors import InvalidArgument
+from distop.commit.predicates.binding import Column, Predicate
 
 log = logging.getLogger(__name__)
 
@@ -138,7 +137,7 @@ def left_of(
     io: FileIO,
     root: str,
     schema: Schema,
-    expression: BooleanExpression,
+    predicate: Predicate,
     planned: Collection[str],
     partitioned: Mapping[int, Collection[str]],
 ) -> Left | None:
@@ -147,14 +146,11 @@ def left_of(
     ``None``: all of them, no index says anything.
     """
 
-    def ask(column: str, values: Sequence[Any]) -> Left | None:
-        try:
-            found = narrow(records, io, root, schema, column, values, planned, partitioned)
-        except InvalidArgument:
-            return None  # whether the filter makes sense is for the rows to say
+    def ask(column: Column, values: Collection[Any]) -> Left | None:
+        found = narrow(records, io, root, schema, column.name, list(values), planned, partitioned)
         return None if found is None else found.files
 
-    return narrowed_by(expression, ask) if records else None
+    return narrowed_by(predicate.node, ask) if records else None
 
 
 def _look(io: FileIO, parts: list[IndexPart], keys: list[Any]) -> Iterator[dict[str, Groups] | None]:

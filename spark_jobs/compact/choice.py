@@ -12,7 +12,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import msgspec
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry, ManifestFile
 from pyiceberg.table import ManifestGroupPlanner
@@ -33,6 +32,8 @@ from distop.commit.iceberg.rounded import has_doubles, is_rounded
 from distop.commit.iceberg.takeover import manifests_of
 from distop.commit.layout.model import Layout, schema_of, schema_with
 from distop.commit.layout.partitioning import partition_path
+from distop.commit.predicates.binding import ALL, Predicate
+from distop.commit.predicates.proofs import Pruning
 from distop.errors import PreconditionFailed
 from distop.spark_jobs.compact.argument import Sizes
 
@@ -86,6 +87,8 @@ class Chooser:
     ----------
     order_id:
         Id of the requested sort order; ``None`` if any will do.
+    where:
+        Only files that may hold rows for which it is true.
     """
 
     def __init__(
@@ -96,14 +99,13 @@ class Chooser:
         *,
         min_files: int,
         order_id: int | None = None,
-        row_filter: BooleanExpression | None = None,
+        where: Predicate = ALL,
     ) -> None:
         self._metadata, self._io, self._sizes = metadata, io, sizes
         self._min_files, self._order_id = min_files, order_id
-        self._planner = ManifestGroupPlanner(
-            metadata, io, row_filter or AlwaysTrue(), options={"include_empty_files": "true"}
-        )
-        self._all = row_filter is None
+        self._planner = ManifestGroupPlanner(metadata, io, options={"include_empty_files": "true"})
+        self._pruning = Pruning(metadata, where)
+        self._all = where == ALL
         self._places = Places(metadata)
         self._spec, self._schema = metadata.spec(), metadata.schema()
         self._doubles = has_doubles(self._spec, self._schema)
@@ -132,12 +134,15 @@ class Chooser:
         return self._choice
 
     def _candidates(self, live: Sequence[ManifestFile]) -> dict[Place, list[Candidate]]:
-        data = iter([one for one in live if one.content == ManifestContent.DATA and self._is_typed(one)])
+        typed = [one for one in live if one.content == ManifestContent.DATA and self._is_typed(one)]
+        data = filter(self._pruning.manifest, typed)
         found: dict[Place, list[Candidate]] = defaultdict(list)
         count = 0
         while some := list(islice(data, MANIFESTS_AT_A_TIME)):
             for entries in self._planner.plan_manifest_entries(some):
                 for entry in entries:
+                    if not self._pruning.file(entry.data_file):
+                        continue
                     place, deletes = self._place(entry), self._deletes_of(entry)
                     rounded = self._is_rounded(entry, place)
                     at_any_size = bool(deletes) or rounded or self._is_earlier(place)

@@ -89,15 +89,14 @@ class Compact(DistributedOperation):
 
 
 def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
-    from distop.commit.deleting.predicate import certain
     from distop.commit.files.storage import storage_of
     from distop.commit.iceberg.metadata_files import TableFile
     from distop.commit.layout.model import Layout, file_io
     from distop.commit.layout.partitioning import Partitioner
+    from distop.commit.predicates.binding import ALL, predicate_of
     from distop.commit.writing.writer import table_file_bytes
     from distop.spark_jobs.compact.choice import Chooser, plan_of
     from distop.spark_jobs.compact.sort_orders import sort_order
-    from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
 
     assert request.head is not None
     storage = storage_of(request.table)
@@ -106,17 +105,13 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
     Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
     sizes = sizes_of(argument, table_file_bytes(layout))
     order = sort_order(argument.sort_by, metadata)
-    row_filter = None if argument.filter is None else parse_filter(argument.filter)
-    if row_filter is not None:
-        arrow_filter(row_filter, layout.schema)  # raises if it does not fit the columns
-        row_filter = certain(row_filter, layout.schema)
     chooser = Chooser(
         metadata,
         file_io(metadata.location, storage),
         sizes,
         min_files=argument.min_files,
         order_id=None if order is None else order.order_id,
-        row_filter=row_filter,
+        where=ALL if argument.filter is None else predicate_of(argument.filter, layout.schema),
     )
     choice = chooser.choose(request.partitions)
     unknown = set(request.partitions or ()) - set(choice.paths.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from distop.errors import PreconditionFailed
 from distop.executor.launch.settings import refuse_old
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from distop.client import Operation
+    from distop.spark_jobs.dataframes.options import ReadOptions
 
 
 def register(session: SparkSession) -> None:
@@ -37,10 +38,7 @@ def read(
     filter: str | None = None,
     use_indexes: bool = True,
 ) -> DataFrame:
-    """A snapshot of a table, through Spark's native Parquet reader.
-
-    Faster than ``spark.read.format("distop")``, since no row passes through Python. The files are planned
-    once, here; Spark reads exactly these files.
+    """A snapshot of a table: ``spark.read.format("distop")`` as a function.
 
     Parameters
     ----------
@@ -58,13 +56,13 @@ def read(
     TableNotFound
         There is no such table.
     PreconditionFailed
-        There is no such snapshot, or its files cannot be read natively: some of their rows are deleted,
-        were written under other column names, or have the value of a column from their partition alone.
+        There is no such snapshot.
+    InvalidArgument
+        The filter or a column does not fit the table.
     """
-    from distop.spark_jobs.dataframes.native_read import native_frame
     from distop.spark_jobs.dataframes.options import read_options
 
-    given: dict[str, Any] = {
+    given = {
         "table": table,
         "coordinator": coordinator,
         "snapshotId": "" if snapshot_id is None else str(snapshot_id),
@@ -72,11 +70,25 @@ def read(
         "branch": branch or "",
         "filter": filter or "",
         "useIndexes": "" if use_indexes else "false",
+        "columns": ",".join(columns or ()),
     }
     if columns is not None and not columns:
         raise PreconditionFailed("no column is requested")
-    options = read_options({name: value for name, value in given.items() if value})
-    return native_frame(session, options, columns)
+    register(session)
+    _check(read_options({name: value for name, value in given.items() if value}))
+    reader = session.read.format("distop")
+    return reader.options(**{name: value for name, value in given.items() if value}).load()
+
+
+def _check(options: ReadOptions) -> None:
+    """Raise here what Spark would wrap into errors of its own."""
+    from distop.spark_jobs.dataframes.read import find_snapshot
+    from distop.spark_jobs.dataframes.target import connect
+
+    with connect(options) as client:
+        snapshot = find_snapshot(client, options)
+    snapshot.projection(options.columns)
+    snapshot.predicate(options.filter)
 
 
 def write(

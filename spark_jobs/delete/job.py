@@ -10,19 +10,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyiceberg.table import FileScanTask
 
 from distop.commit.deleting.plan import DeletePlan
 from distop.commit.deleting.publish import READ, REMOVED, changed_files
 from distop.commit.layout.model import Layout
+from distop.commit.predicates.binding import predicate_of
+from distop.commit.predicates.rows import chosen, others
 from distop.commit.writing.file_lists import IcebergFileList
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
 from distop.operations.plans import plan_of
 from distop.spark_jobs.delete.reading import TableRows, files_of
-from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
@@ -66,26 +66,20 @@ class _Reading:
 
     def __init__(self, job: JobContext, plan: DeletePlan, layout: Layout) -> None:
         self._rows = TableRows(job, layout)
-        where = parse_filter(plan.where)
+        self._where = predicate_of(plan.where, self._rows.schema, "where")
         # A predicate without columns needs one column that every file has, for counting rows.
-        self._columns = sorted(filter_columns(where) or {self._rows.schema.columns[0].name})
-        self._matches = arrow_filter(where, self._rows.schema)
-        self._stays = pc.coalesce(pc.invert(self._matches), pc.scalar(True))
+        self._columns = self._where.columns or [self._rows.schema.columns[0].name]
 
     def counts(self, task: FileScanTask) -> tuple[int, int]:
         """The number of rows in a file, and of rows to delete."""
         rows = matching = 0
         for batch in self._rows.columns(task, self._columns):
             rows += batch.num_rows
-            matching += _chosen(batch, self._matches).num_rows
+            matching += chosen(self._where, batch).num_rows
         return rows, matching
 
     def remaining(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """The remaining rows, as they are written."""
         for batch in self._rows.whole(task):
-            for left in _chosen(batch, self._stays).to_batches():
+            if (left := others(self._where, batch)).num_rows:
                 yield self._rows.as_written(left)
-
-
-def _chosen(batch: pa.RecordBatch, condition: pc.Expression) -> pa.Table:
-    return pa.Table.from_batches([batch]).filter(condition)

@@ -14,7 +14,7 @@ from distop.metastore.records.structs import convert
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.spark_jobs.delete.argument import DeleteArgument, parse_argument, predicate
+from distop.spark_jobs.delete.argument import DeleteArgument, parse_argument
 
 JOB_BYTES = 512 << 20
 """About how many bytes on disk a job reads; more if there would be too many jobs."""
@@ -129,6 +129,7 @@ def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
     from distop.commit.iceberg.metadata_files import TableFile
     from distop.commit.layout.model import Layout, file_io
     from distop.commit.layout.partitioning import Partitioner
+    from distop.commit.predicates.binding import predicate_of
 
     assert request.head is not None
     if argument.branch is not None:
@@ -138,7 +139,7 @@ def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
     metadata = file.metadata
     layout = Layout.of(metadata)
     Partitioner(layout.schema, layout.spec)  # raises if it cannot split rows as the table does
-    where = predicate(argument.where, layout.schema)
+    where = predicate_of(argument.where, layout.schema, "where")
     snapshot = _snapshot(file, argument.branch or "")
     nothing = DeletePlan(where=argument.where, branch=argument.branch or "")
     if snapshot is None:

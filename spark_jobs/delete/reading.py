@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
+from pyiceberg.table.metadata import TableMetadata
 
 from distop.commit.deleting.files import Concerned
 from distop.commit.deleting.plan import concerned_shared, snapshot_plan
@@ -39,6 +40,11 @@ class TableRows:
         # Files are read; their snapshot does not matter for that.
         self._snapshot = TableSnapshot(self._plan.metadata, None, job.operation.storage)
         self._wanted = layout.arrow_schema
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """Of the table, when the operation began."""
+        return self._plan.metadata
 
     @property
     def schema(self) -> Schema:

@@ -8,11 +8,12 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.acero as acero
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
 from distop.commit.outputs import output_of
+from distop.commit.predicates.binding import ALL, Always, Predicate, predicate_of
+from distop.commit.predicates.rows import truth
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import Fail
 from distop.spark_jobs.ingest.job import FilesSplit, bounded
@@ -22,7 +23,6 @@ from distop.spark_jobs.merge.batch import DELETE, INSERT, UPDATE, Batch
 from distop.spark_jobs.merge.job import Merging
 from distop.spark_jobs.merge.plan import MergePlan
 from distop.spark_jobs.rules.staged import JobChecks
-from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
 
 
 def run_merge(job: JobContext) -> dict[str, Any]:
@@ -53,20 +53,20 @@ def _rows(plan: IngestPlan, conversion: Conversion, job: JobContext) -> Iterator
 class _Marked(Conversion):
     """Rows of the table, each with its possible effects: see :class:`Batch`."""
 
-    marks: Mapping[str, pc.Expression] = field(default_factory=dict)
+    marks: Mapping[str, Predicate] = field(default_factory=dict)
 
     @classmethod
     def for_merge(cls, plan: IngestPlan, merge: MergePlan) -> _Marked:
         columns = Schema.model_validate(plan.columns)
 
-        def true_of(where: str, otherwise: bool) -> pc.Expression:
-            return arrow_filter(parse_filter(where), columns) if where else pc.scalar(otherwise)
+        def condition(where: str, otherwise: Predicate) -> Predicate:
+            return predicate_of(where, columns) if where else otherwise
 
         plain = Conversion.to_table(plan)
         marks = {
-            DELETE: true_of(merge.delete_where, False),
-            UPDATE: true_of(merge.update_where, True),
-            INSERT: true_of(merge.insert_where, True),
+            DELETE: condition(merge.delete_where, Predicate(Always(False))),
+            UPDATE: condition(merge.update_where, ALL),
+            INSERT: condition(merge.insert_where, ALL),
         }
         schema = pa.schema([*plain.schema, *(pa.field(name, pa.bool_()) for name in marks)])
         return cls(schema, plain.targets, plain.filter, epoch_units=plain.epoch_units, marks=marks)
@@ -75,13 +75,6 @@ class _Marked(Conversion):
         """See :class:`Conversion`."""
         kept = self.kept(source)
         rows = self.written(kept, pa.schema(list(self.schema)[: -len(self.marks)]))
-        project = acero.ProjectNodeOptions(list(self.marks.values()), list(self.marks))
-        marks = acero.Declaration.from_sequence(
-            [
-                acero.Declaration("table_source", acero.TableSourceNodeOptions(kept)),
-                acero.Declaration("project", project),
-            ]
-        ).to_table(use_threads=False)
-        for name in self.marks:
-            rows = rows.append_column(name, marks[name])
+        for name, condition in self.marks.items():
+            rows = rows.append_column(name, pc.fill_null(truth(condition, kept), False))
         return Converted(source.num_rows, rows)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
 from distop.commit.outputs import output_of
+from distop.commit.predicates.binding import ALL, Predicate, predicate_of
+from distop.commit.predicates.rows import chosen
 from distop.commit.writing.casts import check_never_empty
 from distop.spark_jobs.formats.bad_rows import (
     BadRowPolicy,
@@ -21,7 +23,6 @@ from distop.spark_jobs.formats.bad_rows import (
 from distop.spark_jobs.formats.conversion import writable
 from distop.spark_jobs.formats.types import from_epoch
 from distop.spark_jobs.ingest.plan import IngestPlan
-from distop.spark_jobs.tables.filters import arrow_filter, parse_filter
 
 R = TypeVar("R", bound=Rows)
 
@@ -54,7 +55,7 @@ class Conversion:
     targets:
         The columns of the source to write.
     filter:
-        Only rows for which this Arrow expression is true.
+        Only rows for which this is true.
     never_empty:
         Columns in which an empty text is no value.
     epoch_units:
@@ -63,19 +64,19 @@ class Conversion:
 
     schema: pa.Schema
     targets: list[str]
-    filter: Any = None
+    filter: Predicate = ALL
     never_empty: Sequence[str] = ()
     epoch_units: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def to_table(cls, plan: IngestPlan) -> Self:
         """Rows of the table."""
-        chosen = None
+        where = ALL
         if plan.filter is not None:
-            chosen = arrow_filter(parse_filter(plan.filter), Schema.model_validate(plan.columns))
+            where = predicate_of(plan.filter, Schema.model_validate(plan.columns))
         layout = plan.table_layout
         never_empty = output_of(plan.output).never_empty(layout)
-        return cls(layout.arrow_schema, plan.targets, chosen, never_empty, plan.epoch_units)
+        return cls(layout.arrow_schema, plan.targets, where, never_empty, plan.epoch_units)
 
     def of(self, source: pa.Table) -> Converted:
         """These rows. Raises :class:`~distop.spark_jobs.formats.bad_rows.Unconvertible`."""
@@ -83,7 +84,7 @@ class Conversion:
 
     def kept(self, source: pa.Table) -> pa.Table:
         """Those that pass the filter."""
-        return source if self.filter is None else source.filter(self.filter)
+        return source if self.filter == ALL else chosen(self.filter, source)
 
     def written(self, kept: pa.Table, schema: pa.Schema) -> pa.Table:
         """Rows that are kept, as rows of a table."""

@@ -17,6 +17,8 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.layout.evolution import Evolution, evolved, may_widen
 from distop.commit.layout.model import Layout
 from distop.commit.outputs import output_of
+from distop.commit.predicates import syntax
+from distop.commit.predicates.binding import bind
 from distop.commit.rows import new_layout, table_layout
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
@@ -26,7 +28,6 @@ from distop.spark_jobs.ingest.argument import DataFrameArgument, IngestArgument,
 from distop.spark_jobs.ingest.columns import choose_columns, new_columns
 from distop.spark_jobs.ingest.modes import NOTHING, check_mode, on_conflict
 from distop.spark_jobs.rules.staged import rules_of
-from distop.spark_jobs.tables.filters import arrow_filter, filter_columns, parse_filter
 
 MAX_IGNORED = 100
 """Most ignored columns that an operation reports."""
@@ -45,7 +46,7 @@ def check_target(request: PlanRequest, argument: IngestArgument) -> None:
     check_mode(request, argument)
     on_conflict(argument)
     if argument.filter is not None:
-        parse_filter(argument.filter)
+        syntax.parse(argument.filter)
 
 
 def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
@@ -104,23 +105,26 @@ def target_of(
     InvalidArgument
         Columns, types, filter and table do not fit together.
     """
-    expression = None if argument.filter is None else parse_filter(argument.filter)
-    conditions = {field: parse_filter(text, field) for field, text in conditions_of(argument).items()}
-    asked = {field: filter_columns(condition) for field, condition in conditions.items()}
+    chosen = None if argument.filter is None else syntax.parse(argument.filter)
+    conditions = {field: syntax.parse(text, field) for field, text in conditions_of(argument).items()}
+    known = {*sample.all_names, *(argument.schema or ()), *direct}
+
+    def named(tree: syntax.Tree) -> set[str]:
+        whole = {path: ".".join(path) for path in syntax.columns_of(tree)}
+        return {name if name in known else path[0] for path, name in whole.items()}
+
     columns = choose_columns(
         argument,
         file_format,
         sample,
         None if table is None or argument.transform is not None else table.schema,
-        set() if expression is None else filter_columns(expression),
-        conditions=set().union(*asked.values()),
+        set() if chosen is None else named(chosen),
+        conditions=set().union(*map(named, conditions.values())),
         direct=direct,
         instants=instants,
     )
-    if expression is not None:
-        arrow_filter(expression, columns.schema)
-    for field, condition in conditions.items():
-        arrow_filter(condition, columns.schema, field)
+    for field, tree in {**conditions, **({} if chosen is None else {"filter": chosen})}.items():
+        bind(tree, columns.schema, field)  # raises if it does not fit
     if argument.transform is not None and table is None:
         raise invalid(
             "transform",

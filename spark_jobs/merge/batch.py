@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyiceberg.expressions import (
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    GreaterThanOrEqual,
-    LessThanOrEqual,
-)
 
 from distop.errors import JobFailed
 
@@ -95,17 +88,10 @@ class Batch:
         for first in range(0, len(places), BLOCK_ROWS):
             yield self._rows.take(places[first : first + BLOCK_ROWS])
 
-    def bounds(self) -> BooleanExpression:
-        """The possible effects on each row of a table with one of these keys."""
-        expression: BooleanExpression = AlwaysTrue()
-        for name in self._names if len(self._keys) else ():
-            found = pc.min_max(self._keys[name]).as_py()
-            lower, upper = found["min"], found["max"]
-            if isinstance(lower, bool):
-                continue
-            within = GreaterThanOrEqual(term=name, value=lower), LessThanOrEqual(term=name, value=upper)
-            expression = And(expression, *within)
-        return expression
+    def bounds(self) -> dict[str, tuple[Any, Any]]:
+        """The least and the greatest value of each key column; none without rows."""
+        found = {name: pc.min_max(self._keys[name]).as_py() for name in self._names if len(self._keys)}
+        return {name: (bounds["min"], bounds["max"]) for name, bounds in found.items()}
 
     def without(self, held: Iterable[pa.Table]) -> Places:
         """Which rows are added to a table with exactly these keys."""

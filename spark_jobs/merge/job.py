@@ -16,7 +16,8 @@ from pyiceberg.table import FileScanTask
 
 from distop.commit.deleting.publish import ADDED, READ, REMOVED, changed_files
 from distop.commit.layout.model import Layout
-from distop.commit.pyiceberg_private import possible
+from distop.commit.predicates.binding import within
+from distop.commit.predicates.proofs import Pruning
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import JobFailed
 from distop.operations.job import JobContext
@@ -48,7 +49,7 @@ class Merging:
         if plan.snapshot:
             self._jobs = files_of(job).jobs
             self._rows = TableRows(job, layout)
-            self._may_hold = possible(self._rows.schema, batch.bounds())
+            self._may_hold = Pruning(self._rows.metadata, within(self._rows.schema, batch.bounds())).file
 
     def run(self, job: int) -> dict[str, Any]:
         """Run it; return its part of the result.

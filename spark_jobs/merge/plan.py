@@ -4,7 +4,6 @@ changes."""
 from __future__ import annotations
 
 import msgspec
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
     BooleanType,
@@ -22,6 +21,7 @@ from distop.commit.deleting.plan import SnapshotPlan, planned_on
 from distop.commit.files.storage import storage_of
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.layout.model import file_io
+from distop.commit.predicates.binding import ALL
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.delete.operation import bytes_per_job
@@ -67,7 +67,7 @@ def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
     assert snapshot is not None
     job_bytes = bytes_per_job(snapshot)
     io = file_io(metadata.location, storage)
-    found = concerned_by(metadata, snapshot, io, AlwaysTrue(), job_bytes, all_go=plan.all_go)
+    found = concerned_by(metadata, snapshot, io, ALL, job_bytes, all_go=plan.all_go)
     if not found.jobs:
         return plan, 1
     fixed = {**planned_on(metadata, snapshot), "job_bytes": job_bytes, "digest": found.digest}

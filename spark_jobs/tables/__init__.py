@@ -1,4 +1,4 @@
-"""Reading tables: snapshots, filters, and groups of data files."""
+"""Reading tables: snapshots, and groups of data files."""
 
 from __future__ import annotations
 

@@ -8,11 +8,12 @@ NULL equals NULL there, and NaN equals NaN.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
+import pyarrow.parquet as pq
+from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, DataFileContent
@@ -32,15 +33,19 @@ class LiveRows:
     ----------
     columns:
         Columns of the table's present schema to read, in this order.
-    where:
-        Only rows for which it is true.
+    groups_of:
+        The row groups to read of a Parquet file, by its footer and its columns. ``None``: all.
     """
 
     def __init__(
-        self, metadata: TableMetadata, io: FileIO, columns: Schema, where: BooleanExpression
+        self,
+        metadata: TableMetadata,
+        io: FileIO,
+        columns: Schema,
+        groups_of: Callable[[pq.FileMetaData, Schema], Sequence[int]] | None = None,
     ) -> None:
-        self._metadata, self._io, self._columns, self._where = metadata, io, columns, where
-        self._scan = ArrowScan(metadata, io, columns, where)
+        self._metadata, self._io, self._columns, self._groups_of = metadata, io, columns, groups_of
+        self._scan = ArrowScan(metadata, io, columns, AlwaysTrue())
         self._read: dict[str, pa.Table] = {}
         """Rows of equality deletes, by path: many data files have the same ones."""
 
@@ -48,7 +53,7 @@ class LiveRows:
         """The rows of one file, streamed."""
         equalities = [f for f in task.delete_files if f.content == DataFileContent.EQUALITY_DELETES]
         if not equalities:
-            yield from batches_of(self._scan, self._io, [task])
+            yield from batches_of(self._scan, self._io, task, self._groups_of)
             return
         deleted = self._deleted(equalities)
         names = [column.name for column in self._columns.columns]
@@ -58,9 +63,9 @@ class LiveRows:
         # A file need not have the columns of its partition.
         optional = (column.model_copy(update={"required": False}) for column in more)
         columns = Schema(*self._columns.columns, *optional)
-        scan = ArrowScan(self._metadata, self._io, columns, self._where)
+        scan = ArrowScan(self._metadata, self._io, columns, AlwaysTrue())
         others = FileScanTask(task.file, set(task.delete_files).difference(equalities))
-        for batch in batches_of(scan, self._io, [others]):
+        for batch in batches_of(scan, self._io, others, self._groups_of):
             for fields, keys in deleted:
                 found = keys.hold([batch[columns.find_column_name(number)] for number in fields])
                 batch = batch.filter(pc.invert(found))

@@ -3,8 +3,9 @@
 All readers of a table plan the same way::
 
     snapshot = open_snapshot(head.metadata_location, storage)
-    for file in snapshot.plan_files("day >= '2013-02-01'"):
-        for batch in snapshot.batches([file], columns=["day", "miles"]):
+    where = "day >= '2013-02-01'"
+    for file in snapshot.plan_files(where):
+        for batch in snapshot.batches([file], columns=["day", "miles"], where=where):
             ...
 
 Planning needs only the table's metadata and manifests. A filter excludes the files whose partition or
@@ -21,8 +22,6 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyiceberg.expressions import AlwaysTrue, BooleanExpression
-from pyiceberg.expressions.visitors import bind
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     DataFile,
@@ -36,7 +35,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
-from distop.commit.deleting.predicate import certain, prunable
 from distop.commit.files.storage import StorageOptions
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.deletes import Deletes
@@ -44,10 +42,15 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.rollback import target_of
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.layout.partitioning import identity_columns
+from distop.commit.predicates.binding import ALL, Predicate, predicate_of
+from distop.commit.predicates.footers import matching_groups
+from distop.commit.predicates.proofs import Pruning
+from distop.commit.predicates.rows import chosen
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.spark_jobs.tables.filters import filter_columns, parse_filter
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
     from distop.commit.index.lookup import PublishedIndex
 
 
@@ -124,43 +127,43 @@ class TableSnapshot:
     # -- planning --------------------------------------------------------------------------------------
 
     def plan_files(
-        self, where: str | BooleanExpression | None = None, *, use_indexes: bool = True
+        self, where: str | Predicate | None = None, *, use_indexes: bool = True
     ) -> list[PlannedFile]:
         """The files that may hold rows for which ``where`` is true, sorted by path.
 
         Parameters
         ----------
         where:
-            A filter as :func:`distop.spark_jobs.tables.filters.parse_filter` reads it; ``None``: all rows.
+            A filter, as text or bound to the columns (:mod:`distop.commit.predicates`); ``None``: all rows.
         use_indexes:
             Whether to use the table's indexes, if the filter names values of their columns.
 
         Raises
         ------
         InvalidArgument
-            The filter cannot be parsed, or names an unknown column.
+            The filter cannot be parsed, or does not fit the columns.
         PreconditionFailed
             Rows were deleted in a way that distop cannot read.
         """
         if self.snapshot is None:
             return []
-        expression = self.expression(where)
-        planner = ManifestGroupPlanner(self.metadata, self.io, expression)
+        predicate = self.predicate(where)
+        pruning = Pruning(self.metadata, predicate)
         manifests = [manifest for manifest in self.snapshot.manifests(self.io) if is_live(manifest)]
         deletes = Deletes(self.metadata, self.io, manifests)
-        data = [manifest for manifest in manifests if manifest.content == ManifestContent.DATA]
-        try:
-            # Not plan_files(): it fails where it compares a partition's NULL, and finds no deletes of NaN.
-            entries = list(chain.from_iterable(planner.plan_manifest_entries(data)))
-        except ValueError as error:
-            raise InvalidArgument(
-                f"the filter does not fit the columns: {error}", details={"field": "filter"}
-            ) from error
-        tasks = (FileScanTask(entry.data_file, deletes.applied_to(entry)) for entry in entries)
+        data = [one for one in manifests if one.content == ManifestContent.DATA and pruning.manifest(one)]
+        # Not plan_files(): it finds no deletes of NaN, and has proofs of its own.
+        planner = ManifestGroupPlanner(self.metadata, self.io)
+        entries = chain.from_iterable(planner.plan_manifest_entries(data))
+        tasks = (
+            FileScanTask(entry.data_file, deletes.applied_to(entry))
+            for entry in entries
+            if pruning.file(entry.data_file)
+        )
         files = sorted(map(PlannedFile.of, tasks), key=lambda file: file.path)
-        return self._narrowed(files, expression) if self.indexes and use_indexes else files
+        return self._narrowed(files, predicate) if self.indexes and use_indexes else files
 
-    def _narrowed(self, files: list[PlannedFile], expression: BooleanExpression) -> list[PlannedFile]:
+    def _narrowed(self, files: list[PlannedFile], predicate: Predicate) -> list[PlannedFile]:
         """The files that an index does not rule out."""
         from distop.commit.index.lookup import left_of
 
@@ -169,7 +172,7 @@ class TableSnapshot:
         for file in files:
             for column in identity_columns(self.metadata.specs()[file.spec_id]):
                 partitioned[column].add(file.path)
-        left = left_of(self.indexes, self.io, root, self.schema, expression, paths, partitioned)
+        left = left_of(self.indexes, self.io, root, self.schema, predicate, paths, partitioned)
         if left is None:
             return files
         return [_within(file, left[file.path]) for file in files if file.path in left]
@@ -193,18 +196,16 @@ class TableSnapshot:
         )
         return sorted(map(PlannedFile.of, tasks), key=lambda file: file.path)
 
-    def expression(self, where: str | BooleanExpression | None) -> BooleanExpression:
-        """A filter in pyiceberg's form; raises as :meth:`plan_files`."""
-        expression = parse_filter(where) if isinstance(where, str) else where
-        if expression is None:
-            return AlwaysTrue()
-        self.projection(sorted(filter_columns(expression)), "filter")
-        return certain(expression, self.schema)
+    def predicate(self, where: str | Predicate | None) -> Predicate:
+        """A filter bound to the columns; raises as :meth:`plan_files`."""
+        if where is None:
+            return ALL
+        return predicate_of(where, self.schema) if isinstance(where, str) else where
 
-    def projection(self, columns: Sequence[str] | None, field: str = "columns") -> Schema:
+    def projection(self, columns: Sequence[str] | None) -> Schema:
         """The schema of some columns, in this order; of all by default.
 
-        Raises :class:`~distop.errors.InvalidArgument` with ``field`` for an unknown column.
+        Raises :class:`~distop.errors.InvalidArgument` for an unknown column.
         """
         if columns is None:
             return self.schema
@@ -212,7 +213,8 @@ class TableSnapshot:
         missing = [name for name in columns if name.partition(".")[0] not in known]
         if missing:
             raise InvalidArgument(
-                f"the table has no column {missing[0]!r}; it has {', '.join(known)}", details={"field": field}
+                f"the table has no column {missing[0]!r}; it has {', '.join(known)}",
+                details={"field": "columns"},
             )
         names = dict.fromkeys(name.partition(".")[0] for name in columns)
         return Schema(*(known[name] for name in names), schema_id=self.schema.schema_id)
@@ -224,7 +226,7 @@ class TableSnapshot:
         files: Iterable[PlannedFile],
         *,
         columns: Sequence[str] | None = None,
-        where: str | BooleanExpression | None = None,
+        where: str | Predicate | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """The rows of some files in this snapshot's schema, file by file.
 
@@ -236,24 +238,26 @@ class TableSnapshot:
         where:
             Only rows for which it is true.
         """
-        from pyiceberg.io.pyarrow import expression_to_pyarrow
 
         from distop.spark_jobs.tables.live_rows import LiveRows
 
-        projected, expression = self.projection(columns), self.expression(where)
-        pruning = prunable(expression, self.schema)
-        if pruning == expression:
-            rows = LiveRows(self.metadata, self.io, self._found_in_files(projected), expression)
+        projected, predicate = self.projection(columns), self.predicate(where)
+        if predicate == ALL:
+            rows = LiveRows(self.metadata, self.io, self._found_in_files(projected))
             for file in files:
                 yield from rows.of(file.task())
             return
+
+        def groups_of(footer: pq.FileMetaData, columns: Schema) -> list[int]:
+            return matching_groups(predicate, footer, columns.find_column_name)
+
         names = [column.name for column in projected.columns]
-        tested = self.projection([*names, *sorted(filter_columns(expression))])
-        rows = LiveRows(self.metadata, self.io, self._found_in_files(tested), pruning)
-        matches = expression_to_pyarrow(bind(self.schema, expression, case_sensitive=True), self.schema)
+        read = self.projection([*names, *predicate.columns])
+        rows = LiveRows(self.metadata, self.io, self._found_in_files(read), groups_of)
         for file in files:
             for batch in rows.of(file.task()):
-                yield from pa.Table.from_batches([batch]).filter(matches).select(names).to_batches()
+                if (found := chosen(predicate, batch)).num_rows:
+                    yield found.select(names)
 
     def _found_in_files(self, columns: Schema) -> Schema:
         """The same columns, but those of a partition are not required: pyiceberg refuses a file without a

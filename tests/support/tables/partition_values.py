@@ -41,8 +41,6 @@ VALUES: dict[str, tuple[Any, Any]] = {
     "decimal(38, 2)": (Decimal("-0.01"), Decimal("9" * 36 + ".99")),
 }
 """Two values of each type."""
-WITHOUT_LITERALS = ("fixed[3]", "binary", "uuid")
-"""Types of which rows cannot be compared with a literal."""
 
 
 def by_partition(folder: Path, kind: str) -> tuple[Table, dict[int, Any]]:
@@ -55,6 +53,8 @@ def by_partition(folder: Path, kind: str) -> tuple[Table, dict[int, Any]]:
 
 def literal_of(value: Any) -> str:
     """A value in a filter."""
+    if isinstance(value, bytes):
+        return f"'{''.join(f'{chr(92)}x{byte:02x}' for byte in value)}'"
     if isinstance(value, bool | int | float | Decimal):
         return str(value).lower()
     return f"'{value.isoformat() if isinstance(value, date | time) else value}'"

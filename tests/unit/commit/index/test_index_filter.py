@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyiceberg.expressions.parser import parse
 
 from distop.commit.index.filters import narrowed_by
+from distop.commit.layout.schemas import parse_schema
+from distop.commit.predicates.binding import Column, predicate_of
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 from support.tables.indexing import Indexing
 from support.tables.partition_values import append_values, by_partition, literal_of
@@ -21,8 +22,8 @@ ALL = frozenset({0, 1})
 
 
 def asked(**answers: dict[str, frozenset[int] | None]) -> Any:
-    def ask(column: str, values: Sequence[Any]) -> dict[str, frozenset[int] | None] | None:
-        return answers.get(column)
+    def ask(column: Column, values: Collection[Any]) -> dict[str, frozenset[int] | None] | None:
+        return answers.get(column.name)
 
     return ask
 
@@ -41,7 +42,8 @@ LEFT: dict[str, object] = {
 def test_what_a_filter_leaves(text: str, left: object) -> None:
     """Equality, lists, AND and OR; for all else the rows decide."""
     ask = asked(a={"f": frozenset({0}), "g": None}, b={"f": frozenset({1}), "g": frozenset({3}), "h": None})
-    assert narrowed_by(parse(text), ask) == left
+    columns = parse_schema(dict.fromkeys("abx", "long"))
+    assert narrowed_by(predicate_of(text, columns).node, ask) == left
 
 
 def snapshot_of(world: Indexing, **which: Any) -> TableSnapshot:
