@@ -24,7 +24,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -175,9 +176,8 @@ def serve(file: int) -> None:
     gc.collect()
     gc.freeze()  # or else collecting would copy the pages that all have in common
     asking = socket.socket(fileno=file)
-    asking.sendall(READY)
-    with asking, asking.makefile("rb") as lines:
-        for line in lines:
+    with asking:
+        for line in _asked(asking):
             words, *more = json.loads(line)
             reading, writing = os.pipe()
             if not (between := os.fork()):
@@ -194,6 +194,13 @@ def serve(file: int) -> None:
         else:
             return
     _become(words, *more)
+
+
+def _asked(asking: socket.socket) -> Iterator[bytes]:
+    """Lines, until there is nobody any more who sends some."""
+    with suppress(ConnectionError), asking.makefile("rb") as lines:
+        asking.sendall(READY)
+        yield from lines
 
 
 def _become(words: list[str], env: dict[str, Any], folder: str, log: str) -> None:
