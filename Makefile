@@ -106,6 +106,10 @@ explore: setup ## try every order of what the processes of a table say to etcd: 
 simulate: setup ## whole coordinators and executors on a virtual clock, with faults, for MINUTES=60; or SEED=7 again (docs/simulate.md)
 	PYTHONPATH=tests $(BIN)/python -m simulate $(if $(SEED),--seed $(SEED),--minutes $(MINUTES)) $(ARGS)
 
+.PHONY: truth
+truth: setup ## each value through each way into a table, read back by each reader; and predicates: minutes (docs/truth.md)
+	PYTHONPATH=tests $(BIN)/python -m truth $(ARGS)
+
 .PHONY: fuzz
 fuzz: setup ## bytes, requests and tokens of strangers at every door, for MINUTES=60
 	until=$$((SECONDS + 60 * $(MINUTES))); while (( SECONDS < until )); do \

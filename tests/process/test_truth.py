@@ -1,0 +1,60 @@
+"""A short part of `make truth`: the cells without Spark; its page, and the values that it expects."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from distop.metastore.etcd.config import EtcdConfig
+from support.processes import captured
+from support.repository import TESTS
+from support.sources.kafka import Brokers
+from truth import inferred
+from truth.__main__ import measure
+from truth.page import PAGE, page
+from truth.readers import READERS
+from truth.references import disagreements
+from truth.values import DOORS, KINDS
+from truth.verdicts import cells, known
+
+
+def test_its_page_is_current() -> None:
+    assert page() == PAGE.read_text(), "make truth ARGS=--page"
+
+
+def test_names_of_values_are_unique() -> None:
+    for kind in KINDS:
+        names = [case.name for case in kind.cases]
+        assert len(set(names)) == len(names)
+
+
+def test_what_is_known_to_be_wrong_are_cells() -> None:
+    assert set(known()) <= {*cells(DOORS, READERS), *inferred.cells(READERS)}
+
+
+def test_another_program_has_the_expected_values() -> None:
+    assert [line for kind in KINDS for line in disagreements(kind)] == []
+
+
+def test_each_value_comes_out_as_it_went_in_or_is_refused_by_name(
+    etcd_config: EtcdConfig, brokers: Brokers, tmp_path: Path
+) -> None:
+    """U3: the ways in and the readers that need no Spark."""
+    found = measure(etcd_config, brokers, tmp_path, with_spark=False)
+    assert found.unexpected() == []
+    assert len(found.cells) > 1000
+
+
+@pytest.mark.spark
+@pytest.mark.slow("two hundred writes of Spark, and reads of all tables")
+@pytest.mark.timeout(1200)
+def test_the_same_holds_in_spark() -> None:
+    done = captured(
+        [sys.executable, "-m", "truth", "--examples", "100"],
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        timeout=1100,
+    )
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]

@@ -1,0 +1,116 @@
+"""``make truth``: each value through each way into a table, read back by each reader; and predicates.
+
+Prints a line for each cell that is not as expected, and one JSON object at the end. The exit code is 0 only
+if the wrong cells are exactly those of tests/truth/known.txt, and no two answers to a predicate differ. See
+docs/truth.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distop.commit.files.allowed import ALL
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
+from support.sources.kafka import Brokers, running_brokers
+from support.spark import jvm
+from truth import inferred, page
+from truth.doors import FileDoors
+from truth.installation import installed
+from truth.matrix import Seen, fill, read
+from truth.readers import PLAIN, READERS, WITHOUT_SPARK
+from truth.values import DOORS, FILES, KINDS, ZONE, Kind
+from truth.verdicts import Cell, cells, faults, unexpected
+
+EXAMPLES = 20_000
+
+
+def arguments(given: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make truth ARGS=...", description=__doc__)
+    parser.add_argument("--without-spark", action="store_true", help="only what needs no Spark")
+    parser.add_argument("--types", nargs="+", metavar="TYPE", help="only these")
+    parser.add_argument("--examples", type=int, default=EXAMPLES, help="predicates to try")
+    parser.add_argument("--seed", type=int, default=1, help="of the predicates")
+    parser.add_argument("--page", action="store_true", help="write docs/truth.md, and do nothing else")
+    return parser.parse_args(given)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a run has found."""
+
+    cells: list[Cell]
+    wrong: dict[Cell, str]
+
+    def unexpected(self) -> list[str]:
+        return unexpected(self.wrong, self.cells)
+
+
+def measure(
+    etcd: EtcdConfig, brokers: Brokers, folder: Path, *, kinds: Sequence[Kind] = KINDS, with_spark: bool
+) -> Measured:
+    """Fill the tables of an installation of its own, read them, and compare."""
+    doors, names = (DOORS, READERS) if with_spark else (FILES, PLAIN)
+    seen, readers = Seen(), dict(WITHOUT_SPARK)
+    with ExitStack() as stack:
+        installation = stack.enter_context(installed(etcd, folder))
+        for kind in kinds:
+            installation.create(kind)
+        fill(FileDoors(installation, brokers), kinds, seen)
+        if with_spark:
+            from support.spark.spark_driver import session_of
+            from truth.spark_doors import SparkDoors
+            from truth.spark_readers import readers_of
+
+            session = session_of("local[2]", **{"spark.sql.session.timeZone": ZONE})
+            session.sparkContext.setLogLevel("OFF")  # many writes are to fail
+            stack.callback(session.stop)
+            fill(SparkDoors(installation, session), kinds, seen)
+            readers |= readers_of(installation, session)
+        read(installation, readers, kinds, seen)
+        guessed = inferred.faults(installation, readers)
+    measured = list(cells(doors, names, kinds))
+    return Measured([*measured, *inferred.cells(names)], {**faults(seen, measured), **guessed})
+
+
+def predicates(examples: int, seed: int) -> dict[str, Any]:
+    """How many were tried, and to how many there are two answers."""
+    if importlib.util.find_spec("truth.predicates") is None:
+        return {"predicates": 0, "differences": 0}
+    found: dict[str, Any] = importlib.import_module("truth.predicates").predicates(examples, seed)
+    return found
+
+
+def main(given: list[str] | None = None) -> int:
+    chosen = arguments(given)
+    if chosen.page:
+        page.PAGE.write_text(page.page())
+        return 0
+    os.environ.update(ALL)
+    jvm.hurry()
+    kinds = [kind for kind in KINDS if chosen.types is None or kind.name in chosen.types]
+    with tempfile.TemporaryDirectory(prefix="truth-") as name, running_brokers() as brokers:
+        folder = Path(name)
+        with EtcdProcess(folder / "etcd", options=["--unsafe-no-fsync"]) as etcd:
+            config = EtcdConfig(endpoints=(etcd.endpoint,), prefix="truth")
+            found = measure(config, brokers, folder, kinds=kinds, with_spark=not chosen.without_spark)
+    lines = found.unexpected()
+    for line in lines:
+        print(line)
+    tried = predicates(chosen.examples, chosen.seed)
+    print(json.dumps({"cells": len(found.cells), "wrong": len(found.wrong), **tried}))
+    return 1 if lines or tried["differences"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""Files without a schema: a text is of another type only if its value is exactly what is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyiceberg.table import Table
+
+from distop.errors import DistopError
+from truth.doors import told
+from truth.installation import PATIENCE_S, Installation
+from truth.readers import Reader, values_of
+from truth.values import CSV, JSON, KINDS, days, in_day, micros
+from truth.verdicts import Cell
+
+NAME = "without a schema"
+"""In place of the type of a cell."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A value that stands alone in its column."""
+
+    door: str
+    text: str
+    """As the file has it."""
+    kind: str
+    """The type that its column gets."""
+    value: Any
+
+
+def _of_csv(kind: str, *texts: str) -> Iterator[Guess]:
+    return (Guess(CSV, text, kind, _READ[kind](text)) for text in texts)
+
+
+def _of_json(kind: str, *values: str | float) -> Iterator[Guess]:
+    return (Guess(JSON, json.dumps(value), kind, _READ[kind](str(value))) for value in values)
+
+
+_READ: dict[str, Any] = {
+    "string": str.encode,
+    "boolean": lambda text: text == "true",
+    "long": int,
+    "double": float,
+    "date": days,
+    "time": in_day,
+    "timestamp": micros,
+    "timestamptz": lambda text: micros(text.replace("1234560Z", "123456Z")),
+}
+_CODES = ("32E0134", "0x1F", "0x00FF", "007", "+491701234567")
+_NO_TIMES = ("10000-01-01", "2024-02-30", "24:00:00")
+_TIMES = ("2024-01-01T00:00:00Z", "2024-01-01T00:00:00.1234560Z")
+
+GUESSES = (
+    *_of_csv("string", *_CODES, "1e400", "12e34567", "12345678901234.123456", "nan", "inf", *_NO_TIMES),
+    *_of_csv("long", "0", "-5", "9007199254740993"),
+    *_of_csv("double", "0.1", "1.10", "12.50", "1e-05", "1.5E10"),
+    *_of_csv("boolean", "true"),
+    *_of_csv("date", "0001-01-01", "9999-12-31"),
+    *_of_csv("time", "23:59:59"),
+    *_of_csv("timestamp", "2024-03-31T02:30:00"),
+    *_of_csv("timestamptz", *_TIMES),
+    *_of_json("string", *_CODES, "1.10", "5", "true", "23:59:59", *_NO_TIMES),
+    *_of_json("long", 0, -5, 9007199254740993),
+    *_of_json("double", 0.1, -0.0),
+    *_of_json("date", "0001-01-01", "9999-12-31"),
+    *_of_json("timestamp", "2024-03-31T02:30:00"),
+    *_of_json("timestamptz", *_TIMES),
+)
+
+
+def cells(readers: Iterable[str]) -> list[Cell]:
+    """All of them."""
+    return [Cell(NAME, guess.door, guess.text, reader) for guess in GUESSES for reader in readers]
+
+
+def faults(installation: Installation, readers: Mapping[str, Reader]) -> dict[Cell, str]:
+    """The cells that are not as expected, with what was expected and what was seen. Makes two tables."""
+    found = {}
+    for door, suffix in ((CSV, "csv"), (JSON, "jsonl")):
+        columns = {f"c{number}": guess for number, guess in enumerate(GUESSES) if guess.door == door}
+        table, refusal = _filled(installation, f"inferred_{suffix}", suffix, _text(door, columns))
+        for reader, read in readers.items():
+            rows, failure = None, refusal
+            try:
+                rows = None if table is None else read(table, "id >= 0")
+            except Exception as error:
+                failure = told(error)
+            for name, guess in columns.items():
+                seen = failure
+                if table is not None and rows is not None:
+                    seen = _seen(str(table.schema().find_type(name)), rows.column(name), guess)
+                if seen:
+                    text = f"expected {guess.kind} {guess.value!r}, seen {seen}"
+                    found[Cell(NAME, door, guess.text, reader)] = text
+    return found
+
+
+def _text(door: str, columns: Mapping[str, Guess]) -> str:
+    """One row."""
+    if door == CSV:
+        values = ",".join(["1", *(guess.text for guess in columns.values())])
+        return f"id,{','.join(columns)}\n{values}\n"
+    return (
+        "{" + ", ".join(['"id": 1', *(f'"{name}": {guess.text}' for name, guess in columns.items())]) + "}\n"
+    )
+
+
+def _filled(installation: Installation, name: str, suffix: str, text: str) -> tuple[Table | None, str]:
+    """A table that had no columns, with the rows of a file; or why they are not there."""
+    path = installation.folder / "sources" / name / f"a.{suffix}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    client = installation.client
+    client.create_table(name, f"file://{installation.folder}/tables/{name}")
+    try:
+        started = client.start(name, "ingest", {"paths": str(path)})
+        client.wait(started.name, timeout_s=PATIENCE_S).raise_for_outcome()
+    except DistopError as error:
+        return None, told(error)
+    return installation.catalog.load_table(f"default.{name}"), ""
+
+
+def _seen(kind: str, column: pa.ChunkedArray, guess: Guess) -> str:
+    """A value that is not the expected one; empty: it is."""
+    wanted = next((one.arrow for one in KINDS if one.name == kind), column.type)
+    (value,) = values_of(column, wanted)
+    same = (kind, repr(value)) == (guess.kind, repr(guess.value))
+    return "" if same else f"{kind} {value!r}"

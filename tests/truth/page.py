@@ -1,0 +1,116 @@
+"""docs/truth.md: the values that the program sends, with what is expected of them. Needs no run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from support.repository import ROOT
+from truth.inferred import GUESSES, NAME
+from truth.readers import READERS
+from truth.values import DOORS, KINDS, Case, Kind
+from truth.verdicts import Cell, known
+
+PAGE = ROOT / "docs" / "truth.md"
+MOST_SHOWN = 40
+"""Characters of a value's name."""
+
+HEAD = """\
+# Truth: the same value everywhere
+
+<!-- Made by `make truth ARGS=--page` from tests/truth: change it there. -->
+
+    make truth                         # all cells, and predicates: some minutes
+    make truth ARGS=--without-spark    # the ways in and the readers that need no Spark, as in `make test`
+    make truth ARGS="--types date"     # the cells of one type
+    make truth ARGS=--page             # writes this page
+
+What goes into a table comes out of it, or its row is refused by name. `make truth` shows that: it sends each
+value below into a table in each way that can carry it, and reads the table with each reader. Each of these
+is a cell.
+
+- The *ways in* are an ingest of CSV, of JSON lines, of a Kafka topic (of JSON), and of Parquet;
+  `ingest_dataframe` (*DataFrame*); `format("distop")` for a DataFrame (*data source*) and for a *stream*; and
+  `distop.spark_jobs.write` (*write()*).
+- The *readers* are pyiceberg; pyarrow, DuckDB and Spark, which read the Parquet files that pyiceberg plans;
+  distop's *jobs*, as they merge, delete and compact; `distop.spark_jobs.read` (*read()*); and
+  `spark.read.format("distop")`.
+- All sessions are in the time zone Europe/Berlin: on 2024-03-31 it has no 02:30, on 2024-10-27 it has two.
+
+There is one table for each type, made with its columns. All values of a type that come in the same way are
+one operation; with files and topics it has `on_bad_rows=quarantine`. In a DataFrame a bad row fails all rows,
+so such a value is written alone. What is expected stands in `tests/truth/values.py`, after
+[the rule of ingest](ingest.md#columns-and-types); DuckDB agrees with it about every text that is not refused.
+
+The program prints a line for each cell that is not as expected: type, way in, value, readers, what was
+expected and what was seen. Its last line is one JSON object: the number of `cells`, how many are `wrong`, how
+many `predicates` were tried, and how many `differences` there were between their answers.
+
+In the tables `=` is the same value for every reader. *refused* is a refusal that names the column, and the
+value; or the types, if no value of that type can come in this way. A dot is a value that this way cannot
+carry: JSON has no NaN, text files are UTF-8, Spark has no unsigned integers. Spark's own reader cannot read
+`uuid`.
+"""
+
+INFERRED = """\
+A file of CSV and one of JSON lines, each with one row, go into tables without columns. Each value is then
+text, or of a type that has exactly this value ([how types are inferred](ingest.md#columns-and-types)).
+"""
+
+NONE_KNOWN = "No cell is known to be wrong.\n"
+SOME_KNOWN = """\
+These cells are wrong in this version. `tests/truth/known.txt` lists them: the program fails if another cell
+is wrong, and if one of these is right.
+"""
+
+
+def page() -> str:
+    """All of it."""
+    parts = [HEAD, *(f"## `{kind.name}`\n\n{_table(kind)}" for kind in KINDS)]
+    parts += [f"## Without a schema\n\n{INFERRED}\n{_inferred()}", f"## Known\n\n{_known()}"]
+    return "\n".join(parts)
+
+
+def _table(kind: Kind) -> str:
+    return "".join(f"{line}\n" for line in _lines(kind))
+
+
+def _lines(kind: Kind) -> Iterator[str]:
+    wrong = {(cell.door, cell.case) for cell in known() if cell.kind == kind.name}
+    yield f"| value | {' | '.join(DOORS)} |"
+    yield f"|---|{'---|' * len(DOORS)}"
+    for case in kind.cases:
+        cells = ("**wrong**" if (door, case.name) in wrong else _cell(kind, case, door) for door in DOORS)
+        yield f"| {_named(case.name)} | {' | '.join(cells)} |"
+
+
+def _named(name: str) -> str:
+    return name if len(name) <= MOST_SHOWN else f"{name[:12]}... ({len(name)} characters)"
+
+
+def _cell(kind: Kind, case: Case, door: str) -> str:
+    if door not in kind.doors(case):
+        return "·"
+    return "*refused*" if kind.is_refused(case, door) else "="
+
+
+def _inferred() -> str:
+    wrong = {(cell.door, cell.case) for cell in known() if cell.kind == NAME}
+    lines = ["| written | in | becomes |", "|---|---|---|"]
+    for guess in GUESSES:
+        kind = "**wrong**" if (guess.door, guess.text) in wrong else f"`{guess.kind}`"
+        lines.append(f"| `{guess.text}` | {guess.door} | {kind} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _known() -> str:
+    found: dict[tuple[str, str, str, str], list[Cell]] = defaultdict(list)
+    for cell, reason in known().items():
+        found[cell.kind, cell.door, cell.case, reason].append(cell)
+    if not found:
+        return NONE_KNOWN
+    lines = ["| type | way in | value | readers | why |", "|---|---|---|---|---|"]
+    for (kind, door, case, reason), cells in found.items():
+        readers = "all" if len(cells) == len(READERS) else ", ".join(cell.reader for cell in cells)
+        lines.append(f"| {kind} | {door} | {_named(case)} | {readers} | {reason} |")
+    return SOME_KNOWN + "\n" + "".join(f"{line}\n" for line in lines)
