@@ -53,7 +53,13 @@ from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.iceberg.metadata_files import in_order
 from distop.commit.layout.metadata import read_metadata
 from distop.commit.layout.model import file_io
-from distop.commit.layout.properties import check_may_remove, check_properties, of_new_table
+from distop.commit.layout.properties import (
+    FOREIGN_FORMATS,
+    FORMAT,
+    check_may_remove,
+    check_properties,
+    of_new_table,
+)
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.members.installation import CheckedEtcd
@@ -141,8 +147,10 @@ class EtcdCatalog(ViewCatalog):
         properties: Properties = EMPTY_DICT,
     ) -> StagedTable:
         """A table that may be created; nothing is written yet. Raises as :meth:`create_table`."""
-        check_properties(properties)
+        check_properties(properties, formats=FOREIGN_FORMATS)
         kept = of_new_table(properties)
+        if FORMAT in properties:
+            kept[FORMAT] = properties[FORMAT]  # pyiceberg takes it from there
         staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, kept)
         self._check_namespace_of(identifier)
         if kind := self._pointers.read(table_name(identifier)).kind:

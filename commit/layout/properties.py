@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from distop.errors import InvalidArgument, PreconditionFailed
@@ -51,6 +51,9 @@ FORMAT_VERSION: Literal[2] = 2
 FORMAT = "format-version"
 """Names the format version of a new table, and is no property of it."""
 
+OWN_FORMATS, FOREIGN_FORMATS = frozenset({str(FORMAT_VERSION)}), frozenset({"1", str(FORMAT_VERSION)})
+"""Formats that a new table may get from distop, and from another program through the catalog."""
+
 _OF_NEW_TABLES = {"write.parquet.compression-codec": "zstd"}
 """Iceberg's own catalogs write this default down, since its Java library takes gzip for tables without: twice
 the time for the same rows."""
@@ -78,7 +81,10 @@ def check_may_remove(properties: Mapping[str, Any], table: str) -> None:
 
 
 def check_properties(
-    properties: Mapping[str, Any], location: str = "", standing: Mapping[str, Any] | None = None
+    properties: Mapping[str, Any],
+    location: str = "",
+    standing: Mapping[str, Any] | None = None,
+    formats: Collection[str] = OWN_FORMATS,
 ) -> None:
     """Refuse properties that a library would act on, and more or larger ones than allowed.
 
@@ -91,6 +97,8 @@ def check_properties(
     ----------
     standing:
         Existing properties of the table: their prefix and format version are not checked.
+    formats:
+        What :data:`FORMAT` may be.
 
     Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``properties``.
     """
@@ -107,7 +115,7 @@ def check_properties(
                 f"property {name[:100]!r} has no known prefix",
                 f"for your own notes use the prefix user. or no dot; known: {', '.join(sorted(_KINDS))}",
             )
-        if name == FORMAT and str(value) != str(FORMAT_VERSION) and name not in (standing or {}):
+        if name == FORMAT and str(value) not in formats and name not in (standing or {}):
             raise _bad_property(
                 f"tables get Iceberg format {FORMAT_VERSION}, not {str(value)[:50]!r}", f"leave {FORMAT} out"
             )

@@ -191,3 +191,12 @@ def test_what_may_have_happened_is_never_called_a_failure(
     faulty(door.behind, fault, *[fault] * 20 if fault is Fault.LOST_REQUEST else ())
     assert door.ask("POST", T, properties(a="b")).problem == problem
     assert store.get(keys_of(store, "t").head) == before
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_another_program_may_choose_the_format_of_its_table(door: RestDoor, version: int) -> None:
+    """It is none of the table's properties."""
+    wanted = new_table("chosen", properties={"format-version": str(version)})
+    metadata = door.ask("POST", TABLES, wanted).json["metadata"]
+    assert metadata["format-version"] == version
+    assert "format-version" not in metadata["properties"]
