@@ -490,12 +490,14 @@ def read_by_another_program(world: World, text: str) -> Selected:
     return sorted(chosen(predicate, rows)["id"].to_pylist())
 
 
-_ICEBERG = {
+# Told to be callable with anything: mypy takes their fields for parameters.
+_ICEBERG: dict[str, Callable[..., iceberg.BooleanExpression]] = {
     "<": iceberg.LessThan,
     "<=": iceberg.LessThanOrEqual,
     ">": iceberg.GreaterThan,
     ">=": iceberg.GreaterThanOrEqual,
     "=": iceberg.EqualTo,
+    "in": iceberg.In,
 }
 _LITERALS: dict[str, Callable[[Any], Any]] = {
     "int": LongLiteral,
@@ -517,7 +519,7 @@ def _as_iceberg(node: Node) -> iceberg.BooleanExpression:
         case Compare(column, op, value) if op in _ICEBERG and str(column.kind) in _LITERALS:
             return _ICEBERG[op](column.name, _LITERALS[str(column.kind)](value))
         case OneOf(column, values, _, False) if values and str(column.kind) in _LITERALS:
-            return iceberg.In(column.name, {_LITERALS[str(column.kind)](value) for value in values})
+            return _ICEBERG["in"](column.name, {_LITERALS[str(column.kind)](value) for value in values})
     return iceberg.AlwaysTrue()
 
 

@@ -15,12 +15,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.conversions import from_bytes, to_bytes
-from pyiceberg.expressions import LessThan
+from pyiceberg.expressions.parser import parse
 from pyiceberg.expressions.visitors import _StrictMetricsEvaluator
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import LongType
+from pyiceberg.types import DoubleType, FloatType, LongType
 
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.schemas import parse_schema
@@ -95,8 +95,9 @@ def test_nan_is_counted_for_every_column_of_floats(tmp_path: Path, kind: str) ->
     [file] = listed(tmp_path, layout, writer.finish())
     assert (file.value_counts[1], file.null_value_counts[1], dict(file.nan_value_counts)) == (4, 0, {1: 2})
     bounds = (file.lower_bounds[1], file.upper_bounds[1])
-    assert bounds == tuple(to_bytes(layout.schema.find_type("x"), bound) for bound in (-2.5, 1.5))
-    assert not _StrictMetricsEvaluator(layout.schema, LessThan("x", 5.0)).eval(file)
+    type_ = {"float": FloatType(), "double": DoubleType()}[kind]
+    assert bounds == (to_bytes(type_, -2.5), to_bytes(type_, 1.5))
+    assert not _StrictMetricsEvaluator(layout.schema, parse("x < 5.0")).eval(file)
 
 
 def test_floats_whose_nan_nobody_has_counted_have_no_bounds(tmp_path: Path) -> None:

@@ -524,7 +524,12 @@ def test_rows_that_equality_deletes_have_removed_do_not_come_back(tmp_path: Path
     table = filled(tmp_path, 2, partition_by=())
     # Statistics of what it names: nothing that a predicate on other rows may be measured by.
     zero = {1: (0).to_bytes(8, "little")}
-    told = {"lower_bounds": zero, "upper_bounds": zero, "value_counts": {1: 1}, "null_value_counts": {1: 0}}
+    told: dict[str, Any] = {
+        "lower_bounds": zero,
+        "upper_bounds": zero,
+        "value_counts": {1: 1},
+        "null_value_counts": {1: 0},
+    }
     publish_deletes(table, equality_deletes(table.iceberg(), "id", [0, 7], None, **told))
     table.publish(table.staged([rows(0, 1)]))
     assert deleting(table, "id in (5, 7)").finish()["removedRows"] == 1

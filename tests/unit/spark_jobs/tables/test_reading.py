@@ -286,7 +286,7 @@ def test_a_table_of_format_3_is_read_and_no_operation_begins_on_it(tmp_path: Pat
     written.write_text(json.dumps(newer))
     table.replace(f"file://{written}")
     assert ids(opened(table), "id > 3") == [4, 5, *range(7, 11)]
-    started = [
+    started: list[tuple[Any, dict[str, Any]]] = [
         (Compact(), {}),
         (Delete(), {"where": "id = 1"}),
         (Rollback(), {"snapshot": str(table.record().snapshot_id)}),
