@@ -36,8 +36,8 @@ _BY_USE = frozenset(
         "v2Checkpoint",
     }
 )
-"""Features that delta-rs commits to, and that by themselves ask nothing of whoever writes files: only what
-settings and columns of the table say counts."""
+"""Features that delta-rs commits to, and that by themselves ask nothing of the writers of files: only
+settings and columns of the table do."""
 
 
 def refuse_unwritable(table: Any, mode: str = "append") -> None:

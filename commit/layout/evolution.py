@@ -149,7 +149,7 @@ def _map_of(kind: MapType, value: IcebergType) -> MapType:
 
 
 def check_new_names(schema: Schema, present: Schema, specs: Iterable[PartitionSpec]) -> None:
-    """Refuse new columns, and new names, that other engines could not tell from others of the table.
+    """Refuse new columns, and new names, that other engines could not distinguish from others of the table.
 
     Raises as :func:`~distop.commit.layout.schemas.refuse_twins` and :func:`refuse_partition_names`.
     """

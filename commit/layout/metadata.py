@@ -68,7 +68,7 @@ def not_metadata(location: str, text: bytes, error: Exception) -> CorruptRecord:
         version = from_json(text, _Versioned).format_version
     except msgspec.MsgspecError:
         version = 0
-    newer = f"; it has Iceberg format {version}, not all of which is known here"
+    newer = f"; it has Iceberg format {version}, which is known here in part"
     return CorruptRecord(
         f"{location} is not table metadata: {_why(error)}{newer if version > FORMAT_VERSION else ''}"
     )

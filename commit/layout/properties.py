@@ -83,7 +83,7 @@ def check_may_remove(properties: Mapping[str, Any], table: str) -> None:
 def check_properties(
     properties: Mapping[str, Any],
     location: str = "",
-    standing: Mapping[str, Any] | None = None,
+    existing: Mapping[str, Any] | None = None,
     formats: Collection[str] = OWN_FORMATS,
 ) -> None:
     """Refuse properties that a library would act on, and more or larger ones than allowed.
@@ -95,7 +95,7 @@ def check_properties(
 
     Parameters
     ----------
-    standing:
+    existing:
         Existing properties of the table: their prefix and format version are not checked.
     formats:
         What :data:`FORMAT` may be.
@@ -110,12 +110,12 @@ def check_properties(
                 f"property {name[:100]!r} names code, a credential or an endpoint",
                 "leave it out; how files are reached is up to each process, not to the table",
             )
-        if not _is_of_a_kind(name) and name not in (standing or {}):
+        if not _is_of_a_kind(name) and name not in (existing or {}):
             raise _bad_property(
                 f"property {name[:100]!r} has no known prefix",
                 f"for your own notes use the prefix user. or no dot; known: {', '.join(sorted(_KINDS))}",
             )
-        if name == FORMAT and str(value) not in formats and name not in (standing or {}):
+        if name == FORMAT and str(value) not in formats and name not in (existing or {}):
             raise _bad_property(
                 f"tables get Iceberg format {FORMAT_VERSION}, not {str(value)[:50]!r}", f"leave {FORMAT} out"
             )
@@ -127,7 +127,7 @@ def check_properties(
             )
     check_on_conflict(properties)
     mapping = properties.get(NAME_MAPPING)
-    if mapping is not None and mapping != (standing or {}).get(NAME_MAPPING):
+    if mapping is not None and mapping != (existing or {}).get(NAME_MAPPING):
         _check_mapping(str(mapping))
     for name in _NAMES_FOLDERS if location else ():
         if name not in properties:

@@ -46,8 +46,8 @@ from distop.commit.predicates import syntax
 from distop.operations.arguments import invalid
 
 Plain: TypeAlias = bool | int | float | Decimal | str | bytes
-"""A value in the form in which all doors compare it: dates are days, times and timestamps microseconds since
-1970 (UTC), UUIDs and binary values bytes."""
+"""A value in the form in which it is compared: dates are days, times and timestamps microseconds since 1970
+(UTC), UUIDs and binary values bytes."""
 
 Order: TypeAlias = str
 """One of ``< <= > >= = !=``."""

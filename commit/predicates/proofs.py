@@ -169,8 +169,8 @@ def _every(leaf: Leaf, known: Content) -> bool:
         return leaf.value
     if known.is_single:
         return leaf.holds(known.least)
-    # Bounds of texts prove nothing about all rows: pyiceberg writes wrong ones for files with texts of more
-    # than 4 KiB, of which Parquet keeps no minimum and maximum.
+    # Bounds of texts prove nothing about all rows: pyiceberg writes wrong ones for files with texts above
+    # 4 KiB, for which Parquet keeps no minimum and maximum.
     bounds = known if known.exact else Content(admits=known.admits)
     match leaf:
         case Compare(_, "<" | "<="):

@@ -1,7 +1,7 @@
-"""Evaluates predicates on rows in memory: the one answer that all doors give.
+"""Evaluates predicates on rows in memory, for all entry points.
 
-Arrow's own comparisons know no order of NaN, and its lists tell both zeros apart. So columns are brought into
-a plain form first, and NaN is compared here.
+Arrow's own comparisons know no order of NaN, and its lists distinguish both zeros. So columns are brought
+into a plain form first, and NaN is compared here.
 """
 
 from __future__ import annotations

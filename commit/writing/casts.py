@@ -23,7 +23,7 @@ _DIGITS = {16: 3, 32: 6, 64: 15}
 _LEAST = {16: 2.0**-14, 32: 2.0**-126, 64: 2.0**-1022}
 """Bits of a number -> the least positive one that keeps them all."""
 _EXACT = Context(prec=1_500, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
-"""Has room for all digits of a double, and for those of a text beside it."""
+"""Has room for all digits of a double, and for those of a text that it is compared with."""
 
 
 def checked_cast(values: Values, target: pa.DataType) -> Values:

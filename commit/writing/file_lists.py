@@ -78,7 +78,7 @@ class FileList(ABC):
         checksum:
             ``md5:<hex>``; empty unless :attr:`checksums` are wanted.
         nans:
-            How many values of a column are NaN, for each column of floats of which that is known.
+            How many values of a column are NaN, for each column of floats where that is known.
         """
 
     @abstractmethod
@@ -141,7 +141,7 @@ def result_of(
 class IcebergFileList(FileList):
     """Data files with their statistics, as entries of an Iceberg manifest.
 
-    A file is said to be sorted only if it is. Those of one row group are sorted as the layout says.
+    A file is recorded as sorted only if it is. Those of one row group are sorted as the layout says.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ def statistics_of(
     ids:
         Path of a column in the file -> its id.
     nans:
-        How many values of a column are NaN, for each top-level column of floats of which that is known.
+        How many values of a column are NaN, for each top-level column of floats where that is known.
     """
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
     units = footer.schema.to_arrow_schema()

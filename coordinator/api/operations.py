@@ -147,17 +147,17 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             )
 
         compatible = partial(self._registry.compatible, planning.kind)
-        standing, guess = self._memory.standing(keys), None
+        cache, guess = self._memory.table(keys), None
         if wanted.call == wanted.request_id:  # nobody else can have used its id
-            guess = standing.read(start_reads(keys, wanted), new=keys.request(wanted.request_id))
+            guess = cache.read(start_reads(keys, wanted), new=keys.request(wanted.request_id))
         started = await start(self._client, keys, wanted, make_arg, compatible=compatible, guess=guess)
         operation = started.operation
         if started.arg is None:
             return await self._found(wanted, started)
         if (on := started.state) is not None:
             kvs = (on.run_ops_kv, on.next_instance_kv, KeyValue.missing(keys.pause), *on.planned_on)
-            standing.learn(kvs, on.revision)
-            standing.wrote(started.txn.then, started.revision)
+            cache.add(kvs, on.revision)
+            cache.apply_ops(started.txn.then, started.revision)
         self._memory.ends.started(keys.history_prefix, keys.history(operation))
         self._metrics.operation_started(body.type)
         log.info("operation_started", extra={"table": body.table, "operation": str(operation)})

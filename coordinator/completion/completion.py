@@ -174,7 +174,7 @@ class Completion:
         """Send a finish, again while it loses races for the table and nothing about the operation changes."""
         sealed = tracked.state
         for _ in range(MAX_REBASES):
-            async with self.memory.standing(keys).turn:
+            async with self.memory.table(keys).finish_lock:
                 if await send():
                     return
             decided = tracked.cancel_requested or tracked.decision is not None

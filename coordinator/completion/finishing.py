@@ -55,7 +55,7 @@ class Finishing:
 
         ``run_ops``: as read with what else the finish depends on; ``None``: nothing else was read.
         """
-        standing = self._memory.standing(keys)
+        cache = self._memory.table(keys)
         failure = None if history.outcome == "success" else failure_of(tracked.error, tracked.jobs.failures)
         if failure is not None and history.facts.get(NOT_UNDONE):
             left = "some commit steps remain in effect: skip its batches if their rows are in the table"
@@ -71,7 +71,7 @@ class Finishing:
                 share += line
             plan = Finish(
                 sealed=tracked.state,
-                run_ops=run_ops or standing.get(keys.run_ops) or await self._client.get(keys.run_ops),
+                run_ops=run_ops or cache.get(keys.run_ops) or await self._client.get(keys.run_ops),
                 history=history,
                 arg=tracked.arg,
                 publication=share + joined(contributions),
@@ -87,7 +87,7 @@ class Finishing:
             await self.discard(keys, contributions)
             raise
         if became is Finished.DONE:
-            standing.wrote(txn.then, revision)
+            cache.apply_ops(txn.then, revision)
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             self._metrics.operation_finished(tracked, history)
             if follow_up is not None:
@@ -98,7 +98,7 @@ class Finishing:
             if not leave_keys:
                 await prune_after(self._client, keys, operation, now=self._wall())
             return True
-        standing.forget()
+        cache.clear()
         self._metrics.finish_lost_race(tracked.arg.type)
         log.info("finish_lost_race", extra=fields)
         await self.discard(keys, contributions)

@@ -100,7 +100,7 @@ class TableDriver:
         self._of_batches = keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix
         self._alarm = Alarm()
         self._ends, self._leads = completion.memory.ends, completion.memory.leads
-        self._standing = completion.memory.standing(keys)
+        self._cache = completion.memory.table(keys)
         self._drainer: Drainer | None = None
         if planner is not None:
             self._drainer = Drainer(
@@ -170,7 +170,7 @@ class TableDriver:
     async def _drop_all(self) -> None:
         slots = list(self._slots.values())
         self._slots.clear()
-        self._standing.leave()
+        self._cache.leave()
         for slot in slots:
             self._leads.leave(slot.tracked)
         tasks = [task for slot in slots for task in slot.tasks()]
@@ -201,7 +201,7 @@ class TableDriver:
         self._listed = True
         if self._drainer is not None:
             self._drainer.begin(revision, work=bool(read.got(1)))
-        self._standing.follow(revision)
+        self._cache.follow(revision)
         self._ends.hear(self._keys.history_prefix)
         self._note_idle()
         self._alarm.ring()
@@ -297,7 +297,7 @@ class TableDriver:
                 events = batch.after(revision).events
                 for event in events:
                     self._apply_put(event.kv)
-                self._standing.follow(batch.revision)
+                self._cache.follow(batch.revision)
                 if events:
                     self._alarm.ring()
                 if self._drainer is not None:
@@ -354,7 +354,7 @@ class TableDriver:
             self._heed_backlog()
             self.idle_since = None
         else:
-            self._standing.heard(kv)
+            self._cache.apply_put(kv)
 
     def _heed_batch(self, key: bytes) -> None:
         if key.startswith(self._keys.unordered(WAITING)):

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from distop.coordinator.state.ends import Ends
 from distop.coordinator.state.leads import Leads
-from distop.coordinator.state.standing import Standing
+from distop.coordinator.state.table_cache import TableCache
 from distop.metastore.records.keyspace import TableKeys
 
 
@@ -20,8 +20,8 @@ class Memory:
 
     ends: Ends = field(default_factory=Ends)
     leads: Leads = field(default_factory=Leads)
-    _standing: WeakValueDictionary[str, Standing] = field(default_factory=WeakValueDictionary)
+    _tables: WeakValueDictionary[str, TableCache] = field(default_factory=WeakValueDictionary)
 
-    def standing(self, keys: TableKeys) -> Standing:
-        """What stands in a table; its leader keeps it."""
-        return self._standing.setdefault(keys.name, Standing(keys))
+    def table(self, keys: TableKeys) -> TableCache:
+        """The cache of a table. Its leader here keeps it alive."""
+        return self._tables.setdefault(keys.name, TableCache(keys))

@@ -160,9 +160,9 @@ class Oversight:
             listener.run_over(watched.run, reason)
 
     async def _follow_pauses(self) -> None:
-        async with aclosing(follow(self._client, self._client.keyspace.paused)) as news:
-            async for one in news:
-                self._pauses.apply(one)
+        async with aclosing(follow(self._client, self._client.keyspace.paused)) as changes:
+            async for change in changes:
+                self._pauses.apply(change)
                 for watched in [w for w in self._watched.values() if self._is_paused(w)]:
                     watched.stop()
                     self._tell(watched, PAUSED)

@@ -134,7 +134,7 @@ def _not_native(why: str) -> PreconditionFailed:
 
 
 def _write_files(frame: DataFrame, target: WriteTarget) -> tuple[int, list[str]]:
-    """Run Spark's write; return its count of rows, and the columns of floats of which none is NaN. Raises
+    """Run Spark's write; return its count of rows, and the columns of floats without NaN. Raises
     :class:`BadRow`."""
     layout = target.layout
     types = spark_columns(layout.schema)
@@ -244,7 +244,7 @@ def describe(target: WriteTarget, rows: int, without_nan: Sequence[str]) -> list
     rows:
         How many there are.
     without_nan:
-        The columns of floats of which none is NaN. Footers do not count NaN: of the other columns the files
+        The columns of floats without NaN. Footers do not count NaN: of the other columns the files
         get no minimum and maximum.
 
     Raises

@@ -57,7 +57,7 @@ def read_records(
     Parameters
     ----------
     names:
-        All columns of a record. Those without a name can be told apart, but are never required.
+        All columns of a record. Those without a name can be distinguished, but are never required.
     skip_ragged:
         Skip rows with too few or too many values.
 
@@ -85,7 +85,7 @@ def read_records(
 
 
 def column_names(names: Sequence[str]) -> list[str]:
-    """Names by which Arrow can tell columns apart."""
+    """Names by which Arrow can distinguish columns."""
     return [name or f"\0{index}" for index, name in enumerate(names)]
 
 
@@ -303,7 +303,7 @@ class CsvValues:
         return pc.replace_substring(texts, self._decimal_point, ".")
 
     def doubt(self, values: pa.Array, dtype: pa.DataType, column: str) -> str:
-        """Why texts should not become a type, of which nobody said that it is theirs; empty if they may.
+        """Why texts should not become a type that was only guessed; empty if they may.
 
         They may not if one is unreadable, or as a number would not be what it was as a text.
         """
@@ -316,7 +316,7 @@ class CsvValues:
         return ""
 
     def guess(self, values: pa.Array, guessed: pa.DataType) -> pa.DataType:
-        """The type of some texts of which Arrow, that knows no such options, has guessed one.
+        """The type of some texts, for which Arrow, without these options, has guessed ``guessed``.
 
         A column whose first value has the form of a date or time is meant to hold such.
         """

@@ -2,7 +2,7 @@
 
 Conservative where a wrong one would lose data. A text is a number only if its form is a plain one: a minus,
 digits without leading zeros, a fraction. So post codes, phone numbers with a plus and hexadecimal numbers
-stay text, and so do integers of 16 digits and more beside fractions.
+stay text, and so do integers of 16 digits and more among fractions.
 """
 
 from __future__ import annotations

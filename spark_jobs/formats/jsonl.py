@@ -119,7 +119,7 @@ class JsonObjects:
         return pa.table(columns, schema=self._schema)
 
     def _check_doubles(self, data: bytes) -> None:
-        """Arrow's parser rounds numbers with more digits than a double has: only the texts tell."""
+        """Arrow's parser rounds numbers with more digits than a double has: only the texts show it."""
         if not self._doubles:
             return
         whole = pa.array([data], pa.large_string())
@@ -183,10 +183,10 @@ def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
     """An Arrow error in terms of the line."""
     message = _IN_ROW.sub("", message.removeprefix("JSON parse error: "))
     if match := _OTHER_KIND.match(message):
-        said = f"column {match['column']!r}: {match['found']} instead of {match['wanted']}"
+        shown = f"column {match['column']!r}: {match['found']} instead of {match['wanted']}"
         at = schema.get_field_index(match["column"])
         counts = match["found"] == "number" and at >= 0 and is_.is_temporal(schema.field(at).type)
-        return f"{said}; if it counts from 1970, say in epoch_units what" if counts else said
+        return f"{shown}; if it counts from 1970, say in epoch_units what" if counts else shown
     if message == "unexpected field":
         try:
             key = _unknown_key(msgspec.json.decode(data), pa.struct(list(schema)))

@@ -41,7 +41,7 @@ _DIRECTIVES = {
 """Letter -> the part that it is, and its texts; those of ``""`` are one or two digits."""
 
 _NEEDS = {"p": "I", "I": "p", "f": "S", "S": "M", "M": "HI", "z": "HI"}
-"""A part of a time -> parts without one of which it says nothing."""
+"""A part of a time -> parts: it has a meaning only with one of them."""
 
 
 def times_of(texts: Values, target: pa.DataType, zone: str = UTC) -> Values:
@@ -128,7 +128,7 @@ class TimeFormat:
         pattern, self._parts, position = "", set[str](), 0
         for directive in re.finditer(r"%(.?)", text, re.DOTALL):
             between, after = text[position : directive.start()], text[directive.end() :]
-            # Without a sign between them, only two digits tell two numbers apart.
+            # Without a sign between them, only two digits separate two numbers.
             alone = (bool(between) or not position) and not after.startswith("%")
             pattern += re.escape(between)
             pattern += "%" if directive[1] == "%" else self._group(directive[1], "{1,2}" if alone else "{2}")
@@ -142,7 +142,7 @@ class TimeFormat:
             raise ValueError(f"%{letter} is none of {known}")
         part, pattern = _DIRECTIVES[letter]
         if part in self._parts:
-            raise ValueError(f"%{letter} stands for what is named before")
+            raise ValueError(f"%{letter} repeats a part that is named before")
         self._parts.add(part)
         return f"(?P<{part}>{pattern or '[0-9]' + digits})"
 

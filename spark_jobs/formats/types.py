@@ -253,7 +253,7 @@ def _nested_values(values: pa.Array, target: pa.DataType, column: str) -> pa.Arr
 
 
 def _field_values(values: pa.Array, field: pa.Field, path: str, hidden: int = 0) -> pa.Array:
-    """The values of a nested field, of which ``hidden`` are within a NULL."""
+    """The values of a nested field; ``hidden`` of them are within a NULL."""
     made = convert(values, field.type, path)
     if not field.nullable and made.null_count > hidden:
         raise Unconvertible(f"column {path!r} is required and has no value")

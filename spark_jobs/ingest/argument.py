@@ -67,7 +67,7 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     quote: str = '"'
     """CSV. One character, doubled inside a quoted value; empty: nothing is quoted."""
     escape: str = ""
-    """CSV. One character that, within quotes, stands before a quote or before itself where that belongs to
+    """CSV. One character that, within quotes, precedes a quote or itself where that belongs to
     the value; empty: there is none."""
     null_values: list[str] = msgspec.field(default_factory=lambda: list(DEFAULT_NULL_VALUES))
     """CSV. Texts that mean NULL, in columns of every type. A quoted value is never NULL: ``""`` is the empty

@@ -13,7 +13,7 @@ from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.files import MAX_PATHS
-from distop.spark_jobs.ingest.modes import NOTHING, TOLD, steps_of
+from distop.spark_jobs.ingest.modes import NOTHING, REPORTED, steps_of
 
 QUERY_S = 24 * 3600.0
 """Timeout of the query of ``transform``; an operation's own deadline may be shorter."""
@@ -88,7 +88,7 @@ class Ingest(DistributedOperation):
             return [StepRecord(step="ingest.report")]
         # What may refuse comes first: then nothing has been prepared or executed.
         steps = [StepRecord(step="rules.gate")] if operation.argument.get(RULES) else []
-        reports = any(operation.argument.get(name) for name in TOLD)
+        reports = any(operation.argument.get(name) for name in REPORTED)
         if reports or operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
             steps.append(StepRecord(step="ingest.report"))
         return [*steps, *steps_of(operation)]

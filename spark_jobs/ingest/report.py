@@ -12,7 +12,7 @@ from distop.metastore.records.operation import OperationArg
 from distop.operations.job import staging_folder
 from distop.spark_jobs.formats.bad_rows import first_of
 from distop.spark_jobs.ingest.job import QUARANTINE
-from distop.spark_jobs.ingest.modes import NOTHING, TOLD
+from distop.spark_jobs.ingest.modes import NOTHING, REPORTED
 
 
 class IngestReport(TransactionalStep):
@@ -40,10 +40,10 @@ class IngestReport(TransactionalStep):
         bad = total("badRows")
         if excess := _excess(operation, bad, total("rowsRead")):
             first = next((str(result[QUARANTINE]) for result in results if QUARANTINE in result), "")
-            said = first_of(file_io(operation.location, operation.storage), f"{operation.location}/{first}")
-            raise TooManyBadRows(f"{excess}; the first: {said}" if said else excess, facts={"badRows": bad})
+            shown = first_of(file_io(operation.location, operation.storage), f"{operation.location}/{first}")
+            raise TooManyBadRows(f"{excess}; the first: {shown}" if shown else excess, facts={"badRows": bad})
         facts: dict[str, Any] = {
-            name: operation.argument[name] for name in TOLD if name in operation.argument
+            name: operation.argument[name] for name in REPORTED if name in operation.argument
         }
         if "kafka" in operation.argument or operation.argument.get("onBadRows") == "quarantine":
             facts["badRows"] = bad

@@ -1,4 +1,4 @@
-"""Starts on what a leader knows of its table: without a read, and never on what is not so any more."""
+"""Starts on what a leader has cached of its table: without a read, and never on stale values."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.state.standing import Standing
+from distop.coordinator.state.table_cache import TableCache
 from distop.errors import Compacted, DistopError, IncompatibleOperation, TableNotFound, TablePaused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -23,9 +23,9 @@ from support.services.coordinators import Service, raising, serving
 
 
 @pytest.fixture
-def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaders know what they did themselves and hear of nothing else."""
-    monkeypatch.setattr(Standing, "heard", lambda standing, kv: None)
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Caches of leaders hold their own changes, and none that the watch shows."""
+    monkeypatch.setattr(TableCache, "apply_put", lambda cache, kv: None)
 
 
 async def one(service: Service, client: EtcdClient) -> OperationId:
@@ -41,46 +41,46 @@ async def test_a_table_led_here_is_read_once(
 ) -> None:
     """O1, O2: while operations of one type follow each other, neither their starts nor their ends read."""
     await one(service, client)
-    known, read = list[bool](), Standing.read
+    hits, read = list[bool](), TableCache.read
 
-    def reading(standing: Standing, *args: Any, **kwargs: Any) -> Any:
-        found = read(standing, *args, **kwargs)
-        known.append(found is not None)
-        return found
+    def reading(cache: TableCache, *args: Any, **kwargs: Any) -> Any:
+        result = read(cache, *args, **kwargs)
+        hits.append(result is not None)
+        return result
 
-    monkeypatch.setattr(Standing, "read", reading)
+    monkeypatch.setattr(TableCache, "read", reading)
     assert [(await one(service, client)).instance for _ in range(5)] == [2, 3, 4, 5, 6]
-    assert known.count(True) >= 3, "those at once after an end may come before its reply"
+    assert hits.count(True) >= 3, "those at once after an end may come before its reply"
 
 
-@pytest.mark.parametrize("hears", [True, False])
+@pytest.mark.parametrize("watched", [True, False])
 async def test_what_others_have_started_meanwhile_counts(
     service: Service,
     etcd_config: EtcdConfig,
     client: EtcdClient,
-    hears: bool,
+    watched: bool,
     request: pytest.FixtureRequest,
 ) -> None:
-    """O1, O2: a coordinator that knows something else reads it again."""
-    if not hears:
-        request.getfixturevalue("deaf")
+    """O1, O2: a coordinator whose cache is stale reads again."""
+    if not watched:
+        request.getfixturevalue("unwatched")
     async with serving(etcd_config) as other:
         instances = []
         for _ in range(4):
             instances += [(await one(each, client)).instance for each in (service, other)]
         assert instances == list(range(1, 9))
         for each, another in ((service, other), (other, service)):
-            standing = await each.start("t", "friend", {"partitions": 1})
+            running = await each.start("t", "friend", {"partitions": 1})
             with pytest.raises(IncompatibleOperation) as caught:
                 await another.start("t", "noop", {"partitions": 1})
-            assert caught.value.details["operation"] == str(standing)
-            beside = await another.start("t", "friendly", {"partitions": 1})
-            for operation in (standing, beside):
+            assert caught.value.details["operation"] == str(running)
+            second = await another.start("t", "friendly", {"partitions": 1})
+            for operation in (running, second):
                 await mark(client, operation, "0")
                 assert (await each.ended(operation)).state == pb.SUCCEEDED
 
 
-async def test_a_pause_and_its_end_count(service: Service, client: EtcdClient, deaf: None) -> None:
+async def test_a_pause_and_its_end_count(service: Service, client: EtcdClient, unwatched: None) -> None:
     """O21."""
     await one(service, client)
     await one(service, client)
@@ -93,7 +93,9 @@ async def test_a_pause_and_its_end_count(service: Service, client: EtcdClient, d
     assert (await one(service, client)).instance == 3
 
 
-async def test_a_table_made_anew_is_another_table(service: Service, client: EtcdClient, deaf: None) -> None:
+async def test_a_table_made_anew_is_another_table(
+    service: Service, client: EtcdClient, unwatched: None
+) -> None:
     await one(service, client)
     await one(service, client)
     with raising():

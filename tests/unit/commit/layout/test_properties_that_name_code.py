@@ -119,7 +119,7 @@ def test_a_property_is_no_way_to_another_format() -> None:
         assert refused.value.details["field"] == "properties"
         with pytest.raises(InvalidArgument, match="format 2"):
             altered(record, None, [SetProperties(set={"format-version": version})])
-    check_properties({"format-version": "3"}, standing={"format-version": "3"})
+    check_properties({"format-version": "3"}, existing={"format-version": "3"})
     kept = altered(record, None, [SetProperties(set={"format-version": "2", "user.a": "b"})])
     assert kept.record.options["properties"] == {"user.a": "b"}
 
