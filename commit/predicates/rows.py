@@ -92,7 +92,7 @@ def _leaf(leaf: Leaf, values: pa.Array) -> pa.Array:
             if leaf.nan:
                 found = pc.or_(found, pc.is_nan(values))
         case Like():
-            found = pc.match_substring_regex(values, f"^(?:{leaf.regex})$")
+            found = pc.match_substring_regex(values, leaf.regex)
     return pc.invert(found) if leaf.negated else found
 
 

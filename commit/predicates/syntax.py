@@ -258,7 +258,7 @@ class _Parser:
         text = self._token.text
         exponent = text.lower().partition("e")[2].lstrip("+-0") or "0"
         if len(exponent) > 3 or int(exponent) > MAX_EXPONENT:
-            raise self._refusal(f"the number {_shortened(text)} has an exponent above {MAX_EXPONENT}")
+            raise self._refusal(f"the number {shortened(text)} has an exponent above {MAX_EXPONENT}")
         self._advance()
         return Decimal(text)
 
@@ -302,14 +302,15 @@ class _Parser:
 
     def _fail(self) -> NoReturn:
         rest = self._text[self._token.start :]
-        where = f"from {_shortened(rest)!r} on" if rest else "to its end: something is missing"
+        where = f"from {shortened(rest)!r} on" if rest else "to its end: something is missing"
         raise self._refusal(f"it cannot be parsed {where}")
 
     def _refusal(self, why: str, hint: str = "") -> InvalidArgument:
         return invalid(
-            self._field, f"the {self._field} {_shortened(self._text)!r} is no predicate: {why}", hint
+            self._field, f"the {self._field} {shortened(self._text)!r} is no predicate: {why}", hint
         )
 
 
-def _shortened(text: str) -> str:
+def shortened(text: str) -> str:
+    """A text as an error repeats it."""
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"

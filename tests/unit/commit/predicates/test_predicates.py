@@ -251,6 +251,7 @@ MISFITS = {
     "u = 'f79c3e09'": "'u' is uuid.*'f79c3e09'",
     "n like 'a%'": "'n' is long",
     r"s like 'a\b'": "backslash",
+    f"s like '{'%a' * 100_000}'": "'%a%a.*… is too long",
     "f = 'much'": "'f' is double.*'much'",
 }
 

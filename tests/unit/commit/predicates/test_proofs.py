@@ -122,6 +122,13 @@ def test_a_file_of_nan_or_of_null_alone() -> None:
         assert (verdict(metadata, text, nan), verdict(metadata, text, null)) == (of_nan, of_null), text
 
 
+def test_a_pattern_with_many_places_to_match_is_decided() -> None:
+    """With an engine that tries them all one after the other this would take years."""
+    table = metadata_of({"x": "string"}, "x")
+    for end, expected in (("b", NOTHING), ("a", ALL)):
+        assert verdict(table, f"x like '{'%a' * 20}%{end}'", file_of(("a" * 60,))) == expected
+
+
 def test_what_is_not_known_proves_nothing() -> None:
     """Missing statistics, bounds that cannot be read, those of texts for a deletion, and Java's of UUIDs."""
     numbers, texts, uuids = (metadata_of({"x": kind}) for kind in ("long", "string", "uuid"))
