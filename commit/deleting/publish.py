@@ -255,10 +255,9 @@ class _Standing:
         touched = {places.of(file) for file in changed.data_files}
         for entry in now.entries:
             file = entry.data_file
-            anywhere = not len(file.partition)
             if file.file_path in found.delete_files or not touched:
                 continue
-            if anywhere or places.of(file) in touched:
+            if now.is_everywhere(entry) or places.of(file) in touched:
                 return False
         return True
 

@@ -23,6 +23,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.types import PrimitiveType
 
 from distop.commit.iceberg.replace_partitions import Key, key_of
+from distop.commit.layout.partitioning import is_unpartitioned
 from distop.errors import PreconditionFailed
 
 _PATH = 2147483546
@@ -58,22 +59,22 @@ class Deletes:
         self._of_file: dict[bytes, list[ManifestEntry]] = defaultdict(list)
         self._positions: dict[tuple[int, Key], list[ManifestEntry]] = defaultdict(list)
         self._equalities: dict[tuple[int, Key] | None, list[ManifestEntry]] = defaultdict(list)
-        specs = metadata.specs()
+        self._specs = metadata.specs()
         for entry in self.entries:
             file = entry.data_file
             place = _place(file)
             if file.content == DataFileContent.EQUALITY_DELETES:
-                everywhere = not specs[file.spec_id].fields
-                self._equalities[None if everywhere else place].append(entry)
+                self._equalities[None if self.is_everywhere(entry) else place].append(entry)
             elif (only := _only_of(file)) is not None:
                 self._of_file[only].append(entry)
             else:
                 self._positions[place].append(entry)
 
-    @property
-    def of_all_partitions(self) -> bool:
-        """Whether some of them may concern files of any partition spec."""
-        return None in self._equalities
+    def is_everywhere(self, entry: ManifestEntry) -> bool:
+        """Whether a delete file concerns files of any partition."""
+        file = entry.data_file
+        by_value = file.content == DataFileContent.EQUALITY_DELETES
+        return by_value and is_unpartitioned(self._specs[file.spec_id])
 
     def concerning(self, entry: ManifestEntry) -> list[DataFile]:
         """Those that may name rows of a data file."""

@@ -229,8 +229,7 @@ class _Found:
         of_deletes = Places(draft.base)
         places += [of_deletes.of(entry.data_file) for entry in self._may_go]
         areas = areas_of(draft.base, filter(None, places))
-        # Deletes without a partition may concern files of any partitioning.
-        everywhere = any(not len(entry.data_file.partition) for entry in self._may_go)
+        everywhere = any(map(self._deletes.is_everywhere, self._may_go))
 
         def listed(manifest: ManifestFile) -> tuple[dict[str, ManifestEntry], set[str]]:
             area = areas.get(manifest.partition_spec_id)

@@ -64,6 +64,12 @@ def identity_columns(spec: PartitionSpec) -> frozenset[int]:
     return frozenset(term.source_id for term in spec.fields if isinstance(term.transform, IdentityTransform))
 
 
+def is_unpartitioned(spec: PartitionSpec) -> bool:
+    """Whether its files are of no partition: it has no field, or only void ones, which stand for the removed
+    ones of a table that had format 1 (Iceberg specification, "Partition Evolution")."""
+    return all(isinstance(term.transform, VoidTransform) for term in spec.fields)
+
+
 def partition_path(spec: PartitionSpec, schema: Schema, values: Record) -> str:
     """Iceberg's name of a partition, ``kind=a/day=2013-01-01``; with plain numbers for dates that Python does
     not have. Empty in a table without partitions."""

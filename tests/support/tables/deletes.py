@@ -21,8 +21,11 @@ from pyiceberg.manifest import (
     ManifestFile,
     ManifestWriterV2,
 )
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
+from pyiceberg.table.update import AddPartitionSpecUpdate
+from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyroaring import BitMap
 
@@ -105,6 +108,23 @@ def equality_deletes(
     spec_id, partition = (like.spec_id, like.partition) if like else (table.spec().spec_id, Record())
     content = DataFileContent.EQUALITY_DELETES
     return _written(table, rows, content, spec_id, partition, equality_ids=ids, **told)
+
+
+def without_partition(table: publishing.Table, *, void: bool) -> DataFile:
+    """What equality deletes of a table by one column are ``like`` to concern files of all partitions.
+
+    Parameters
+    ----------
+    void:
+        Whether the column of the partition was removed as tables of format 1 remove it.
+    """
+    spec_id, [term] = 7, table.layout.spec.fields
+    removed = PartitionField(term.source_id, term.field_id, VoidTransform(), term.name)
+    spec = PartitionSpec(*[removed][:void], spec_id=spec_id)
+    table.replace(table.draft().write(AddPartitionSpecUpdate(spec=spec)))
+    file = DataFile.from_args(partition=Record(*[None][:void]))
+    file.spec_id = spec_id
+    return file
 
 
 def publish_deletes(table: publishing.Table, file: DataFile) -> int:

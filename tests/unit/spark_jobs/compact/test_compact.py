@@ -13,10 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.manifest import DataFile, ManifestContent
-from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.table.snapshots import Operation
-from pyiceberg.table.update import AddPartitionSpecUpdate
-from pyiceberg.typedef import Record
 from pyiceberg.types import LongType
 
 from distop.commit.cleanup.inspection import view_table
@@ -27,11 +24,18 @@ from distop.coordinator.schedules.conditions import measured
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.records.table import TableRecord
 from distop.spark_jobs.compact.operation import Compact
+from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from distop.spark_jobs.tables.groups import SnapshotGroups
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.refusals import refused
-from support.tables.deletes import delete_positions, equality_deletes, position_deletes, publish_deletes
+from support.tables.deletes import (
+    delete_positions,
+    equality_deletes,
+    position_deletes,
+    publish_deletes,
+    without_partition,
+)
 from support.tables.maintaining import Run
 from support.tables.partition_values import VALUES, append_values, by_partition
 from support.tables.publishing import (
@@ -523,20 +527,29 @@ def test_files_whose_deletes_cannot_be_applied_are_passed_over(tmp_path: Path) -
     assert (facts["filesBefore"], facts["passedOver"]) == (12, {"deletes": 6})
 
 
-@pytest.mark.parametrize("kind", ["k1", None])
-def test_rows_deleted_meanwhile_do_not_come_back(tmp_path: Path, kind: str | None) -> None:
-    """P6: by the partition that the deletion is about; one that may be about any leaves nothing."""
+@pytest.mark.parametrize("void", [False, True])
+def test_equality_deletes_without_a_partition_concern_all_files(tmp_path: Path, void: bool) -> None:
+    """P14, V5: a partition without values is none (Iceberg specification, "Scan Planning")."""
+    table = filled(tmp_path, 2)
+    run, deletion = compacting(table), Run.of(table, Delete(), where="id = 5")
+    anywhere = without_partition(table, void=void)
+    snapshot = publish_deletes(table, equality_deletes(table.iceberg(), "id", [0, 7], anywhere))
+    for late in (run, deletion):
+        with pytest.raises(HeadConflict, match=f"snapshot {snapshot}, written by another program"):
+            late.commit()
+    left = [n for n in range(20) if n not in (0, 7)]
+    assert live_ids(table) == left
+    facts = compacting(table, filter="kind = 'k0'").finish()
+    assert (facts["deletedRows"], facts["deleteFiles"], live_ids(table)) == (1, 0, left)
+    facts = compacting(table).finish()
+    assert (facts["deletedRows"], facts["deleteFiles"], table.ids()) == (1, 1, left)
+
+
+def test_rows_deleted_meanwhile_do_not_come_back(tmp_path: Path) -> None:
+    """P6: by the partition that the deletion is about."""
     table = filled(tmp_path)
     run = compacting(table)
-    if kind is None:
-        table.replace(table.draft().write(AddPartitionSpecUpdate(spec=PartitionSpec(spec_id=7))))
-        anywhere = DataFile.from_args(partition=Record())
-        anywhere.spec_id = 7
-        snapshot = publish_deletes(table, equality_deletes(table.iceberg(), "id", [0], anywhere))
-        with pytest.raises(HeadConflict, match=f"snapshot {snapshot}, written by another program"):
-            run.commit()
-        return
-    snapshot = delete_positions(table, "elsewhere", [0], kind)
+    snapshot = delete_positions(table, "elsewhere", [0], "k1")
     facts = run.finish()
     assert facts["droppedPartitions"] == ["kind=k1"]
     assert facts["conflicts"] == [{"snapshot": str(snapshot), "by": "another program"}]
