@@ -6,6 +6,7 @@ dates and integers with numpy, the rest once per distinct value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 from urllib.parse import quote_plus
@@ -56,6 +57,17 @@ _TIME_UNITS: dict[type[Transform[Any, Any]], str] = {
 # Hashed as 64-bit integers, for any integer type (specification, appendix B).
 _HASHED_AS_LONG = (IntegerType, LongType, DateType, TimeType, TimestampType, TimestamptzType)
 _NAN = float("nan")
+
+
+class _Alone(float):
+    """A number that equals no other one: rows get the value of their partition, by the name of a folder or by
+    Iceberg's readers, and both zeros are one key otherwise."""
+
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+
+_MINUS_ZERO = _Alone(-0.0)
 
 
 def identity_columns(spec: PartitionSpec) -> frozenset[int]:
@@ -140,9 +152,17 @@ def _group_codes(values: list[Any]) -> tuple[Ints, int]:
 
 
 def _key_at(values: list[Any], row: int) -> PartitionKey:
-    key = (array[row].as_py() for array in values)
+    return tuple(
+        _told_apart(value) if isinstance(value, float) else value
+        for value in (array[row].as_py() for array in values)
+    )
+
+
+def _told_apart(value: float) -> float:
     # NaN equals nothing, not even itself, unless it is the same object.
-    return tuple(_NAN if isinstance(value, float) and value != value else value for value in key)
+    if value != value:
+        return _NAN
+    return _MINUS_ZERO if value == 0 and math.copysign(1, value) < 0 else value
 
 
 # -- transforms --------------------------------------------------------------------------------------

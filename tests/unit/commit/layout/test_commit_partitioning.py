@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.transforms import parse_transform
 
+from distop.commit.layout.hive import PartitionValues
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import Partitioner, transform_function
 from distop.commit.layout.schemas import parse_schema
@@ -89,6 +90,19 @@ def test_partition_values_are_what_iceberg_stores() -> None:
     assert (first[0], first[2], part.num_rows) == (1_000_000, Decimal("1.50"), 2)
     ((second, _),) = partitioner.split(batch)
     assert {first: "one file"}[second] == "one file"
+
+
+def test_both_zeros_are_partitions_of_their_own() -> None:
+    """P3: a folder has one name, and all its rows get the value that it names."""
+    schema = pa.schema([("n", pa.int64()), ("x", pa.float64())])
+    layout = Layout.create(schema, ["x"])
+    batch = pa.record_batch({"n": range(4), "x": [0.0, -0.0, -0.0, 0.0]}, schema=schema)
+    files: dict[Any, list[int]] = {}
+    for _ in range(2):
+        for key, part in Partitioner(layout.schema, layout.spec).split(batch):
+            files.setdefault(key, []).extend(part["n"].to_pylist())
+    folders = {PartitionValues(layout.schema, layout.spec).folder(key): ids for key, ids in files.items()}
+    assert folders == {"x=0.0": [0, 3, 0, 3], "x=-0.0": [1, 2, 1, 2]}
 
 
 def test_nested_columns_can_be_partitioned_by() -> None:
