@@ -6,6 +6,7 @@ written.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from urllib.parse import unquote
 from uuid import UUID
 
@@ -37,6 +38,11 @@ def escaped(text: str) -> str:
     return "".join(f"%{ord(letter):02X}" if letter in _ESCAPED else letter for letter in text)
 
 
+def named_columns(path: str) -> list[str]:
+    """The columns of which the folders of a path name values; parameter as of :func:`named_values`."""
+    return list(dict.fromkeys(unquote(name) for name, _ in _named(path)))
+
+
 def named_values(path: str) -> dict[str, str | None]:
     """The values that the folders of a path name, ``None`` for NULL; reverses :meth:`PartitionValues.folder`.
 
@@ -48,20 +54,30 @@ def named_values(path: str) -> dict[str, str | None]:
     Raises
     ------
     InvalidArgument
-        It names two values for a column.
+        It names two values for a column, or what is not UTF-8.
     """
     found: dict[str, str | None] = {}
-    for folder in path.split("/")[:-1]:
-        name, sign, text = folder.partition("=")
-        if not (name and sign and text):
-            continue
-        name, value = unquote(name), None if text == NULL else unquote(text)
+    for quoted, text in _named(path):
+        name = unquote(quoted)
+        try:
+            value = None if text == NULL else unquote(text, errors="strict")
+        except UnicodeDecodeError:
+            raise _misnamed(path, f"a value for {name!r} that is not UTF-8", name) from None
         if found.setdefault(name, value) != value:
-            raise InvalidArgument(
-                f"the folders of {path} name two values for {name!r}",
-                details={"field": "paths", "column": name},
-            )
+            raise _misnamed(path, f"two values for {name!r}", name)
     return found
+
+
+def _named(path: str) -> Iterator[tuple[str, str]]:
+    """Names and values as they are quoted."""
+    for folder in path.split("/")[:-1]:
+        name, _, text = folder.partition("=")
+        if name and text:
+            yield name, text
+
+
+def _misnamed(path: str, what: str, column: str) -> InvalidArgument:
+    return InvalidArgument(f"the folders of {path} name {what}", details={"field": "paths", "column": column})
 
 
 class PartitionValues:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from distop.commit.layout.hive import named_values
+from distop.commit.layout.hive import named_columns, named_values
 from distop.commit.layout.model import Layout
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.bad_rows import Rows, Unconvertible
@@ -120,7 +120,7 @@ def _refuse_lost(argument: IngestArgument, found: FoundSource, there: set[str], 
         return
     lost = set(table.schema.column_names) - there
     for file in found.files if lost else ():
-        for name in named_values(f"{found.url}/{file.path}"):
+        for name in named_columns(f"{found.url}/{file.path}"):
             if name in lost:
                 raise invalid(
                     OPTION,
@@ -137,7 +137,7 @@ def unread_columns(
     """A warning if the columns of the table are those of the files, and their folders name more."""
     if argument.partition_columns_from_path or argument.columns is not None or table is not None:
         return []
-    named = named_values(f"{found.url}/{found.files[0].path}").keys() - set(sample.all_names)
+    named = set(named_columns(f"{found.url}/{found.files[0].path}")).difference(sample.all_names)
     return (
         [f"the folders name {', '.join(sorted(named))}: set {OPTION} for columns of these"] if named else []
     )

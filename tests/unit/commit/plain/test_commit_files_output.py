@@ -218,6 +218,8 @@ def test_what_folders_name_is_what_was_written() -> None:
         assert list(named.items()) == list(zip(("d", "s s"), values.texts(key), strict=True))
     with pytest.raises(InvalidArgument, match="two values for 'd'"):
         named_values("d=1/d=2/a.csv")
+    with pytest.raises(InvalidArgument, match="a value for 'd' that is not UTF-8"):
+        named_values("d=%FF/a.csv")
 
 
 def test_an_empty_text_is_no_partition(tmp_path: Path) -> None:

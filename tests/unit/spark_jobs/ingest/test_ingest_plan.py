@@ -269,6 +269,16 @@ def test_a_new_table_without_the_columns_of_folders_is_warned_of(ingesting: Inge
     )
 
 
+def test_folders_that_name_a_column_twice_are_refused_only_if_it_is_taken_from_there(
+    ingesting: Ingesting,
+) -> None:
+    path = ingesting.write("id\n1\n", "year=2023/backup/year=2024/a.csv")
+    with refused("paths", "two values for 'year'"):
+        ingesting.start(paths=path, partition_columns_from_path=True)
+    ingesting.ingest(paths=path)
+    assert ingesting.rows("id") == [1]
+
+
 def test_a_table_of_plain_files_is_ingested_with_the_columns_of_its_folders(tmp_path: Path) -> None:
     tree = PlainTable(f"file://{tmp_path}/tree", {})
     tree.publish(rows_of(0, 6))
