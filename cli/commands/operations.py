@@ -139,7 +139,7 @@ def ingest(
     table: TableName,
     paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files, folders, globs or URLs.")],
     format: Annotated[
-        Literal["csv", "jsonl", "parquet"] | None, typer.Option(help="Default: by file name.")
+        Literal["csv", "jsonl", "parquet", "avro"] | None, typer.Option(help="Default: by file name.")
     ] = None,
     mode: Annotated[
         Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore", "merge"] | None,

@@ -99,8 +99,8 @@ class RowPosition(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FilePosition:
-    """The position of a row: the URL of its file, and its line (CSV, JSON) or row (Parquet), counted from
-    1."""
+    """The position of a row: the URL of its file, and its line (CSV, JSON) or row (Parquet, Avro), counted
+    from 1."""
 
     file: str
     number: int

@@ -14,9 +14,16 @@ import pyarrow as pa
 from distop.errors import BadRow, InvalidArgument
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.bad_rows import Unconvertible
-from distop.spark_jobs.formats.nested import new_fields
 from distop.spark_jobs.formats.reader import describe
-from distop.spark_jobs.formats.types import UnsupportedType, check_values, convert, convertible, table_type
+from distop.spark_jobs.formats.types import (
+    UnsupportedType,
+    check_values,
+    convert,
+    convertible,
+    name_of,
+    new_fields,
+    table_type,
+)
 
 
 def check_columns(
@@ -56,7 +63,7 @@ def check_columns(
                 raise _unfit(column.name, field, reason, hint)
         elif not convertible(given.field(column.name).type, column.type):
             found = given.field(column.name).type
-            reason = f"{found} in the source cannot become {column.type} in the table"
+            reason = f"{name_of(found)} in the source cannot become {column.type} in the table"
             raise _unfit(column.name, "schema", reason, "leave the column out, or give it another type")
         else:
             for path in new_fields(given.field(column.name).type, column.type, column.name):

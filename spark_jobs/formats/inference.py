@@ -1,9 +1,10 @@
-"""Infers the columns of a source and their types: read from Parquet, guessed from a sample of text."""
+"""Infers the columns of a source and their types: read from schemas, guessed from a sample of text."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import reduce
 from typing import Any, Protocol, TypeVar
@@ -15,13 +16,13 @@ from pyarrow import types as is_
 from distop.commit.writing.casts import is_number
 from distop.errors import SourceUnreadable
 from distop.operations.arguments import invalid
+from distop.spark_jobs.formats import avro, parquet
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.csv import CsvValues, convert_options, csv_text, read_header, read_records
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.guesses import common_type, no_bytes, type_of_texts
 from distop.spark_jobs.formats.jsonl import first_objects
 from distop.spark_jobs.formats.options import CsvOptions, Format
-from distop.spark_jobs.formats.parquet import schemas_of, unfit
 from distop.spark_jobs.formats.reader import FileUnusable, check_size
 from distop.spark_jobs.formats.suspicions import foreign_encoding, no_values, suspicions
 from distop.spark_jobs.formats.types import UnsupportedType, convert, table_type
@@ -77,7 +78,7 @@ def take_sample(
     chosen = [files[last * number // max(1, count - 1)] for number in range(count)]
     if file_format == "csv":
         return CsvSample.of(chosen, options, check_newlines=check_newlines)
-    return JsonSample.of(chosen) if file_format == "jsonl" else ParquetSample(chosen)
+    return JsonSample.of(chosen) if file_format == "jsonl" else TypedSample(chosen, _TYPED[file_format])
 
 
 class CsvSample:
@@ -311,13 +312,28 @@ class JsonSample:
             ) from None
 
 
-class ParquetSample:
-    """The schemas of the files."""
+@dataclass(frozen=True, slots=True)
+class _Looks:
+    """How files that have a schema are looked into; see the functions of :mod:`.parquet`."""
+
+    schemas_of: Callable[[OpenFile], tuple[pa.Schema, pa.Schema]]
+    unfit: Callable[[OpenFile, Mapping[str, pa.DataType]], list[str]]
+
+
+_TYPED: dict[Format, _Looks] = {
+    "parquet": _Looks(parquet.schemas_of, parquet.unfit),
+    "avro": _Looks(avro.schemas_of, avro.unfit),
+}
+
+
+class TypedSample:
+    """The schemas of files that have one."""
 
     complete = True
 
-    def __init__(self, files: Sequence[OpenFile]) -> None:
-        self._schemas = [looked_into(file, schemas_of) for file in files]
+    def __init__(self, files: Sequence[OpenFile], looks: _Looks) -> None:
+        self._looks = looks
+        self._schemas = [looked_into(file, looks.schemas_of) for file in files]
         schemas = [schema for schema, _ in self._schemas]
         self._url = files[0].url
         self.names = list(schemas[0].names)
@@ -329,8 +345,12 @@ class ParquetSample:
         self._files = files
 
     def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
-        """From the statistics of the files, if they have them; otherwise by the columns' types."""
-        found = {column for file in self._files for column in looked_into(file, lambda it: unfit(it, types))}
+        """By the statistics of the files, their first values, or the columns' types."""
+        found = {
+            column
+            for file in self._files
+            for column in looked_into(file, lambda it: self._looks.unfit(it, types))
+        }
         return [column for column in types if column in found]
 
     def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:

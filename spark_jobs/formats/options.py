@@ -9,7 +9,10 @@ import msgspec
 
 from distop.spark_jobs.formats.csv_quoting import Quoting
 
-Format: TypeAlias = Literal["csv", "jsonl", "parquet"]
+Format: TypeAlias = Literal["csv", "jsonl", "parquet", "avro"]
+
+TYPED: frozenset[Format] = frozenset({"parquet", "avro"})
+"""Formats whose files have a schema."""
 
 
 class CsvOptions(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):

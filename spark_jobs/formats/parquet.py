@@ -20,9 +20,8 @@ from pyarrow import types as is_
 from distop.commit.writing.casts import as_lists
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
-from distop.spark_jobs.formats.nested import new_fields
-from distop.spark_jobs.formats.reader import FileUnusable, Wanted, check_size
-from distop.spark_jobs.formats.types import convert, convertible
+from distop.spark_jobs.formats.reader import FileUnusable, Wanted, check_size, damage_named
+from distop.spark_jobs.formats.types import convert
 
 BATCH_ROWS = 64 * 1024
 
@@ -179,17 +178,8 @@ class ParquetReader:
         with ExitStack() as stack:
             opened = stack.enter_context(opened_parquet(file))
             nanos = stack.enter_context(_opened_for_int96(file, opened))
-            schema = opened.schema_arrow
-            self._wanted.check(schema.names)
-            wanted = [field for field in self._wanted.schema if field.name in schema.names]
-            for field in wanted:
-                found = schema.field(field.name).type
-                if not convertible(found, field.type):
-                    raise FileUnusable(
-                        f"has {found} in column {field.name!r}, which cannot become {field.type}"
-                    )
-                self._wanted.check_extra(new_fields(found, field.type, field.name))
-            yield ParquetFile(opened, self._wanted.schema, [field.name for field in wanted], nanos)
+            there = self._wanted.check_types(opened.schema_arrow)
+            yield ParquetFile(opened, self._wanted.schema, there, nanos)
 
 
 class ParquetFile:
@@ -218,7 +208,7 @@ class ParquetFile:
                 batch_size=BATCH_ROWS, row_groups=some, columns=self._there, use_threads=False
             )
             while True:
-                with _damage_named():
+                with damage_named():
                     batch = next(batches, None)
                 if batch is None:
                     break
@@ -230,7 +220,7 @@ class ParquetFile:
     def _nanos_of(self, groups: range) -> pa.Table | None:
         if self._nanos is None or not self._int96:
             return None
-        with _damage_named():
+        with damage_named():
             return self._nanos.read_row_groups(groups, columns=self._int96, use_threads=False)
 
     def convert(self, rows: ParquetRows) -> pa.Table:
@@ -244,19 +234,6 @@ class ParquetFile:
             for field in self._schema
         ]
         return pa.table(columns, schema=self._schema)
-
-
-@contextmanager
-def _damage_named() -> Iterator[None]:
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        raise FileUnusable(f"is damaged: {error}") from error
-    except OSError as error:
-        # Errors of the operating system have a number, and may be transient.
-        if error.errno is not None:
-            raise
-        raise FileUnusable(f"is damaged: {error}") from error
 
 
 def _differ(one: pq.ParquetFile, other: pq.ParquetFile, name: str) -> bool:

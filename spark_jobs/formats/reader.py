@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.spark_jobs.formats.bad_rows import Rows
 from distop.spark_jobs.formats.files import OpenFile
+from distop.spark_jobs.formats.types import convertible, name_of, new_fields
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +50,24 @@ class Wanted:
         if missing and not self.partly:
             raise FileUnusable(f"has no column {missing[0]!r}, only {describe(names)}")
         self.check_extra([name for name in names if name not in wanted])
+
+    def check_types(self, found: pa.Schema) -> list[str]:
+        """Check the columns of a file that knows their types; those of the required ones that it has.
+
+        Raises
+        ------
+        FileUnusable
+        """
+        self.check(found.names)
+        there = [field for field in self.schema if field.name in found.names]
+        for field in there:
+            kind = found.field(field.name).type
+            if not convertible(kind, field.type):
+                raise FileUnusable(
+                    f"has {name_of(kind)} in column {field.name!r}, which cannot become {field.type}"
+                )
+            self.check_extra(new_fields(kind, field.type, field.name))
+        return [field.name for field in there]
 
     def check_extra(self, extra: list[str]) -> None:
         """Check the columns, or the nested fields, of a file that ``schema`` does not have.
@@ -111,6 +130,20 @@ def check_size(names: Sequence[str]) -> None:
                 f"has a column {name[:50]!r}... with a name of {len(name):,} characters, "
                 f"at most {MAX_COLUMN_NAME:,} are read"
             )
+
+
+@contextmanager
+def damage_named() -> Iterator[None]:
+    """Turn what a library says of bytes that it cannot decode into :class:`FileUnusable`."""
+    try:
+        yield
+    except (ArithmeticError, EOFError, LookupError, ValueError) as error:
+        raise FileUnusable(f"is damaged: {str(error) or type(error).__name__}") from error
+    except OSError as error:
+        # Errors of the operating system have a number, and may be transient.
+        if error.errno is not None:
+            raise
+        raise FileUnusable(f"is damaged: {error}") from error
 
 
 def describe(names: list[str], limit: int = 30) -> str:

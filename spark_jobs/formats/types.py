@@ -8,7 +8,7 @@ UTC for a ``timestamptz`` column, if no other zone is given.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -110,7 +110,12 @@ def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> 
         return pa.map_(inner(dtype.key_type), inner(dtype.item_type))
     if is_.is_list(dtype) or is_.is_large_list(dtype) or is_.is_fixed_size_list(dtype):
         return pa.large_list(inner(dtype.value_type))
-    raise UnsupportedType(f"values of type {dtype} are not supported in Iceberg tables")
+    raise UnsupportedType(f"values of type {name_of(dtype)} are not supported in Iceberg tables")
+
+
+def name_of(dtype: pa.DataType) -> str:
+    """A type in a message; one that Arrow does not have by the name that its format gives it."""
+    return str(dtype.type_name if isinstance(dtype, pa.OpaqueType) else dtype)
 
 
 def convertible(source: pa.DataType, target: pa.DataType) -> bool:
@@ -118,7 +123,7 @@ def convertible(source: pa.DataType, target: pa.DataType) -> bool:
 
     A conversion that may fail for single values is allowed: such a value is a bad row. Fields of structs go
     by name, as columns do: ``source`` may lack optional ones, which are then NULL. What it has in addition
-    (:func:`~distop.spark_jobs.formats.nested.new_fields`) is left out.
+    (:func:`new_fields`) is left out.
     """
     if is_.is_dictionary(source):
         return convertible(source.value_type, target)
@@ -147,6 +152,50 @@ def convertible(source: pa.DataType, target: pa.DataType) -> bool:
             )
         )
     return family != "bytes" or bool(table_type(source).equals(target))
+
+
+def new_fields(given: pa.DataType, present: pa.DataType, path: str) -> list[str]:
+    """The paths of the fields of ``given`` that ``present`` does not have, within a column ``path``. They are
+    those of Iceberg: ``a.b``, ``a.element.b`` within lists, ``a.value.b`` within maps."""
+    return list(_new_fields(given, present, path))
+
+
+def _new_fields(given: pa.DataType, present: pa.DataType, path: str) -> Iterator[str]:
+    if is_.is_struct(given) and is_.is_struct(present):
+        for field in given:
+            at = present.get_field_index(field.name)
+            if at < 0:
+                yield f"{path}.{field.name}"
+            else:
+                yield from _new_fields(field.type, present.field(at).type, f"{path}.{field.name}")
+    elif is_.is_map(given) and is_.is_map(present):
+        yield from _new_fields(given.key_type, present.key_type, f"{path}.key")
+        yield from _new_fields(given.item_type, present.item_type, f"{path}.value")
+    elif _is_list(given) and _is_list(present):
+        yield from _new_fields(given.value_type, present.value_type, f"{path}.element")
+
+
+def grown(present: pa.DataType, given: pa.DataType) -> pa.DataType:
+    """``present`` with the fields that only ``given`` has: optional, behind the others. Keys of maps stay as
+    they are (Iceberg's specification, "Schema Evolution"). Both have types in the form of a table."""
+    if is_.is_struct(given) and is_.is_struct(present):
+        found = {field.name: field.type for field in given}
+        fields = [
+            field.with_type(grown(field.type, found.pop(field.name))) if field.name in found else field
+            for field in present
+        ]
+        return pa.struct([*fields, *(pa.field(name, dtype) for name, dtype in found.items())])
+    if is_.is_map(given) and is_.is_map(present):
+        item = present.item_field.with_type(grown(present.item_type, given.item_type))
+        return pa.map_(present.key_field, item)
+    if _is_list(given) and _is_list(present):
+        element = present.value_field.with_type(grown(present.value_type, given.value_type))
+        return pa.large_list(element) if is_.is_large_list(present) else pa.list_(element)
+    return present
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    return bool(is_.is_list(dtype) or is_.is_large_list(dtype) or is_.is_fixed_size_list(dtype))
 
 
 def is_number(dtype: pa.DataType) -> bool:

@@ -57,7 +57,7 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """A Kafka topic in place of ``paths``; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
     format: Format | None = None
     """Default: from the file names (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.json``, ``.parquet``,
-    text formats also followed by ``.gz``, ``.bz2``, ``.xz``, ``.zst`` or ``.lz4``)."""
+    ``.avro``; text formats also followed by ``.gz``, ``.bz2``, ``.xz``, ``.zst`` or ``.lz4``)."""
 
     header: bool | list[str] = True
     """CSV. ``true``: the first line of every file names its columns, in any order. A list: the names of the

@@ -16,10 +16,17 @@ from distop.errors import InvalidArgument
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.conversion import check_columns
 from distop.spark_jobs.formats.inference import Sample
-from distop.spark_jobs.formats.nested import grown, new_fields
-from distop.spark_jobs.formats.options import Format
+from distop.spark_jobs.formats.options import TYPED, Format
 from distop.spark_jobs.formats.reader import describe
-from distop.spark_jobs.formats.types import UnsupportedType, is_number, json_type, may_become, text_type
+from distop.spark_jobs.formats.types import (
+    UnsupportedType,
+    grown,
+    is_number,
+    json_type,
+    may_become,
+    new_fields,
+    text_type,
+)
 from distop.spark_jobs.ingest.argument import IngestArgument
 
 
@@ -99,8 +106,8 @@ def choose_columns(
         targets = [name for name in targets if name in present or name not in conditions]
     added = [] if table is None or argument.on_new_columns != "add" else new_columns(targets, present)
     read = [*targets, *sorted(filtered.difference(targets))]
-    # Parquet has types of its own; other values are texts, and are read as what the table has.
-    fixed = [name for name in present if file_format != "parquet" or name in direct]
+    # Some formats have types of their own; other values are texts, and are read as what the table has.
+    fixed = [name for name in present if file_format not in TYPED or name in direct]
     given = {name: present[name] for name in fixed} | _arrow_types(declared)
     types = _types(read, given, sample)
     unsaid = [name for name in instants or {} if name in types and name not in (*present, *given)]
@@ -211,7 +218,7 @@ def _nested_types(
     """The types of the table's nested columns as the source shows them: of text, those of the table with the
     fields that only the sample has."""
     names = [name for name in targets if is_nested(present.get(name, pa.null()))]
-    if file_format == "parquet":
+    if file_format in TYPED:
         return {name: types[name] for name in names}
     if argument.kafka is not None and argument.on_new_columns != "add":
         return {}  # records are not read only for this

@@ -15,6 +15,7 @@ from distop.commit.layout.staging import quarantine_folder
 from distop.commit.outputs import output_of
 from distop.errors import CorruptRecord, JobFailed
 from distop.operations.job import JobContext
+from distop.spark_jobs.formats.avro import AvroReader
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, Rows
 from distop.spark_jobs.formats.conversion import fitting
 from distop.spark_jobs.formats.csv import CsvReader
@@ -241,6 +242,8 @@ def _reader(plan: IngestPlan) -> FormatReader:
             return JsonLinesReader(plan.wanted)
         case "parquet":
             return ParquetReader(plan.wanted)
+        case "avro":
+            return AvroReader(plan.wanted)
     raise CorruptRecord(f"the plan names the format {plan.format!r}, which this version cannot read")
 
 

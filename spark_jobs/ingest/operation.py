@@ -20,8 +20,8 @@ QUERY_S = 24 * 3600.0
 
 
 class Ingest(DistributedOperation):
-    """Reads CSV, JSON lines or Parquet files, or records of a Kafka topic, and appends their rows to a table,
-    or replaces its rows by them.
+    """Reads CSV, JSON lines, Parquet or Avro files, or records of a Kafka topic, and appends their rows to a
+    table, or replaces its rows by them.
 
     The source is fixed when the operation starts: the files and their splits, or the offsets; the columns and
     their types. A file that has changed since fails the operation. See

@@ -25,8 +25,8 @@ from distop.spark_jobs.formats.files import (
     OpenFile,
     find_files,
 )
-from distop.spark_jobs.formats.inference import CsvSample, ParquetSample, Sample, looked_into, take_sample
-from distop.spark_jobs.formats.options import CsvOptions, Format
+from distop.spark_jobs.formats.inference import CsvSample, Sample, TypedSample, looked_into, take_sample
+from distop.spark_jobs.formats.options import TYPED, CsvOptions, Format
 from distop.spark_jobs.formats.parquet import row_group_sizes
 from distop.spark_jobs.ingest.argument import (
     DataFrameArgument,
@@ -78,6 +78,7 @@ _FORMATS: dict[str, Format] = {
     ".json": "jsonl",
     ".parquet": "parquet",
     ".pq": "parquet",
+    ".avro": "avro",
 }
 
 
@@ -126,7 +127,7 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
     sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
     warnings = [*_warnings(argument, sample, table), *unread_columns(argument, found, sample, table)]
     whole, from_path = with_path_columns(argument, found, sample, table)
-    instants = sample.instants if isinstance(sample, ParquetSample) else None
+    instants = sample.instants if isinstance(sample, TypedSample) else None
     target = target_of(
         request, argument, file_format, whole, table=table, direct=from_path, instants=instants
     )
@@ -276,7 +277,7 @@ def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
     for file in found.files:
         ending, compression = _endings(file.path)
         file_format = _FORMATS.get(ending)
-        if file_format is None or (compression and file_format == "parquet"):
+        if file_format is None or (compression and file_format in TYPED):
             raise invalid("format", f"the name of {file.path} does not show its format", "set format")
         formats.setdefault(file_format, file.path)
     if len(formats) > 1:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -31,6 +32,18 @@ def csv(folder: Path, name: str, text: str) -> str:
 def parquet(folder: Path, file: str, /, **columns: Any) -> str:
     path = folder / file
     pq.write_table(pa.table(columns), path)
+    return str(path)
+
+
+def avro(folder: Path, name: str, fields: dict[str, Any], *rows: tuple[Any, ...]) -> str:
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": f, "type": kind} for f, kind in fields.items()],
+    }
+    path = folder / name
+    with path.open("wb") as stream:
+        fastavro.writer(stream, schema, [dict(zip(fields, row, strict=True)) for row in rows])
     return str(path)
 
 
@@ -224,11 +237,13 @@ def test_nested_names_that_differ_in_case_only_are_no_two_fields(tmp_path: Path)
 # -- types -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", ["csv", "parquet", "jsonl"])
+@pytest.mark.parametrize("make", ["csv", "parquet", "jsonl", "avro"])
 def test_wider_values_are_refused_or_widen_a_column(ingesting: Ingesting, tmp_path: Path, make: str) -> None:
     """No row of them is a bad one: the quarantine stays empty."""
     if make == "parquet":
         path = parquet(tmp_path, "1.parquet", id=[2, 2**40], name=["b", "c"])
+    elif make == "avro":
+        path = avro(tmp_path, "1.avro", {"id": "long", "name": "string"}, (2, "b"), (2**40, "c"))
     elif make == "csv":
         path = csv(tmp_path, "1.csv", f"id,name\n2,b\n{2**40},c\n")
     else:
@@ -264,6 +279,7 @@ def test_a_wide_file_is_not_parsed_once_per_column(tmp_path: Path, monkeypatch: 
 def test_values_that_fit_widen_nothing(ingesting: Ingesting, tmp_path: Path) -> None:
     """A file of 64-bit numbers that are small fits a column of 32 bits."""
     ingesting.ingest(paths=parquet(tmp_path, "1.parquet", id=[2], name=["b"]), on_wider_types="widen")
+    ingesting.ingest(paths=avro(tmp_path, "1.avro", {"id": "long", "name": "string"}, (3, "c")))
     assert len(ingesting.table.iceberg().metadata.schemas) == 1
 
 

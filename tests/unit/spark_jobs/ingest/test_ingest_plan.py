@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -199,16 +201,20 @@ def by_day(ingesting: Ingesting, name: str = "a", text: str = "id\n1\n", *more: 
     return f"{ingesting.folder}/source/{name}"
 
 
-@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("ending", ["csv", "jsonl", "parquet", "avro"])
 def test_columns_that_only_folders_name_are_read_from_there(ingesting: Ingesting, ending: str) -> None:
     for place, day in enumerate(("2024-01-01", "2024-01-02", "__HIVE_DEFAULT_PARTITION__")):
         rows = pa.table({"id": [place]})
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink)
+        records = io.BytesIO()
+        fields = [{"name": "id", "type": "long"}]
+        fastavro.writer(records, {"type": "record", "name": "r", "fields": fields}, [{"id": place}])
         text = {
             "csv": f"id\n{place}\n",
             "jsonl": f'{{"id": {place}}}\n',
             "parquet": sink.getvalue().to_pybytes(),
+            "avro": records.getvalue(),
         }
         ingesting.write(text[ending], f"a/day={day}/kind=a%2Fb/x.{ending}")
     path, days = f"{ingesting.folder}/source/a", [date(2024, 1, 1), date(2024, 1, 2), None]
