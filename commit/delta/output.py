@@ -8,7 +8,7 @@ external step commits all of them as one version. Its application transaction ma
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -25,12 +25,11 @@ from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.evolution import evolution_of
 from distop.commit.layout.hive import check_folders
 from distop.commit.layout.model import Layout
-from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.steps.contract import FinishContext, StepPlan
 from distop.commit.steps.facts import IGNORED
 from distop.commit.steps.partial import counted, successful_jobs
-from distop.commit.writing.file_lists import PrivateFileList
+from distop.commit.writing.file_lists import PrivateFileList, WrittenFile
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty, Unavailable
 from distop.metastore.records.operation import JobRecord, StepRecord
 from distop.metastore.records.structs import convert
@@ -61,22 +60,14 @@ class DeltaFileList(PrivateFileList):
         self._counted = {name for name in self._schema.names if isinstance(kinds[name], _COUNTED)}
         self._modified = int((time.time() if now is None else now) * 1000)
 
-    def add(
-        self,
-        path: str,
-        key: PartitionKey,
-        size: int,
-        checksum: str,
-        footer: pq.FileMetaData,
-        nans: Mapping[str, int],
-    ) -> None:
+    def add(self, file: WrittenFile) -> None:
         self._files.append(
             DeltaFile(
-                path=f"{self._data_folder}/{path.rpartition('/')[2]}",
-                size=size,
+                path=f"{self._data_folder}/{file.path.rpartition('/')[2]}",
+                size=file.size,
                 modified=self._modified,
-                partition=dict(zip(self._names, self._values.texts(key), strict=True)),
-                stats=_statistics(footer, self._counted),
+                partition=dict(zip(self._names, self._values.texts(file.key), strict=True)),
+                stats=_statistics(file.footer, self._counted),
             )
         )
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import msgspec
-import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 
 from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.layout.model import file_io
-from distop.commit.layout.partitioning import PartitionKey
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.steps.partial import successful_jobs
-from distop.commit.writing.file_lists import PrivateFileList
+from distop.commit.writing.file_lists import PrivateFileList, WrittenFile
 from distop.errors import CorruptRecord
 from distop.metastore.records.operation import JobRecord
 from distop.metastore.records.structs import convert, from_json
@@ -42,17 +39,9 @@ class PlainFileList(PrivateFileList):
     suffix: ClassVar[str] = ".files.json"
     checksums: ClassVar[bool] = True
 
-    def add(
-        self,
-        path: str,
-        key: PartitionKey,
-        size: int,
-        checksum: str,
-        footer: pq.FileMetaData,
-        nans: Mapping[str, int],
-    ) -> None:
-        name, folder = path.rpartition("/")[2], self._values.folder(key)
-        self._files.append(ListedFile(name, size, checksum, footer.num_rows, folder))
+    def add(self, file: WrittenFile) -> None:
+        name, folder = file.path.rpartition("/")[2], self._values.folder(file.key)
+        self._files.append(ListedFile(name, file.size, file.checksum, file.footer.num_rows, folder))
 
     def write(self, io: FileIO, path: str) -> dict[str, Any]:
         content = msgspec.json.encode(self._files)

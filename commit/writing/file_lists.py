@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from base64 import b85encode
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import msgspec
@@ -35,6 +36,22 @@ MAX_INLINE_BYTES = 560
 """Limit of a result with its list. Unlike other parts, a list cannot be omitted to make room."""
 
 
+@dataclass(frozen=True)
+class WrittenFile:
+    """A complete data file."""
+
+    path: str
+    key: PartitionKey
+    """Its partition."""
+    size: int
+    """Bytes."""
+    footer: pq.FileMetaData
+    nans: Mapping[str, int]
+    """How many values of a column are NaN, for each column of floats where that is known."""
+    checksum: str = ""
+    """``md5:<hex>``; empty unless :attr:`FileList.checksums` are wanted."""
+
+
 class FileList(ABC):
     """The files of one attempt, in order of completion."""
 
@@ -58,28 +75,8 @@ class FileList(ABC):
         """Whether the list is empty."""
 
     @abstractmethod
-    def add(
-        self,
-        path: str,
-        key: PartitionKey,
-        size: int,
-        checksum: str,
-        footer: pq.FileMetaData,
-        nans: Mapping[str, int],
-    ) -> None:
-        """List a complete file.
-
-        Parameters
-        ----------
-        key:
-            Its partition.
-        size:
-            Bytes.
-        checksum:
-            ``md5:<hex>``; empty unless :attr:`checksums` are wanted.
-        nans:
-            How many values of a column are NaN, for each column of floats where that is known.
-        """
+    def add(self, file: WrittenFile) -> None:
+        """List a file."""
 
     @abstractmethod
     def inline(self) -> dict[str, Any] | None:
@@ -170,25 +167,17 @@ class IcebergFileList(FileList):
     def empty(self) -> bool:
         return self._manifest.empty
 
-    def add(
-        self,
-        path: str,
-        key: PartitionKey,
-        size: int,
-        checksum: str,
-        footer: pq.FileMetaData,
-        nans: Mapping[str, int],
-    ) -> None:
+    def add(self, file: WrittenFile) -> None:
         described = DataFile.from_args(
             content=DataFileContent.DATA,
-            file_path=path,
+            file_path=file.path,
             file_format=FileFormat.PARQUET,
-            partition=Record(*key),
-            file_size_in_bytes=size,
-            sort_order_id=self._sort_order_id if self._in_order or footer.num_row_groups == 1 else None,
+            partition=Record(*file.key),
+            file_size_in_bytes=file.size,
+            sort_order_id=self._sort_order_id if self._in_order or file.footer.num_row_groups == 1 else None,
             equality_ids=None,
             key_metadata=None,
-            **statistics_of(footer, self._statistics_plan, self._column_ids, nans),
+            **statistics_of(file.footer, self._statistics_plan, self._column_ids, file.nans),
         )
         self._manifest.add(described)
 

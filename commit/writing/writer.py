@@ -27,7 +27,7 @@ from distop.commit.layout.partitioning import Partitioner, PartitionKey
 from distop.commit.pyiceberg_private import parquet_options
 from distop.commit.writing.casts import check_never_empty, checked_cast
 from distop.commit.writing.encodings import encodings_for
-from distop.commit.writing.file_lists import FileList, IcebergFileList, result_of
+from distop.commit.writing.file_lists import FileList, IcebergFileList, WrittenFile, result_of
 from distop.commit.writing.sorting import keys_of, positions
 from distop.errors import BadRow, InvalidArgument
 from distop.metastore.crashpoints import reached
@@ -256,7 +256,8 @@ class StagedWriter:
         file.stream.close()
         del self._open[key]
         checksum = file.stream.content.checksum if self._list.checksums else ""
-        self._list.add(file.path, key, size, checksum, file.parquet.writer.metadata, file.nans)
+        footer = file.parquet.writer.metadata
+        self._list.add(WrittenFile(file.path, key, size, footer, file.nans, checksum))
         self.files += 1
         self.bytes += size
 

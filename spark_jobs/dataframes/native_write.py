@@ -42,7 +42,7 @@ from pyspark.sql import functions as f
 from distop.commit.files.listing import entries
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import Partitioner, PartitionKey
-from distop.commit.writing.file_lists import IcebergFileList
+from distop.commit.writing.file_lists import IcebergFileList, WrittenFile
 from distop.commit.writing.prepared import PreparedTask, folder_of
 from distop.errors import BadRow, CorruptRecord, PreconditionFailed
 from distop.spark_jobs.dataframes.options import WriteOptions
@@ -263,7 +263,7 @@ def describe(target: WriteTarget, rows: int, without_nan: Sequence[str]) -> list
             if not footer.num_rows:
                 continue
             _check_footer(layout, path, footer)
-            files.add(path, partition_of(io, layout, path, footer), length, "", footer, nans)
+            files.add(WrittenFile(path, partition_of(io, layout, path, footer), length, footer, nans))
             written, size = written + footer.num_rows, size + length
     if written != rows:
         raise CorruptRecord(

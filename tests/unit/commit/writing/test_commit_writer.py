@@ -24,7 +24,7 @@ from pyiceberg.types import DoubleType, FloatType, LongType
 
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.schemas import parse_schema
-from distop.commit.writing.file_lists import MAX_RESULT_BYTES, IcebergFileList
+from distop.commit.writing.file_lists import MAX_RESULT_BYTES, IcebergFileList, WrittenFile
 from distop.commit.writing.manifests import TaskManifest, adopt
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import BadRow, InvalidArgument
@@ -106,7 +106,7 @@ def test_floats_whose_nan_nobody_has_counted_have_no_bounds(tmp_path: Path) -> N
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"x": [1.0], "y": [1.0], "n": [1]}, schema=layout.arrow_schema), path)
     files = IcebergFileList(layout)
-    files.add(str(path), (), path.stat().st_size, "", pq.read_metadata(path), {"y": 0})
+    files.add(WrittenFile(str(path), (), path.stat().st_size, pq.read_metadata(path), {"y": 0}))
     result = {"files": 1, "rows": 1} | files.write(file_io(str(tmp_path)), f"{tmp_path}/metadata/op-1/m.avro")
     [file] = listed(tmp_path, layout, result)
     assert (dict(file.nan_value_counts), [*file.lower_bounds], [*file.upper_bounds]) == (
