@@ -493,7 +493,7 @@ def _number_of_text(text: str, kind: IcebergType) -> Any:
 def _days(text: str) -> int:
     if not _DATE.fullmatch(text):
         raise ValueError("write a date as '2024-01-31'")
-    return date.fromisoformat(text).toordinal() - _EPOCH
+    return date.fromisoformat(text).toordinal() - EPOCH
 
 
 def _micros_of_day(text: str) -> int:
@@ -514,7 +514,7 @@ def _micros(text: str) -> tuple[int, int]:
     found = _TIMESTAMP.fullmatch(text)
     if not found:
         raise ValueError("write a timestamp as '2024-01-31T23:59:59' or '2024-01-31T23:59:59.999999Z'")
-    micros = _days(found["date"]) * _DAY + (_micros_of_day(found["time"]) if found["time"] else 0)
+    micros = _days(found["date"]) * DAY + (_micros_of_day(found["time"]) if found["time"] else 0)
     zone = found["zone"]
     if zone is None or zone in "Zz":
         return micros, 0
@@ -525,8 +525,9 @@ def _micros(text: str) -> tuple[int, int]:
 
 # -- values of tables ----------------------------------------------------------------------------------
 
-_EPOCH = date(1970, 1, 1).toordinal()
-_DAY = 86_400_000_000
+EPOCH = date(1970, 1, 1).toordinal()
+DAY = 86_400_000_000
+"""Microseconds."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -537,7 +538,7 @@ def plain(value: Any, kind: IcebergType) -> Any:
         case datetime():
             return (value.replace(tzinfo=None) - (value.utcoffset() or timedelta()) - _UNIX) // _MICROSECOND
         case date():
-            return value.toordinal() - _EPOCH
+            return value.toordinal() - EPOCH
         case time():
             seconds = (value.hour * 60 + value.minute) * 60 + value.second
             return seconds * 1_000_000 + value.microsecond

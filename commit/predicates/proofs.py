@@ -40,21 +40,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from distop.commit.predicates.binding import (
-    Always,
-    And,
-    Column,
-    Compare,
-    Known,
-    Leaf,
-    Like,
-    Node,
-    Null,
-    OneOf,
-    Or,
-    Predicate,
-    plain,
-)
+from distop.commit.predicates import binding
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +92,31 @@ class Content:
 
 _NULLS = Content(nans=False, values=False)
 
-ContentOf: TypeAlias = Callable[[Column], Content]
+ContentOf: TypeAlias = Callable[[binding.Column], Content]
 
 
-def possible(predicate: Predicate, content: ContentOf) -> bool:
+def possible(predicate: binding.Predicate, content: ContentOf) -> bool:
     """Whether the predicate may be true of some row."""
     return _judged(predicate.node, content)[0]
 
 
-def certain(predicate: Predicate, content: ContentOf) -> bool:
+def certain(predicate: binding.Predicate, content: ContentOf) -> bool:
     """Whether the predicate is proven to be true of all rows."""
     return _judged(predicate.node, content)[1]
 
 
-def _judged(node: Node, content: ContentOf) -> tuple[bool, bool]:
+def _judged(node: binding.Node, content: ContentOf) -> tuple[bool, bool]:
     """Whether it may be true of some row, and is true of all."""
     match node:
-        case Always(value):
+        case binding.Always(value):
             return value, value
-        case And(parts):
+        case binding.And(parts):
             judged = [_judged(part, content) for part in parts]
             return all(some for some, _ in judged), all(every for _, every in judged)
-        case Or(parts):
+        case binding.Or(parts):
             judged = [_judged(part, content) for part in parts]
             return any(some for some, _ in judged), any(every for _, every in judged)
-        case Null(column, negated):
+        case binding.Null(column, negated):
             known = content(column)
             has_value = known.values or known.nans
             return (has_value, not known.nulls) if negated else (known.nulls, not has_value)
@@ -143,29 +129,29 @@ def _judged(node: Node, content: ContentOf) -> tuple[bool, bool]:
     return some, every
 
 
-def _some(leaf: Leaf, known: Content) -> bool:
+def _some(leaf: binding.Leaf, known: Content) -> bool:
     """Whether a value within the bounds may match."""
     if known.is_single:
         return leaf.holds(known.least)
     match leaf:
-        case Known(_, value):
+        case binding.Known(_, value):
             return value
-        case Compare(_, "=", value):
+        case binding.Compare(_, "=", value):
             return value == value and known.may_be(value)
-        case Compare(_, "<" | "<=", value):
+        case binding.Compare(_, "<" | "<=", value):
             return known.least is None or leaf.holds(known.least)
-        case Compare(_, ">" | ">=", value):
+        case binding.Compare(_, ">" | ">=", value):
             return value == value if known.greatest is None else leaf.holds(known.greatest)
-        case Compare():
+        case binding.Compare():
             return True
-        case Like(_, _, prefix, _, negated):
+        case binding.Like(_, _, prefix, _, negated):
             return negated or _may_begin(known, prefix)
     return leaf.negated or _may_be_one_of(known, leaf)
 
 
-def _every(leaf: Leaf, known: Content) -> bool:
+def _every(leaf: binding.Leaf, known: Content) -> bool:
     """Whether all values within the bounds match."""
-    if isinstance(leaf, Known):
+    if isinstance(leaf, binding.Known):
         return leaf.value
     if known.is_single:
         return leaf.holds(known.least)
@@ -173,13 +159,13 @@ def _every(leaf: Leaf, known: Content) -> bool:
     # 4 KiB, for which Parquet keeps no minimum and maximum.
     bounds = known if known.exact else Content(admits=known.admits)
     match leaf:
-        case Compare(_, "<" | "<="):
+        case binding.Compare(_, "<" | "<="):
             return bounds.greatest is not None and leaf.holds(bounds.greatest)
-        case Compare(_, ">" | ">="):
+        case binding.Compare(_, ">" | ">="):
             return bounds.least is not None and leaf.holds(bounds.least)
-        case Compare(_, op, value):
+        case binding.Compare(_, op, value):
             return op == "!=" and (value != value or not bounds.may_be(value))
-        case Like(_, _, prefix, is_prefix, negated):
+        case binding.Like(_, _, prefix, is_prefix, negated):
             if negated:
                 return not _may_begin(bounds, prefix)
             least, greatest = bounds.least, bounds.greatest
@@ -189,7 +175,7 @@ def _every(leaf: Leaf, known: Content) -> bool:
     return leaf.negated and not _may_be_one_of(bounds, leaf)
 
 
-def _may_be_one_of(known: Content, leaf: OneOf) -> bool:
+def _may_be_one_of(known: Content, leaf: binding.OneOf) -> bool:
     values = leaf.within(known.least, known.greatest)
     return bool(values) if known.admits is None else any(map(known.admits, values))
 
@@ -213,7 +199,7 @@ class Pruning:
         Over the metadata's current schema.
     """
 
-    def __init__(self, metadata: TableMetadata, predicate: Predicate) -> None:
+    def __init__(self, metadata: TableMetadata, predicate: binding.Predicate) -> None:
         self._specs = metadata.specs()
         self._predicate = predicate
 
@@ -223,7 +209,7 @@ class Pruning:
         if spec is None or not summaries:
             return True
 
-        def content(column: Column) -> Content:
+        def content(column: binding.Column) -> Content:
             found = Content(nans=column.is_float)
             for at, field in _of_column(spec, column):
                 if at < len(summaries):
@@ -240,10 +226,10 @@ class Pruning:
         """Whether all rows of a data file are proven to match."""
         return certain(self._predicate, lambda column: self._of_file(file, column))
 
-    def _of_file(self, file: DataFile, column: Column) -> Content:
+    def _of_file(self, file: DataFile, column: binding.Column) -> Content:
         return self._of_partition(file, column).narrowed(_of_statistics(file, column))
 
-    def _of_partition(self, file: DataFile, column: Column) -> Content:
+    def _of_partition(self, file: DataFile, column: binding.Column) -> Content:
         found = Content(nans=column.is_float)
         spec = self._specs.get(file.spec_id)
         for at, field in () if spec is None else _of_column(spec, column):
@@ -251,11 +237,11 @@ class Pruning:
         return found
 
 
-def _of_column(spec: PartitionSpec, column: Column) -> Iterable[tuple[int, PartitionField]]:
+def _of_column(spec: PartitionSpec, column: binding.Column) -> Iterable[tuple[int, PartitionField]]:
     return ((at, field) for at, field in enumerate(spec.fields) if field.source_id == column.id)
 
 
-def _of_statistics(file: DataFile, column: Column) -> Content:
+def _of_statistics(file: DataFile, column: binding.Column) -> Content:
     """By the statistics of a data file (Iceberg spec, ``data_file``)."""
     kind, at = column.kind, column.id
     if file.record_count == 0:
@@ -281,7 +267,7 @@ def _count(counts: Mapping[int, int] | None, at: int) -> int | None:
     return (counts or {}).get(at)
 
 
-def _bound(bounds: Mapping[int, bytes] | None, column: Column) -> Any:
+def _bound(bounds: Mapping[int, bytes] | None, column: binding.Column) -> Any:
     # Java has ordered UUIDs as signed numbers, so their bounds say nothing.
     given = None if isinstance(column.kind, UUIDType) else (bounds or {}).get(column.id)
     return None if given is None else _decoded(column.kind, given)
@@ -289,7 +275,7 @@ def _bound(bounds: Mapping[int, bytes] | None, column: Column) -> Any:
 
 def _decoded(kind: IcebergType, given: bytes) -> Any:
     try:
-        return plain(from_bytes(kind, given), kind)  # type: ignore[arg-type]
+        return binding.plain(from_bytes(kind, given), kind)  # type: ignore[arg-type]
     except Exception:  # of another type, or cut: it says nothing
         return None
 
@@ -298,7 +284,7 @@ def _is_nan(value: Any) -> bool:
     return bool(value != value)
 
 
-def _of_partition_value(transform: Transform[Any, Any], column: Column, given: Any) -> Content:
+def _of_partition_value(transform: Transform[Any, Any], column: binding.Column, given: Any) -> Content:
     """By the value of a partition field."""
     if isinstance(transform, BucketTransform):
         if given is None:
@@ -309,14 +295,14 @@ def _of_partition_value(transform: Transform[Any, Any], column: Column, given: A
         return Content(nans=column.is_float)
     if given is None:
         return _NULLS
-    value = plain(given, transform.result_type(column.kind))
+    value = binding.plain(given, transform.result_type(column.kind))
     if _is_nan(value):
         return Content(nulls=False, values=False)
     least, greatest = _sources(transform, column.kind, value, value)
     return Content(least, greatest, nulls=False, nans=False, exact=True)
 
 
-def _of_summary(transform: Transform[Any, Any], column: Column, summary: Any) -> Content:
+def _of_summary(transform: Transform[Any, Any], column: binding.Column, summary: Any) -> Content:
     """By what a manifest says of the values of a partition field; they are bounds of bounds."""
     found = Content(nulls=summary.contains_null is not False, nans=column.is_float)
     if isinstance(transform, IdentityTransform) and summary.contains_nan is False:
@@ -338,7 +324,6 @@ def _of_summary(transform: Transform[Any, Any], column: Column, summary: Any) ->
 
 _EXACT = Context(prec=80)
 _ORDERED = (IdentityTransform, TruncateTransform, YearTransform, MonthTransform, DayTransform, HourTransform)
-_DAY = 86_400_000_000
 _HOUR = 3_600_000_000
 
 
@@ -394,10 +379,7 @@ def _start(transform: Any, kind: IcebergType, number: int, later: int = 0) -> in
     else:
         months = number * 12 if isinstance(transform, YearTransform) else number
         year, month = 1970 + months // 12, months % 12 + 1
-        days = date(year, month, 1).toordinal() - _EPOCH if 1 <= year <= 9999 else None
+        days = date(year, month, 1).toordinal() - binding.EPOCH if 1 <= year <= 9999 else None
     if days is None or isinstance(kind, DateType):
         return days
-    return days * _DAY
-
-
-_EPOCH = date(1970, 1, 1).toordinal()
+    return days * binding.DAY

@@ -28,36 +28,23 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from distop.commit.predicates.binding import (
-    Always,
-    And,
-    Column,
-    Compare,
-    Known,
-    Leaf,
-    Like,
-    Node,
-    Null,
-    OneOf,
-    Or,
-    Predicate,
-)
+from distop.commit.predicates import binding
 
 Rows = TypeVar("Rows", pa.RecordBatch, pa.Table)
 
 
-def truth(predicate: Predicate, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray:
+def truth(predicate: binding.Predicate, rows: pa.RecordBatch | pa.Table) -> pa.ChunkedArray:
     """Whether a predicate is true of each row: ``true``, ``false``, or NULL where SQL's answer is unknown."""
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
     return pa.chunked_array([_truth(predicate.node, batch) for batch in batches], pa.bool_())
 
 
-def chosen(predicate: Predicate, rows: Rows) -> Rows:
+def chosen(predicate: binding.Predicate, rows: Rows) -> Rows:
     """The rows for which a predicate is true."""
     return _kept(rows, truth(predicate, rows))
 
 
-def others(predicate: Predicate, rows: Rows) -> Rows:
+def others(predicate: binding.Predicate, rows: Rows) -> Rows:
     """The other rows: those for which it is false or unknown."""
     return _kept(rows, pc.invert(pc.fill_null(truth(predicate, rows), False)))
 
@@ -66,32 +53,32 @@ def _kept(rows: Any, mask: pa.ChunkedArray) -> Any:
     return rows.filter(mask if isinstance(rows, pa.Table) else mask.chunk(0))
 
 
-def _truth(node: Node, rows: pa.RecordBatch) -> pa.Array:
+def _truth(node: binding.Node, rows: pa.RecordBatch) -> pa.Array:
     match node:
-        case Always(value):
+        case binding.Always(value):
             return pa.repeat(pa.scalar(value), rows.num_rows)
-        case And(parts):
+        case binding.And(parts):
             return reduce(pc.and_kleene, (_truth(part, rows) for part in parts))
-        case Or(parts):
+        case binding.Or(parts):
             return reduce(pc.or_kleene, (_truth(part, rows) for part in parts))
     values = _values(node.column, rows)
-    if isinstance(node, Null):
+    if isinstance(node, binding.Null):
         return pc.is_valid(values) if node.negated else pc.is_null(values)
     # Not every function of Arrow leaves NULL unknown.
     return pc.if_else(pc.is_valid(values), _leaf(node, values), pa.scalar(None, pa.bool_()))
 
 
-def _leaf(leaf: Leaf, values: pa.Array) -> pa.Array:
+def _leaf(leaf: binding.Leaf, values: pa.Array) -> pa.Array:
     match leaf:
-        case Known(_, value):
+        case binding.Known(_, value):
             return pa.repeat(pa.scalar(value), len(values))
-        case Compare():
+        case binding.Compare():
             return _compared(leaf, values)
-        case OneOf():
+        case binding.OneOf():
             found = pc.is_in(values, pa.array([_scalar(one) for one in leaf.values], values.type))
             if leaf.nan:
                 found = pc.or_(found, pc.is_nan(values))
-        case Like():
+        case binding.Like():
             found = pc.match_substring_regex(values, leaf.regex)
     return pc.invert(found) if leaf.negated else found
 
@@ -106,7 +93,7 @@ _FUNCTIONS = {
 }
 
 
-def _compared(leaf: Compare, values: pa.Array) -> pa.Array:
+def _compared(leaf: binding.Compare, values: pa.Array) -> pa.Array:
     if leaf.value != leaf.value:
         is_nan = pc.is_nan(values)
         if leaf.op in ("=", ">="):
@@ -124,7 +111,7 @@ def _scalar(value: Any) -> Any:
     return int(value) if isinstance(value, bool) else value  # Arrow has no order of booleans
 
 
-def _values(column: Column, rows: pa.RecordBatch) -> pa.Array:
+def _values(column: binding.Column, rows: pa.RecordBatch) -> pa.Array:
     """A column in the plain form; see :data:`~.binding.Plain`."""
     values = rows.column(column.path[0])
     if len(column.path) > 1:
