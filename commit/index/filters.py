@@ -10,15 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from distop.commit.index.parts import Groups
-from distop.commit.predicates.binding import And, Column, Compare, Node, OneOf, Or
+from distop.commit.predicates.binding import And, Column, Compare, Node, OneOf, Or, Plain
 
 Left: TypeAlias = dict[str, Groups]
 """The remaining files, and their row groups."""
 
-Ask: TypeAlias = Callable[[Column, Collection[Any]], Left | None]
+Ask: TypeAlias = Callable[[Column, Collection[Plain]], Left | None]
 """The planned files that may contain one of some values in a column; ``None``: no index applies."""
 
 

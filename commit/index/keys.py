@@ -12,13 +12,11 @@ import hashlib
 import math
 import struct
 from decimal import Context, Decimal
-from typing import Any, TypeAlias
-from uuid import UUID
+from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.expressions.literals import AboveMax, BelowMin, Literal, literal
 from pyiceberg.types import (
     BinaryType,
     BooleanType,
@@ -37,6 +35,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from distop.commit.predicates.binding import Plain
 from distop.errors import InvalidArgument
 
 Key: TypeAlias = int | bytes
@@ -146,67 +145,16 @@ def bounded(value: bytes) -> bytes:
 # -- single values -----------------------------------------------------------------------------------
 
 
-def key_of(column: str, value: Any, kind: IcebergType) -> Key | None:
-    """The key of a value to look up; ``None`` if no value of the type can equal it.
-
-    Parameters
-    ----------
-    value:
-        A Python value of the column's type, or a text of it (bytes: hexadecimal digits); or a literal of a
-        filter.
-
-    Raises
-    ------
-    InvalidArgument
-        The value is not of the column's type, or is NULL.
-    """
-    plain = value.value if isinstance(value, Literal) else value
-    if plain is None:
-        raise InvalidArgument(
-            f"column {column!r}: an index does not contain NULL", details={"field": "value"}
-        )
-    try:
-        if isinstance(kind, FloatType | DoubleType):
-            return _key_of_float(float(plain), kind)
-        if isinstance(kind, DecimalType):
-            return _key_of_decimal(Decimal(str(plain)), kind)
-        if isinstance(kind, IntegerType | LongType) and isinstance(plain, float | Decimal):
-            if plain != int(plain):
-                return None
-            value = int(plain)
-        if isinstance(kind, BinaryType | FixedType) and isinstance(plain, str):
-            value = bytes.fromhex(plain)
-        if isinstance(value, bytes):
-            return bounded(value)
-        found = (value if isinstance(value, Literal) else literal(value)).to(kind)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        raise InvalidArgument(
-            f"{value!r} is not a value of column {column!r}, which has type {kind}: {error}",
-            details={"field": "value"},
-        ) from None
-    if isinstance(found, AboveMax | BelowMin):
-        return None
-    if isinstance(found.value, bool | int):
-        return int(found.value)
-    content = found.value.encode() if isinstance(found.value, str) else found.value
-    return bounded(content.bytes if isinstance(content, UUID) else bytes(content))
-
-
-def _key_of_float(value: float, kind: IcebergType) -> int:
-    if isinstance(kind, FloatType):
-        with np.errstate(over="ignore"):
-            value = float(np.float32(value))
-    if math.isnan(value):
-        return _NAN_BITS
-    bits: int = struct.unpack("<q", struct.pack("<d", value + 0.0))[0]
-    return bits
-
-
-def _key_of_decimal(value: Decimal, kind: DecimalType) -> bytes | None:
-    unscaled = value.scaleb(kind.scale, _EXACT)
-    if unscaled != unscaled.to_integral_value(context=_EXACT) or abs(unscaled) >= 10**38:
-        return None
-    return int(unscaled).to_bytes(16, "big", signed=True)
+def key_of(value: Plain, kind: IcebergType) -> Key:
+    """The key of a value that a column of this type can hold, and that is not NULL."""
+    if isinstance(value, float):
+        return _NAN_BITS if math.isnan(value) else int(np.float64(value + 0.0).view(np.int64))
+    if isinstance(value, Decimal):
+        assert isinstance(kind, DecimalType)
+        return int(value.scaleb(kind.scale, _EXACT)).to_bytes(16, "big", signed=True)
+    if isinstance(value, int):
+        return int(value)
+    return bounded(value.encode() if isinstance(value, str) else value)
 
 
 def text_of(key: Key) -> int | str:

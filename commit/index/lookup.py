@@ -22,7 +22,7 @@ from distop.commit.index.filters import Left, narrowed_by
 from distop.commit.index.keys import key_of
 from distop.commit.index.manifest import IndexManifest, IndexPart, read_manifest
 from distop.commit.index.parts import Groups, find
-from distop.commit.predicates.binding import Column, Predicate
+from distop.commit.predicates.binding import Column, Plain, Predicate
 
 log = logging.getLogger(__name__)
 
@@ -67,8 +67,8 @@ def narrow(
     io: FileIO,
     root: str,
     schema: Schema,
-    column: str,
-    values: Sequence[Any],
+    column: Column,
+    values: Collection[Plain],
     planned: Iterable[str],
     partitioned: Mapping[int, Collection[str]] = EMPTY_DICT,
 ) -> Narrowed | None:
@@ -81,7 +81,9 @@ def narrow(
     root:
         The table's location.
     schema:
-        Source of the column's name and type: the schema of the snapshot to read.
+        That of the snapshot to read.
+    column, values:
+        As a predicate over the schema compares them.
     planned:
         Locations of the data files of a snapshot, of any snapshot.
     partitioned:
@@ -91,26 +93,16 @@ def narrow(
     Returns
     -------
     ``None`` if no index applies: the column has none, it is unreadable, or there are too many values.
-
-    Raises
-    ------
-    InvalidArgument
-        A value is not of the column's type.
     """
-    try:
-        found = schema.find_field(column)
-    except ValueError:
-        return None
-    chosen = [record for record in records if record.field_id == found.field_id]
+    chosen = [record for record in records if record.field_id == column.id]
     if not chosen or len(values) > MAX_VALUES:
         return None
     record = max(chosen, key=lambda record: record.sequence_number)
     manifest = load_manifest(io, record.manifest, root)
-    if manifest is None or not manifest.fits(schema, found.field_id):
+    if manifest is None or not manifest.fits(schema, column.id):
         return None
-    maybe = (key_of(column, value, found.field_type) for value in values)
-    keys = sorted({key for key in maybe if key is not None})
-    apart = frozenset(partitioned.get(found.field_id, ()))
+    keys: list[Any] = sorted({key_of(value, column.kind) for value in values})
+    apart = frozenset(partitioned.get(column.id, ()))
     of_part: dict[int, list[str]] = defaultdict(list)
     files: dict[str, Groups] = {}
     covered = 0
@@ -146,8 +138,8 @@ def left_of(
     ``None``: all of them, no index says anything.
     """
 
-    def ask(column: Column, values: Collection[Any]) -> Left | None:
-        found = narrow(records, io, root, schema, column.name, list(values), planned, partitioned)
+    def ask(column: Column, values: Collection[Plain]) -> Left | None:
+        found = narrow(records, io, root, schema, column, values, planned, partitioned)
         return None if found is None else found.files
 
     return narrowed_by(predicate.node, ask) if records else None

@@ -16,6 +16,7 @@ from distop.commit.cleanup.staged import sweep
 from distop.commit.index.lookup import Narrowed, narrow
 from distop.commit.index.publish import IndexPublish
 from distop.commit.layout.model import file_io
+from distop.commit.predicates.binding import column_of, plain
 from distop.commit.steps.contract import Contribution, FinishContext
 from distop.errors import Cancelled
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
@@ -174,9 +175,11 @@ class Indexing:
         iceberg = self.table.iceberg()
         planned = [task.file.file_path for task in iceberg.scan(snapshot_id=snapshot).plan_files()]
         io = file_io(self.table.location, self.table.storage)
-        return narrow(
-            self.records(), io, self.table.location, iceberg.schema(), column, list(values), planned
-        )
+        schema = iceberg.schema()
+        of = column_of(schema, (column,))
+        assert of is not None
+        plain_values = [plain(value, of.kind) for value in values]
+        return narrow(self.records(), io, self.table.location, schema, of, plain_values, planned)
 
     def narrowed(self, column: str, *values: Any) -> Narrowed:
         """The same, where the index can be asked."""

@@ -2,53 +2,51 @@
 
 from __future__ import annotations
 
+from datetime import date
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+import pyarrow as pa
 import pytest
-from pyiceberg.expressions.literals import literal
 
-from distop.commit.index.keys import bounded, key_of
+from distop.commit.index.keys import bounded, key_of, keys_of
 from distop.commit.layout.schemas import parse_schema
-from distop.errors import InvalidArgument
-
-
-def key(value: Any, kind: str) -> object:
-    return key_of("c", value, parse_schema({"c": kind}).find_type("c"))
+from distop.commit.predicates.binding import Compare, predicate_of
 
 
 @pytest.mark.parametrize(
-    ("kind", "one", "other"),
+    ("kind", "value", "literal"),
     [
-        ("long", 5, "5"),
-        ("long", 5, literal(5)),
-        ("int", 5, Decimal("5.0")),
-        ("double", 0.0, "-0"),
-        ("float", 0.1, literal(0.1)),
-        ("decimal(9,2)", Decimal("1.5"), "1.50"),
-        ("decimal(9,2)", -2, literal(Decimal("-2.00"))),
-        ("date", "2013-02-01", literal("2013-02-01")),
-        ("timestamp", "2013-02-01T00:00:00", "2013-02-01T00:00:00.000000"),
-        ("string", "x", literal("x")),
-        ("binary", b"\x01\xff", "01ff"),
-        ("uuid", UUID(int=5), str(UUID(int=5))),
+        ("long", pa.scalar(5), "5"),
+        ("long", pa.scalar(5, pa.int32()), "5.0"),
+        ("int", pa.scalar(-5, pa.int32()), "'-5'"),
+        ("double", pa.scalar(-0.0), "0"),
+        ("double", pa.scalar(0.5, pa.float32()), "0.5"),
+        ("double", pa.scalar(float("nan")), "'nan'"),
+        ("double", pa.scalar(float("-inf")), "'-inf'"),
+        ("float", pa.scalar(0.1, pa.float32()), "0.1"),
+        ("decimal(9,2)", pa.scalar(Decimal("1.5"), pa.decimal128(4, 1)), "1.50"),
+        ("decimal(9,2)", pa.scalar(Decimal("-2.00")), "-2"),
+        ("boolean", pa.scalar(True), "true"),
+        ("date", pa.scalar(date(1969, 12, 31)), "'1969-12-31'"),
+        ("timestamp", pa.scalar(1_359_676_800_000_000, pa.timestamp("us")), "'2013-02-01T00:00:00.000000'"),
+        ("string", pa.scalar("xü"), "'xü'"),
+        ("string", pa.scalar("x" * 100), f"'{'x' * 100}'"),
+        ("binary", pa.scalar(b"\x01~"), r"'\x01\x7e'"),
+        ("uuid", pa.scalar(UUID(int=5).bytes, pa.binary(16)), f"'{UUID(int=5)}'"),
     ],
 )
-def test_a_value_has_one_key_however_it_is_written(kind: str, one: Any, other: Any) -> None:
-    assert key(one, kind) == key(other, kind) is not None
+def test_a_value_has_one_key_in_files_and_in_predicates(kind: str, value: Any, literal: str) -> None:
+    schema = parse_schema({"c": kind})
+    node = predicate_of(f"c = {literal}", schema).node
+    assert isinstance(node, Compare)
+    [column] = schema.columns
+    keys = keys_of(pa.array([value.as_py()], value.type), column.field_type)
+    assert keys.to_pylist() == [key_of(node.value, column.field_type)]
 
 
-def test_what_no_value_of_the_type_equals_has_no_key() -> None:
-    assert key(2**40, "int") is None
-    assert key(1.5, "long") is None
-    assert key("1.555", "decimal(9,2)") is None
-    for value, kind in (("x", "long"), ("x", "binary"), ("x", "date"), ("x", "double")):
-        with pytest.raises(InvalidArgument, match="column 'c'"):
-            key(value, kind)
-
-
-def test_long_values_are_told_apart_by_a_digest() -> None:
+def test_long_values_are_distinguished_by_a_digest() -> None:
     long = b"x" * 1000
     assert len(bounded(long)) == 64
     assert bounded(long) != bounded(long + b"y")
