@@ -29,7 +29,7 @@ async def _gone(client: EtcdClient, operation: OperationId) -> bool:
 
 
 async def test_a_new_leader_of_many_tables_makes_few_requests(client: EtcdClient, counting: Counting) -> None:
-    """G1, O24: tables that are taken over together are read together, and leaders' keys share streams."""
+    """G1, O24: tables that are taken over together are read together, and each has one watch."""
     names = [f"t{number:03d}" for number in range(TABLES)]
     await asyncio.gather(*(make_table(client, name) for name in names))
     operations = await asyncio.gather(*(begin(client, table=name, partition_count=2) for name in names))
@@ -50,7 +50,7 @@ async def test_a_new_leader_of_many_tables_makes_few_requests(client: EtcdClient
     async with leadership(counting, planner=True) as (leading, member):
         # All but the large one, which ends at once.
         await eventually(lambda: sum(len(list(found)) for found in leading.led().values()) == TABLES + MANY)
-        # Each table would cost two streams and eight requests.
+        # One after the other, each table would cost eight requests.
         assert counting.watches <= TABLES + 30
         assert counting.requests <= 2 * TABLES
         assert await eventually(lambda: _gone(client, large))
