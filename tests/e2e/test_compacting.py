@@ -18,7 +18,7 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
     rewritten = 0
     with Child(service.etcd, service.folder, *command) as foreign:
         appending = asyncio.create_task(service.fill(5, first=3))
-        exited = asyncio.create_task(foreign.exit_code(60))
+        exited = asyncio.create_task(foreign.exit_code())
         while not (appending.done() and exited.done()):
             ended = (await service.run("compact", min_files=2, sort_by=["id"])).raise_for_outcome()
             rewritten += ended.facts["filesBefore"]

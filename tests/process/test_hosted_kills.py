@@ -45,14 +45,14 @@ async def test_a_program_that_was_killed_is_started_again_and_every_row_is_there
         assert (await service.client.get(NAME)).state is OperationState.RUNNING
         (tmp_path / "release").touch()
         with program(service, tmp_path) as second:
-            assert await second.exit_code(60.0) == 0, second.log.read_text()
+            assert await second.exit_code() == 0, second.log.read_text()
             assert f"'rows': {ROWS}" in second.log.read_text()
         assert not serving._waiting.resting
         await service.at_rest()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
         assert await service.only_published()
         with program(service, tmp_path) as third:
-            assert await third.exit_code(60.0) == 0, third.log.read_text()
+            assert await third.exit_code() == 0, third.log.read_text()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
         argument = {"columns": {"type": "struct", "fields": []}, "source": "own"}
         with pytest.raises(AlreadyIngested):
@@ -74,8 +74,8 @@ async def test_a_program_that_slept_past_its_lease_marks_and_seals_nothing(
                 await eventually(lambda: service.client.get(NAME), 90, holds=lambda now: pid in now.runner)
                 (tmp_path / "release").touch()
                 sleeper.resume()
-                assert await other.exit_code(60.0) == 0, other.log.read_text()
-                assert await sleeper.exit_code(60.0) == 0, sleeper.log.read_text()
+                assert await other.exit_code() == 0, other.log.read_text()
+                assert await sleeper.exit_code() == 0, sleeper.log.read_text()
         await service.at_rest()
         assert await asyncio.to_thread(service.ids) == list(range(ROWS))
         assert await service.only_published()

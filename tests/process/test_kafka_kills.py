@@ -46,9 +46,9 @@ async def test_every_record_is_there_once_whoever_is_killed(
         topic.ids(3000, 300)
         plan = {"DISTOP_CRASH_POINTS": "job.file.middle=die@4"}
         with executor_process(etcd_config, tmp_path, **plan) as dying:
-            assert await dying.exit_code(60.0) == -signal.SIGKILL
+            assert await dying.exit_code() == -signal.SIGKILL
         async with runner(client):
-            assert await doomed.exit_code(60.0) == -signal.SIGKILL
+            assert await doomed.exit_code() == -signal.SIGKILL
     finally:
         doomed.kill()
     other = CoordinatorProcess(etcd_config, tmp_path)

@@ -66,7 +66,7 @@ async def export(service: Whole) -> Operation:
 async def killed_half_way(service: Whole) -> set[str]:
     """An executor is killed when it has done a job and not said so; the files that it leaves."""
     with executor(service, "job.after=die@3") as doomed:
-        assert await doomed.exit_code(60.0) == -signal.SIGKILL
+        assert await doomed.exit_code() == -signal.SIGKILL
     return exported(service)
 
 
@@ -141,7 +141,7 @@ async def test_results_that_are_being_removed_are_not_swept_by(
             client, kind="sweeping", argument=argument, partition_count=jobs, stages_files=True
         )
         await mark_all(client, operation, map(str, range(jobs)))
-        assert await first.exit_code(60.0) == -signal.SIGKILL
+        assert await first.exit_code() == -signal.SIGKILL
     keys = client.keyspace.operation(operation)
     assert (await client.get(keys.arg)).exists
     assert len((await client.scan(keys.prefix, keys_only=True)).kvs) < jobs

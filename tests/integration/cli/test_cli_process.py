@@ -59,7 +59,7 @@ async def test_ctrl_c_leaves_the_operation_running_and_exits_130(service: FakeSe
     )
     await eventually(lambda: service.calls["watch"])
     watching.send_signal(signal.SIGINT)
-    _out, err = await asyncio.wait_for(watching.communicate(), 30)
+    _out, err = await asyncio.wait_for(watching.communicate(), 60)
     assert watching.returncode == 130
     assert b"flights/noop/9 goes on: distop watch flights/noop/9" in err
     assert b"Traceback" not in err

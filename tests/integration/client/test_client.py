@@ -404,16 +404,16 @@ async def test_users_and_passwords(tmp_path: Path, prefix: str) -> None:
         # Tokens live in etcd's memory. The stream must come back without the help of another call.
         etcd.stop()
         etcd.start()
-        await asyncio.wait_for(anext(changes), 10)
+        await asyncio.wait_for(anext(changes), 60)
         second = await client.put(keys + b"k", b"w")
-        assert (await asyncio.wait_for(anext(changes), 10)).revision == second
+        assert (await asyncio.wait_for(anext(changes), 60)).revision == second
         await changes.aclose()
 
         with pytest.raises(EtcdDenied, match="refuses this user"):
             await client.get(b"somewhere else")
         forbidden = watch(client, b"somewhere else")
         with pytest.raises(EtcdDenied, match="refuses this user"):
-            await asyncio.wait_for(anext(forbidden), 10)
+            await asyncio.wait_for(anext(forbidden), 60)
         await client.close()
         for other in (replace(config, password="wrong"), replace(config, user="", password="")):
             client = EtcdClient(other)
@@ -516,7 +516,7 @@ async def test_a_coordinator_with_a_wrong_password_says_so_and_ends(tmp_path: Pa
         enable_users(etcd, user="worker", password="secret", prefix=f"{prefix}.")
         wrong = EtcdConfig(endpoints=(etcd.endpoint,), prefix=prefix, user="worker", password="no")
         with pytest.raises(EtcdDenied) as denied:
-            await asyncio.wait_for(Coordinator(CoordinatorConfig(etcd=wrong, listen="127.0.0.1:0")).run(), 20)
+            await asyncio.wait_for(Coordinator(CoordinatorConfig(etcd=wrong, listen="127.0.0.1:0")).run(), 60)
         error = denied.value
         assert (error.code, error.retryable, error.kind.exit_code) == ("ETCD_DENIED", False, 11)
 

@@ -320,7 +320,7 @@ async def test_a_killed_driver_costs_time_and_no_row(
         )
         for jvm in children(second.pid, b"java"):
             os.kill(jvm, signal.SIGKILL)
-        assert await second.exit_code(60.0) == 1
+        assert await second.exit_code() == 1
         left = await service.client.get(operation.name)
         assert left.runner == ""
         assert 5 < left.jobs.succeeded < left.jobs.total

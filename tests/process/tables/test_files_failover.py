@@ -40,7 +40,7 @@ async def after_the_death_of_a_leader(
             await sdk.create_table("f", str(folder / "table"), **table)
             operation = await sdk.start("f", "ingest", {"paths": [str(source)], "split_bytes": 8192})
         async with runner(client):
-            assert await doomed.exit_code(40.0) == -signal.SIGKILL
+            assert await doomed.exit_code() == -signal.SIGKILL
     async with running(config_of(etcd)) as other, AsyncClient(other.address, timeout_s=60) as sdk:
         yield sdk, operation
 

@@ -34,7 +34,7 @@ async def test_rows_are_published_once_though_the_leader_is_killed_before_it_pub
             await sdk.create_table("t", str(tmp_path / "table"))
             operation = await sdk.start("t", "ingest", {"paths": [str(source)], **IN_JOBS})
         async with runner(client):
-            assert await doomed.exit_code(60.0) == -signal.SIGKILL
+            assert await doomed.exit_code() == -signal.SIGKILL
     async with running(config_of(etcd_config)) as other, AsyncClient(other.address, timeout_s=60) as sdk:
         await whole_and_once(Whole(etcd_config, client, sdk, tmp_path), operation.name)
         assert await sdk.watermarks("t")
@@ -49,7 +49,7 @@ async def test_rows_are_published_once_though_an_executor_is_killed_while_it_wri
         operation = await service.client.start("t", "ingest", {"paths": [str(source)], **IN_JOBS})
         assert operation.jobs.total > 1
         with executor_process(etcd_config, tmp_path, **{VARIABLE: "job.file.middle=die@2"}) as doomed:
-            assert await doomed.exit_code(60.0) == -signal.SIGKILL
+            assert await doomed.exit_code() == -signal.SIGKILL
         async with runner(client):
             await whole_and_once(service, operation.name)
 

@@ -93,10 +93,10 @@ async def test_a_killed_leader_and_a_killed_runner_cost_time_and_no_row(place: P
     operation = await sdk.start("t", "compact", {"min_files": 2})
     appenders = [place.appender(ROUNDS, start) for start in (1000, 2000)]
     dying = place.executor("job.file.middle=die@2")
-    assert await dying.exit_code(40) == -signal.SIGKILL, dying.log.read_text()
+    assert await dying.exit_code() == -signal.SIGKILL, dying.log.read_text()
     await place.run_jobs()
-    assert await doomed.exit_code(40) == -signal.SIGKILL
-    assert [await one.exit_code(60) for one in appenders] == [0, 0], appenders[0].log.read_text()
+    assert await doomed.exit_code() == -signal.SIGKILL
+    assert [await one.exit_code() for one in appenders] == [0, 0], appenders[0].log.read_text()
 
     service = await place.another()
     ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
@@ -125,13 +125,13 @@ async def test_the_rows_go_once_whatever_happens_to_the_runner(place: Place, cra
     assert operation.jobs.total > 1
     appender, struck = place.appender(3, 1000), place.executor(crash)
     if crash.partition("=")[2].startswith("die"):
-        assert await struck.exit_code(60) == -signal.SIGKILL, struck.log.read_text()
+        assert await struck.exit_code() == -signal.SIGKILL, struck.log.read_text()
     else:
         await eventually(lambda: (place.folder / crash).exists(), 180)
     await place.run_jobs()
     ended = (await service.client.wait(operation.name, timeout_s=180)).raise_for_outcome()
     assert (ended.facts["removedRows"], ended.facts["droppedFiles"]) == (FILES, 0)
-    assert await appender.exit_code(60) == 0, appender.log.read_text()
+    assert await appender.exit_code() == 0, appender.log.read_text()
     assert await asyncio.to_thread(service.ids) == [*range(FILES, 2 * FILES), 1000, 1001, 1002]
     await service.forget_the_past()
     # One that slept writes on when it wakes, and removes it when it hears that it has lost.
@@ -183,10 +183,10 @@ async def test_batches_are_merged_once_and_in_order_whoever_dies(
         await sdk.enqueue("t", f"{number:02}", "ingest", argument)
     executor = place.executor(crash if struck == "executor" else "", slots=2)
     if struck == "coordinator":
-        assert await first.exit_code(60) == -signal.SIGKILL
+        assert await first.exit_code() == -signal.SIGKILL
         service = await place.another()
     else:
-        assert await executor.exit_code(60) == -signal.SIGKILL, executor.log.read_text()
+        assert await executor.exit_code() == -signal.SIGKILL, executor.log.read_text()
         await place.run_jobs()
     assert await eventually(lambda: drained(place.store), 360)
     await service.at_rest()

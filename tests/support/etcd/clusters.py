@@ -86,7 +86,7 @@ class Cluster(ABC):
 
     async def leader(self, *, but: str = "") -> str:
         """The member that leads, once one does that is not ``but``."""
-        return await eventually(lambda: self._leader(but), 30.0, every_s=0.1)
+        return await eventually(lambda: self._leader(but), every_s=0.1)
 
     async def _leader(self, but: str) -> str:
         for name in NAMES:

@@ -249,11 +249,11 @@ class CoordinatorProcess:
         if number is signal.SIGSTOP:
             os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
-    async def exit_code(self, timeout_s: float = 10.0) -> int:
+    async def exit_code(self) -> int:
         """Its exit code, once it has ended by itself."""
         process = self._process
         assert process is not None
-        await eventually(lambda: process.poll() is not None, timeout_s)
+        await eventually(lambda: process.poll() is not None)
         return process.wait()
 
     def kill(self) -> None:

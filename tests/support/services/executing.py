@@ -208,10 +208,10 @@ class Child:
         """Wait for its end."""
         self._process.wait(timeout_s)
 
-    async def exit_code(self, timeout_s: float = 15.0) -> int:
+    async def exit_code(self) -> int:
         """Its exit code, once it has ended by itself; where it does not, its log says what it was doing."""
         try:
-            await eventually(lambda: not self.running, timeout_s)
+            await eventually(lambda: not self.running)
         except AssertionError as error:
             self._process.send_signal(signal.SIGABRT)  # faulthandler prints all stacks
             self._process.wait(10)

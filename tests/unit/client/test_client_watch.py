@@ -132,7 +132,7 @@ async def test_closing_a_client_ends_its_watches_and_calls_at_once() -> None:
         left = [asyncio.create_task(anext(watching)), asyncio.create_task(client.members())]
         await slow.asked.wait()
         replace_channels(client)
-        async with asyncio.timeout(15.0):
+        async with asyncio.timeout(60):
             await client.close()
         for one in left:
             with pytest.raises(asyncio.CancelledError):

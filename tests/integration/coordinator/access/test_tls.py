@@ -64,7 +64,7 @@ async def mutual(etcd_config: EtcdConfig, place: Place) -> AsyncIterator[Coordin
 
 async def subject(address: str, credentials: Credentials, connect_timeout_s: float = 20.0) -> str:
     async with AsyncClient(
-        address, timeout_s=20, connect_timeout_s=connect_timeout_s, credentials=credentials
+        address, timeout_s=60, connect_timeout_s=connect_timeout_s, credentials=credentials
     ) as client:
         return (await client.grants()).subject
 

@@ -85,11 +85,11 @@ async def test_a_pause_and_its_end_count(service: Service, client: EtcdClient, u
     await one(service, client)
     await one(service, client)
     with raising():
-        await service.tables.PauseTable(pb.PauseTableRequest(name="t", requested_by="jane"), timeout=10)
+        await service.tables.PauseTable(pb.PauseTableRequest(name="t", requested_by="jane"), timeout=60)
     with pytest.raises(TablePaused):
         await service.start("t", "noop", {"partitions": 1})
     with raising():
-        await service.tables.ResumeTable(pb.ResumeTableRequest(name="t"), timeout=10)
+        await service.tables.ResumeTable(pb.ResumeTableRequest(name="t"), timeout=60)
     assert (await one(service, client)).instance == 3
 
 
@@ -99,7 +99,7 @@ async def test_a_table_made_anew_is_another_table(
     await one(service, client)
     await one(service, client)
     with raising():
-        await service.tables.DropTable(pb.DropTableRequest(name="t"), timeout=10)
+        await service.tables.DropTable(pb.DropTableRequest(name="t"), timeout=60)
     with pytest.raises(TableNotFound):
         await service.start("t", "noop", {"partitions": 1})
     await service.create_table("t")

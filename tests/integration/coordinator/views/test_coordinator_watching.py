@@ -37,7 +37,7 @@ def watching(
     request = pb.WatchOperationRequest(
         name=str(operation), after_revision=after, heartbeat=heartbeat, states_only=states_only
     )
-    return service.operations.WatchOperation(request, timeout=20)
+    return service.operations.WatchOperation(request, timeout=60)
 
 
 async def the_rest(call: Any) -> list[pb.OperationUpdate]:

@@ -443,13 +443,13 @@ async def says(world: World, table: str, line: str, mood: str = ".*", ask: Ask |
         return re.search(line, sentence) is not None and re.fullmatch(mood, found) is not None
 
     with suppress(AssertionError):
-        await eventually(said_it, 15.0, every_s=0.05)
+        await eventually(said_it, every_s=0.05)
         return
     raise AssertionError(f"{table}: {said!r}, not {line!r}")
 
 
 def fetch(address: str) -> Any:
-    with urllib.request.urlopen(address, timeout=15) as answer:
+    with urllib.request.urlopen(address, timeout=60) as answer:
         return json.load(answer)
 
 

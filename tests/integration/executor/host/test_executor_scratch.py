@@ -74,7 +74,7 @@ async def test_a_job_is_resumed_on_its_host_with_its_scratch(host: Host) -> None
     async with host.sidecar() as sidecar:
         assert await sweep_scratch(host.client, host.place.scratch) == []
         with host.connected() as worker:
-            assert await asyncio.wait_for(task(worker, taken), 20) == TaskSummary(won=1)
+            assert await asyncio.wait_for(task(worker, taken), 60) == TaskSummary(won=1)
         assert sidecar.running
     assert (await host.records(taken))["0"].result == {"from": 2, "found": ["0", "1"]}
     assert on_disk(host.place) == []
@@ -100,7 +100,7 @@ async def test_a_job_begins_elsewhere_from_its_checkpoint_and_back_here_without_
     host.release()
     async with host.sidecar():
         with host.connected() as worker:
-            assert await asyncio.wait_for(task(worker, taken, "c"), 20) == TaskSummary(won=1)
+            assert await asyncio.wait_for(task(worker, taken, "c"), 60) == TaskSummary(won=1)
     assert host.traces("began@2")
     assert (await host.records(taken))["0"].result == {"from": 3, "found": []}
     assert on_disk(host.place) == []

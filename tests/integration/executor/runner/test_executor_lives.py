@@ -365,7 +365,7 @@ async def ghost_claim(client: LossyClient) -> AsyncIterator[tuple[ClaimDesk, Run
 
 
 async def test_a_claim_that_is_nobodys_does_not_keep_others_waiting(client: LossyClient) -> None:
-    async with ghost_claim(client) as (desk, run), asyncio.timeout(20):
+    async with ghost_claim(client) as (desk, run), asyncio.timeout(60):
         assert isinstance(await desk.claim(run, Claimant(), "0", "mine"), Claimed)
 
 

@@ -74,7 +74,7 @@ async def test_a_worker_that_dies_frees_its_job_and_the_next_one_resumes(host: H
         await eventually(lambda: host.traces("holds"))
         worker.kill()
         host.release()
-        assert await asyncio.wait_for(task(other, taken, "b"), 20) == TaskSummary(won=1)
+        assert await asyncio.wait_for(task(other, taken, "b"), 60) == TaskSummary(won=1)
     assert host.traces("began@2")
     assert (await host.records(taken))["0"].result == {"from": 2}
 
@@ -92,7 +92,7 @@ async def test_an_owner_whose_sidecar_slept_past_its_lease_saves_and_marks_nothi
             checkpoint = await host.client.get(taken.run.keys.progress("0"))
             host.release()  # the job goes on and tries to save, through a halted sidecar
             sidecar.resume()
-            summary = await asyncio.wait_for(running, 20)
+            summary = await asyncio.wait_for(running, 60)
     # It was cancelled and tried again under a new claim, from what it had saved while it owned the job.
     assert checkpoint.value == b"2"
     assert summary == TaskSummary(won=1)
@@ -123,9 +123,9 @@ async def test_a_job_whose_sidecar_was_halted_past_its_lease_is_done_once_by_ano
                 await eventually(lambda: len(host.traces("holds")) == 2)
                 second = await host.owner(taken)
                 host.release()
-                assert await asyncio.wait_for(winner, 20) == TaskSummary(won=1)
+                assert await asyncio.wait_for(winner, 60) == TaskSummary(won=1)
                 sidecar.resume()
-                assert await asyncio.wait_for(loser, 20) == TaskSummary(lost=1)
+                assert await asyncio.wait_for(loser, 60) == TaskSummary(lost=1)
     assert second != first
     assert host.traces("began@2")[0][2] == second
     by = {line[0]: line[2] for line in host.traces() if line[0].startswith(("saved@", "did"))}
@@ -145,7 +145,7 @@ async def test_a_deaf_owner_whose_sidecar_was_halted_saves_nothing_and_loses(hos
             await eventually(lambda: host.is_free(taken))
             sidecar.resume()
             host.release()
-            assert await asyncio.wait_for(running, 20) == TaskSummary(won=1)
+            assert await asyncio.wait_for(running, 60) == TaskSummary(won=1)
     assert [line[2] for line in host.traces("cleaned")] == [first]
     saved = [(line[0], line[2] == first) for line in host.traces() if line[0].startswith("saved@")]
     assert saved == [("saved@1", True), ("saved@2", True), ("saved@3", False), ("saved@4", False)]
@@ -168,7 +168,7 @@ async def test_a_claim_moves_to_the_next_sidecar(host: Host, end: Callable[[Chil
             )
             assert (await host.client.get(claim)).create_revision == before.create_revision
             host.release()
-            assert await asyncio.wait_for(running, 20) == TaskSummary(won=1)
+            assert await asyncio.wait_for(running, 60) == TaskSummary(won=1)
     assert len(host.traces("began@0")) == 1
     assert (await host.records(taken))["0"].state == SUCCESS
 
@@ -182,7 +182,7 @@ async def test_a_claim_that_is_taken_away_cancels_its_job(host: Host) -> None:
         await host.client.delete(taken.run.keys.claim("0"))
         await eventually(lambda: host.traces("cleaned"))
         host.release()
-        assert await asyncio.wait_for(running, 20) == TaskSummary(won=1)
+        assert await asyncio.wait_for(running, 60) == TaskSummary(won=1)
     assert host.traces("began@2")
 
 
@@ -198,7 +198,7 @@ async def test_a_job_of_a_run_that_is_over_is_free_for_another_host(host: Host) 
             assert await first == TaskSummary(gone=1)
             host.release()
             second = task(other, await take(host.client, taken.arg, host.session), "b")
-            assert await asyncio.wait_for(second, 20) == TaskSummary(won=1)
+            assert await asyncio.wait_for(second, 60) == TaskSummary(won=1)
     assert host.traces("began@2")
 
 

@@ -107,7 +107,7 @@ async def test_what_is_larger_than_a_message_arrives_whole(
         await proxy.accept()
         seen: list[Event] = []
         while len(seen) < 5:
-            batch = await asyncio.wait_for(anext(changes), 10)
+            batch = await asyncio.wait_for(anext(changes), 60)
             seen.extend(batch.events)
             assert not batch.events or batch.revision == batch.events[-1].kv.mod_revision
         assert [event.kv.mod_revision for event in seen] == revisions
@@ -207,11 +207,11 @@ async def test_following_shows_the_present_state_again_after_lost_history(
         await client.delete(prefix_key + b"old")
         await client.compact(await client.put(prefix_key + b"newer", b"3"))
         await proxy.accept()
-        again = await asyncio.wait_for(anext(changes), 10)
+        again = await asyncio.wait_for(anext(changes), 60)
         assert isinstance(again, Snapshot)
         assert [kv.key for kv in again.kvs] == [prefix_key + b"new", prefix_key + b"newer"]
         last = await client.put(prefix_key + b"last", b"4")
-        batch = await asyncio.wait_for(anext(changes), 10)
+        batch = await asyncio.wait_for(anext(changes), 60)
         assert isinstance(batch, WatchBatch)
         assert batch.revision == last
 
@@ -290,7 +290,7 @@ async def test_closed_and_cancelled_watches_leave_nothing_behind(
 
 
 def _counted(etcd: EtcdProcess, what: str) -> int:
-    with urllib.request.urlopen(f"http://{etcd.endpoint}/metrics", timeout=20) as reply:
+    with urllib.request.urlopen(f"http://{etcd.endpoint}/metrics", timeout=60) as reply:
         found = re.search(rf"^etcd_debugging_mvcc_{what}_total (\S+)", reply.read().decode(), re.MULTILINE)
     assert found
     return int(float(found[1]))
@@ -302,7 +302,7 @@ async def test_who_waits_for_a_key_to_go_heeds_one_of_his_own(client: EtcdClient
     await client.put(key, b"", lease=other)
     waiting = asyncio.create_task(until_absent(client, key, ours=mine))
     await client.put(key, b"", lease=mine)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await waiting
         await until_absent(client, key, ours=mine)
     assert (await client.get(key)).lease == mine

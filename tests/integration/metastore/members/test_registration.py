@@ -44,7 +44,7 @@ async def test_the_place_of_one_whose_lease_ended_stays_until_another_takes_it(c
     place = client.keyspace.place("coordinator", record.host)
     async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
         await client.lease_revoke(session.lease_id)
-        await asyncio.wait_for(session.lost.wait(), 30)
+        await asyncio.wait_for(session.lost.wait(), 60)
     assert [one.partition(".")[0] for one in await keys(client)] == ["_places"]
     left = await client.get(place)
     assert left.lease
@@ -84,7 +84,7 @@ async def test_a_defect_does_not_end_the_watch_over_its_own_key(
     monkeypatch.setattr(registration, "follow_key", follow)
     async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
         await client.delete(client.keyspace.coordinator("a"))
-        await asyncio.wait_for(session.lost.wait(), 30)
+        await asyncio.wait_for(session.lost.wait(), 60)
     assert "odd" in caplog.text
 
 

@@ -107,7 +107,7 @@ async def test_a_leader_whose_key_is_gone_ends() -> None:
         else:
             driver.key_read(standing)
         with pytest.raises(LeadershipLost):
-            await asyncio.wait_for(running, 20)
+            await asyncio.wait_for(running, 60)
 
 
 async def test_a_table_is_resigned_however_much_etcd_has_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

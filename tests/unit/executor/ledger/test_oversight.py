@@ -28,7 +28,7 @@ async def test_the_end_of_a_run_is_noticed_after_a_defect(
     monkeypatch.setattr(overseeing, "_until_over", looking)
     monkeypatch.setattr(overseeing, "_follow_pauses", AsyncMock(side_effect=RuntimeError("odder")))
     overseeing.attach(run, listener)
-    await asyncio.wait_for(over.wait(), 20)
+    await asyncio.wait_for(over.wait(), 60)
     listener.run_over.assert_called_once_with(run, RUNNER_GONE)
     await overseeing.close()
     logged = {str(record.exc_info[1]) for record in caplog.records if record.exc_info}

@@ -32,8 +32,8 @@ async def test_progress_is_recorded_again_after_a_defect(
     taken = Mock(spec=Taken, arg=arg, arg_value=b"", run=Run(Keyspace().operation(arg.id), 1))
     ledger, launcher = Mock(), Mock(launch_frame=Mock(return_value=launched))
     ledger.client.config = EtcdConfig()
-    operation = Mock(frame_limit_s=Mock(return_value=20))
+    operation = Mock(frame_limit_s=Mock(return_value=60))
     run = DynamicOperationRun(ledger, launcher, operation, taken, rng=random.Random(0))
-    await asyncio.wait_for(run._computed(counted), 20)
+    await asyncio.wait_for(run._computed(counted), 60)
     counted.note.assert_awaited_with(2, 1)
     assert "odd" in caplog.text
