@@ -16,6 +16,7 @@ from distop.metastore.members import registration
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
 from distop.metastore.members.registration import registered
+from distop.metastore.members.renewal import Renewal
 from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.metastore.records.record import decode
 from support.etcd.lossy import LossyClient, puts
@@ -109,9 +110,13 @@ def test_an_etcd_is_slow_when_all_of_the_latest_renewals_were() -> None:
     assert slow_etcd([3.0, 2.5, 9.0]) == "etcd takes more than 2 s to answer it"
 
 
-async def test_a_network_that_is_slow_is_noticed(victim: EtcdClient, proxy: Proxy) -> None:
+async def test_a_network_that_is_slow_is_noticed(
+    victim: EtcdClient, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = Renewal.pause
+    monkeypatch.setattr(Renewal, "pause", lambda renewal, _: pause(renewal, 0.05))
     proxy.delay_s = 0.12
-    async with LeaseSession(victim, 5) as session:  # the more renewals are there to look at
+    async with LeaseSession(victim, LEASE_S) as session:
         await eventually(lambda: slow_etcd(session.trips))
         proxy.delay_s = 0.0
         await eventually(lambda: not slow_etcd(session.trips))
