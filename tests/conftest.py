@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import os
 import secrets
 import subprocess
@@ -117,6 +118,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.unfreeze()  # what is never collected DuckDB reports as leaked when the process ends
     process = config.stash.get(archiving, None)
     if process is not None:
         process.wait(jvm.PATIENCE_S)
