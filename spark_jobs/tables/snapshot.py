@@ -210,13 +210,15 @@ class TableSnapshot:
         if columns is None:
             return self.schema
         known = {column.name: column for column in self.schema.columns}
-        missing = [name for name in columns if name.partition(".")[0] not in known]
+        # Names may contain dots, and lead to what is within a column.
+        found = {name: name if name in known else name.partition(".")[0] for name in columns}
+        missing = [name for name, column in found.items() if column not in known]
         if missing:
             raise InvalidArgument(
                 f"the table has no column {missing[0]!r}; it has {', '.join(known)}",
                 details={"field": "columns"},
             )
-        names = dict.fromkeys(name.partition(".")[0] for name in columns)
+        names = dict.fromkeys(found.values())
         return Schema(*(known[name] for name in names), schema_id=self.schema.schema_id)
 
     # -- rows ------------------------------------------------------------------------------------------

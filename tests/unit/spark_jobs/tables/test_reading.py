@@ -336,6 +336,20 @@ def test_keys_of_equality_deletes_widen_with_their_column(tmp_path: Path) -> Non
     assert ids(opened(table)) == [0, 2]
 
 
+def test_names_of_columns_may_contain_dots(tmp_path: Path) -> None:
+    """P14: beside paths within a struct."""
+    schema = pa.schema([("id", pa.int64()), ("a.b", pa.int64()), ("c", pa.struct([("d", pa.int64())]))])
+    table = table_of(tmp_path, schema)
+    table.append({"id": range(3), "a.b": [5, 6, 7], "c": [{"d": n} for n in range(3)]}, schema)
+    snapshot = opened(table)
+    for where, found in (("id > 0", [1, 2]), ('"a.b" > 5', [1, 2]), ("a.b = 7 or c.d = 0", [0, 2])):
+        assert ids(snapshot, where) == found
+    [batch] = snapshot.batches(snapshot.plan_files(), columns=["a.b", "c.d"], where="id = 1")
+    assert batch.to_pylist() == [{"a.b": 6, "c": {"d": 1}}]
+    Run.of(table, Delete(), where='"a.b" = 6').finish()
+    assert ids(opened(table)) == [0, 2]
+
+
 @pytest.mark.parametrize("where", ["nothing = 1", "id >", "id = 'x'"])
 def test_a_filter_that_makes_no_sense_is_refused(tmp_path: Path, where: str) -> None:
     """U3"""
