@@ -12,9 +12,9 @@ from typing import Any
 from distop.client import Operation
 from distop.errors import DistopError
 from support.sources.kafka import Brokers
-from truth.inputs import Cases, by_source, csv_text, json_lines, parquet_file
+from truth.inputs import Cases, avro_file, by_source, csv_text, json_lines, parquet_file
 from truth.installation import PATIENCE_S, Installation, table_of
-from truth.values import CSV, FILES, JSON, KAFKA, PARQUET, Kind
+from truth.values import AVRO, CSV, FILES, JSON, KAFKA, PARQUET, Kind
 
 Refusals = dict[int, str]
 """Why rows are not in the table, by their ids."""
@@ -44,10 +44,11 @@ class FileDoors:
             JSON: self._json,
             KAFKA: self._kafka,
             PARQUET: self._parquet,
+            AVRO: self._avro,
         }
 
     def send(self, kind: Kind, door: str, cases: Cases) -> Iterator[Started]:
-        """Start an operation, or one for each type that a Parquet file has."""
+        """Start an operation, or one for each type that a file has."""
         return self._doors[door](kind, cases)
 
     def _csv(self, kind: Kind, cases: Cases) -> Iterator[Started]:
@@ -69,6 +70,12 @@ class FileDoors:
         for source, some in by_source(cases):
             path = self._file(kind, some, "parquet")
             parquet_file(path, source or kind.arrow, some)
+            yield self._start(kind, some, {"paths": str(path)})
+
+    def _avro(self, kind: Kind, cases: Cases) -> Iterator[Started]:
+        for source, some in by_source(cases):
+            path = self._file(kind, some, "avro")
+            path.write_bytes(avro_file(source or kind.arrow, some))
             yield self._start(kind, some, {"paths": str(path)})
 
     def _file(self, kind: Kind, cases: Cases, suffix: str) -> Path:

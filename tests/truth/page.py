@@ -29,7 +29,7 @@ What goes into a table comes out of it, or its row is refused by name. `make tru
 value below into a table in each way that can carry it, and reads the table with each reader. Each of these
 is a cell.
 
-- The *ways in* are an ingest of CSV, of JSON lines, of a Kafka topic (of JSON), and of Parquet;
+- The *ways in* are an ingest of CSV, of JSON lines, of a Kafka topic (of JSON), of Parquet and of Avro;
   `ingest_dataframe` (*DataFrame*); `format("distop")` for a DataFrame (*data source*) and for a *stream*; and
   `distop.spark_jobs.write` (*write()*).
 - The *readers* are pyiceberg; pyarrow, DuckDB and Spark, which read the Parquet files that pyiceberg plans;
@@ -48,8 +48,8 @@ many `predicates` were tried, and how many `differences` there were between thei
 
 In the tables `=` is the same value for every reader. *refused* is a refusal that names the column, and the
 value; or the types, if no value of that type can come in this way. A dot is a value that this way cannot
-carry: JSON has no NaN, text files are UTF-8, Spark has no unsigned integers. Spark's own reader cannot read
-`uuid`.
+carry: JSON has no NaN, text files are UTF-8, Avro and Spark have no unsigned integers. Spark's own reader
+cannot read `uuid`.
 """
 
 INFERRED = """\

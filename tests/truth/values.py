@@ -18,10 +18,10 @@ from typing import Any
 
 import pyarrow as pa
 
-CSV, JSON, KAFKA, PARQUET = "CSV", "JSON", "Kafka", "Parquet"
+CSV, JSON, KAFKA, PARQUET, AVRO = "CSV", "JSON", "Kafka", "Parquet", "Avro"
 DATAFRAME, SOURCE, WRITE, STREAM = "DataFrame", "data source", "write()", "stream"
 TEXTS = (CSV, JSON, KAFKA)
-FILES = (*TEXTS, PARQUET)
+FILES = (*TEXTS, PARQUET, AVRO)
 SPARK = (DATAFRAME, SOURCE, WRITE, STREAM)
 DOORS = (*FILES, *SPARK)
 """The ways into a table, in the order of the page's columns."""
@@ -37,7 +37,7 @@ class Case:
     text: str | None
     """As CSV and JSON spell it; ``None``: NULL."""
     value: Any
-    """What every reader must have; of a value that is refused, what Parquet files and DataFrames hold."""
+    """What every reader must have; of a value that is refused, what files with types and DataFrames hold."""
     name: str
     """For people; unique among the values of a type."""
     doors: frozenset[str] = frozenset(DOORS)
@@ -45,7 +45,7 @@ class Case:
     refused: frozenset[str] = frozenset()
     """Doors where its row is refused, by name."""
     source: pa.DataType | None = None
-    """The type that carries it in Parquet files and DataFrames; ``None``: that of the column."""
+    """The type that carries it in files with types and DataFrames; ``None``: that of the column."""
     spark: str = ""
     """The same in Spark's words."""
     json: str = ""
@@ -113,6 +113,7 @@ def array_of(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
 
 _EVERY = frozenset(DOORS)
 _NO_TEXT = _EVERY.difference(TEXTS)
+_NO_TYPE_OF_AVRO = frozenset((*TEXTS, PARQUET))
 _NO_JSON = _EVERY.difference({JSON, KAFKA})
 
 
@@ -206,7 +207,7 @@ KINDS: tuple[Kind, ...] = (
         (
             _null(),
             *_plain(int, "0", "-9223372036854775808", "9223372036854775807", "9007199254740993"),
-            _bad("9223372036854775808", 2**63, pa.uint64()),
+            _bad("9223372036854775808", 2**63, pa.uint64(), doors=_NO_TYPE_OF_AVRO),
             _bad("-9223372036854775809"),
             _bad("1.5", 1.5, pa.float64(), "double"),
         ),
@@ -280,7 +281,12 @@ KINDS: tuple[Kind, ...] = (
             *_plain(in_day, "00:00:00", "23:59:59.999999"),
             _digits("12:00:00.123456", "0", in_day),
             _bad("24:00:00", 86_400_000_000, doors=frozenset(FILES)),
-            _bad("12:00:00.1234567", 1000 * in_day("12:00:00.123456") + 700, pa.time64("ns")),
+            _bad(
+                "12:00:00.1234567",
+                1000 * in_day("12:00:00.123456") + 700,
+                pa.time64("ns"),
+                doors=_NO_TYPE_OF_AVRO,
+            ),
         ),
         is_text=True,
     ),
