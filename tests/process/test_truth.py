@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.etcd.embedded import EtcdProcess
 from support.processes import captured
 from support.repository import TESTS
 from support.sources.kafka import Brokers
 from truth import inferred
 from truth.__main__ import measure
+from truth.installation import Installation, installed
 from truth.page import PAGE, page
 from truth.readers import READERS
 from truth.references import disagreements
 from truth.values import DOORS, KINDS
 from truth.verdicts import cells, known
+
+GUESSES = "guesses"
+SOME = {"numbers": KINDS[:8], "times": KINDS[8:12], "others": KINDS[12:], GUESSES: ()}
 
 
 def test_its_page_is_current() -> None:
@@ -39,13 +44,21 @@ def test_another_program_has_the_expected_values() -> None:
     assert [line for kind in KINDS for line in disagreements(kind)] == []
 
 
+@pytest.fixture(scope="module")
+def installation(etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    config = EtcdConfig(endpoints=(etcd.endpoint,), prefix="truth")
+    with installed(config, tmp_path_factory.mktemp("truth")) as running:
+        yield running
+
+
+@pytest.mark.parametrize("of", SOME)
 def test_each_value_comes_out_as_it_went_in_or_is_refused_by_name(
-    etcd_config: EtcdConfig, brokers: Brokers, tmp_path: Path
+    installation: Installation, brokers: Brokers, of: str
 ) -> None:
     """U3: the ways in and the readers that need no Spark."""
-    found = measure(etcd_config, brokers, tmp_path, with_spark=False)
+    found = measure(installation, brokers, SOME[of], with_spark=False, guesses=of == GUESSES)
     assert found.unexpected() == []
-    assert len(found.cells) > 1000
+    assert len(found.cells) > 150
 
 
 @pytest.mark.spark

@@ -26,7 +26,7 @@ from support.sources.kafka import Brokers, running_brokers
 from support.spark import jvm
 from truth import inferred, page
 from truth.doors import FileDoors
-from truth.installation import installed
+from truth.installation import Installation, installed
 from truth.matrix import Seen, fill, read
 from truth.readers import PLAIN, READERS, WITHOUT_SPARK
 from truth.values import DOORS, FILES, KINDS, ZONE, Kind
@@ -57,13 +57,12 @@ class Measured:
 
 
 def measure(
-    etcd: EtcdConfig, brokers: Brokers, folder: Path, *, kinds: Sequence[Kind] = KINDS, with_spark: bool
+    installation: Installation, brokers: Brokers, kinds: Sequence[Kind], *, with_spark: bool, guesses: bool
 ) -> Measured:
-    """Fill the tables of an installation of its own, read them, and compare."""
+    """Fill the tables of some types, and with ``guesses`` those that get theirs from files; read and compare."""
     doors, names = (DOORS, READERS) if with_spark else (FILES, PLAIN)
     seen, readers = Seen(), dict(WITHOUT_SPARK)
     with ExitStack() as stack:
-        installation = stack.enter_context(installed(etcd, folder))
         for kind in kinds:
             installation.create(kind)
         fill(FileDoors(installation, brokers), kinds, seen)
@@ -78,9 +77,10 @@ def measure(
             fill(SparkDoors(installation, session), kinds, seen)
             readers |= readers_of(installation, session)
         read(installation, readers, kinds, seen)
-        guessed = inferred.faults(installation, readers)
+        guessed = inferred.faults(installation, readers) if guesses else {}
     measured = list(cells(doors, names, kinds))
-    return Measured([*measured, *inferred.cells(names)], {**faults(seen, measured), **guessed})
+    of_guesses = inferred.cells(names) if guesses else []
+    return Measured([*measured, *of_guesses], {**faults(seen, measured), **guessed})
 
 
 def predicates(examples: int, seed: int) -> dict[str, Any]:
@@ -103,7 +103,9 @@ def main(given: list[str] | None = None) -> int:
         folder = Path(name)
         with EtcdProcess(folder / "etcd", options=["--unsafe-no-fsync"]) as etcd:
             config = EtcdConfig(endpoints=(etcd.endpoint,), prefix="truth")
-            found = measure(config, brokers, folder, kinds=kinds, with_spark=not chosen.without_spark)
+            with installed(config, folder) as installation:
+                with_spark = not chosen.without_spark
+                found = measure(installation, brokers, kinds, with_spark=with_spark, guesses=True)
     lines = found.unexpected()
     for line in lines:
         print(line)
