@@ -59,7 +59,7 @@ class Measured:
 def measure(
     installation: Installation, brokers: Brokers, kinds: Sequence[Kind], *, with_spark: bool, guesses: bool
 ) -> Measured:
-    """Fill the tables of some types, and with ``guesses`` those that get theirs from files; read and compare."""
+    """Fill the tables of some types, with ``guesses`` those of inferred types, too; read and compare them."""
     doors, names = (DOORS, READERS) if with_spark else (FILES, PLAIN)
     seen, readers = Seen(), dict(WITHOUT_SPARK)
     with ExitStack() as stack:
