@@ -6,6 +6,7 @@ time in which it could have run but the machine was busy with others.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -14,11 +15,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from distop.process.frames import ALIVE, CALL, ERROR, LOG, Link
+from distop.process.frames import ALIVE, CALL, ERROR, LOG, Link, Message
 
 T = TypeVar("T")
 
@@ -53,7 +55,7 @@ class Worker:
     def __init__(self, end: socket.socket, pid: int, kill: Callable[[], None]) -> None:
         self._link, self.pid, self._kill = Link(end), pid, kill
         self._lock = threading.Lock()
-        self._running = self._ended = False
+        self._users, self._ended = 0, False
         self.is_idle = True
         """Whether it can run another call."""
 
@@ -78,50 +80,92 @@ class Worker:
 
         Raises the errors of the call, and :class:`Died`, :class:`TooLong` or :class:`NotBegun`.
         """
-        with self._lock:
-            if self._ended:
-                raise Died
-            self._running, self.is_idle = True, False
-        has_outcome = False
-        try:
-            kind, value = self._outcome((prepare, call), limit_s, look)
-            has_outcome = True
-        finally:
-            with self._lock:
-                self._running, self.is_idle = False, has_outcome and not self._ended
-                if self._ended:
-                    self._link.close()
-            if not has_outcome:
-                self.end()
-        if kind == ERROR:
-            raise value
-        result: T = value
+        outcome = _Outcome(self.pid, limit_s)
+        with self._calling():
+            self._send((prepare, call))
+            while not outcome.is_there:
+                left_s = outcome.left_s if look is None else min(outcome.left_s, LOOK_S)
+                if self._link.is_readable(left_s):
+                    outcome.next(self._link.receive())
+                    continue
+                if look is not None:
+                    look()
+                outcome.silence()
+        result: T = outcome.value()
         return result
 
-    def _outcome(self, asked: Any, limit_s: float, look: Callable[[], None] | None) -> tuple[bytes, Any]:
+    async def run_async(
+        self,
+        call: Callable[[], T],
+        threads: Executor,
+        *,
+        limit_s: float,
+        prepare: Callable[[], object] | None = None,
+    ) -> T:
+        """As :meth:`run`, in an event loop. Large messages are for the threads: pickling the results of a
+        million jobs takes seconds. Small ones are not: a thread that wants the interpreter beside a busy loop
+        waits for longer than most calls take.
+
+        Ends the process as well when it is cancelled.
+        """
+        outcome, asked = _Outcome(self.pid, limit_s), (prepare, call)
+        with self._calling():
+            if not self._send(asked, now=True):
+                await self._in_thread(threads, self._send, asked)
+            while not outcome.is_there:
+                if not await _readable(self._link, outcome.left_s):
+                    outcome.silence()
+                    continue
+                try:
+                    message = self._link.receive_now()
+                except BlockingIOError:
+                    message = await self._in_thread(threads, self._link.receive)
+                outcome.next(message)
+        result: T = outcome.value()
+        return result
+
+    def _send(self, asked: Any, *, now: bool = False) -> bool:
         try:
+            if now:
+                return self._link.send_now(CALL, asked)
             self._link.send(CALL, asked)
         except OSError as error:
             raise Died from error
-        has_begun, limit = False, Limit(self.pid, START_S)
-        while True:
-            if not self._link.is_readable(limit.left_s if look is None else min(limit.left_s, LOOK_S)):
-                if look is not None:
-                    look()
-                if limit.is_reached():
-                    raise TooLong if has_begun else NotBegun
-                continue
-            message = self._link.receive()
-            if message is None:
+        return True
+
+    @contextmanager
+    def _calling(self) -> Iterator[None]:
+        with self._using():
+            self.is_idle = False
+            try:
+                yield
+            except BaseException:
+                self.end()
+                raise
+            with self._lock:
+                self.is_idle = not self._ended
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """Keep its link open: another one may get the number of a closed one."""
+        with self._lock:
+            if self._ended:
                 raise Died
-            kind, value, _ = message
-            if kind == ALIVE:
-                has_begun, limit = True, Limit(self.pid, limit_s)
-            elif kind == LOG:
-                record = logging.makeLogRecord(value)
-                logging.getLogger(record.name).handle(record)
-            else:
-                return kind, value
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._ended and not self._users:
+                    self._link.close()
+
+    async def _in_thread(self, threads: Executor, what: Callable[..., T], *args: Any) -> T:
+        def run() -> T:
+            with self._using():
+                return what(*args)
+
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(threads, run))
 
     @property
     def is_alive(self) -> bool:
@@ -134,11 +178,74 @@ class Worker:
             if self._ended:
                 return
             self._ended, self.is_idle = True, False
-            if self._running:
-                self._link.shut()  # the thread that runs the call closes it
+            if self._users:
+                self._link.shut()  # the last of them closes it
             else:
                 self._link.close()
         self._kill()
+
+
+async def _readable(link: Link, limit_s: float) -> bool:
+    """Whether there is something to receive, or the end of it, within a time."""
+    loop = asyncio.get_running_loop()
+    found: asyncio.Future[bool] = loop.create_future()
+
+    def finish(is_readable: bool) -> None:
+        if not found.done():
+            found.set_result(is_readable)
+
+    loop.add_reader(link.fileno(), finish, True)
+    timer = loop.call_later(limit_s, finish, False)
+    try:
+        return await found
+    finally:
+        timer.cancel()
+        loop.remove_reader(link.fileno())
+
+
+class _Outcome:
+    """What becomes of a call, by the messages of its process.
+
+    Raises :class:`Died`, :class:`TooLong` and :class:`NotBegun` as soon as a message, or none, shows it.
+    """
+
+    def __init__(self, pid: int, limit_s: float) -> None:
+        self._pid, self._limit_s = pid, limit_s
+        self._has_begun, self._limit = False, Limit(pid, START_S)
+        self._kind, self._value = b"", None
+
+    @property
+    def is_there(self) -> bool:
+        return self._kind != b""
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to wait for the next message."""
+        return self._limit.left_s
+
+    def silence(self) -> None:
+        """No message has come for so long."""
+        if self._limit.is_reached():
+            raise TooLong if self._has_begun else NotBegun
+
+    def next(self, message: Message | None) -> None:
+        """Take a message; ``None``: their end."""
+        if message is None:
+            raise Died
+        if message[0] == ALIVE:
+            self._has_begun, self._limit = True, Limit(self._pid, self._limit_s)
+        elif message[0] == LOG:
+            record = logging.makeLogRecord(message[1])
+            logging.getLogger(record.name).handle(record)
+        else:
+            self._kind, self._value, _ = message
+
+    def value(self) -> Any:
+        """The result of the call; raises its error."""
+        if self._kind == ERROR:
+            assert isinstance(self._value, BaseException)
+            raise self._value
+        return self._value
 
 
 class Idle:
@@ -237,6 +344,10 @@ def starved_s(pid: int) -> float:
     takes away; 0 where it is unknown.
     """
     try:
-        return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[1]) / 1e9
+        file = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY)
+        try:
+            return int(os.read(file, 256).split()[1]) / 1e9
+        finally:
+            os.close(file)
     except (OSError, IndexError, ValueError):
         return 0.0

@@ -49,7 +49,7 @@ class Processes:
         self._idle = Idle(MAX_IDLE)
         self._busy: set[Worker] = set()
         self._closed = False
-        # One for each call of planning and of publishing, and more for those that are being ended.
+        # For large messages, of each call of planning and of publishing, and of more that are being ended.
         self._threads = ThreadPoolExecutor(4 * MOST, thread_name_prefix=WORKERS)
         _template.start()  # so that the first call need not wait for it
 
@@ -86,18 +86,12 @@ class Processes:
         Busy
             It has not begun: the machine has no processor or no memory left for it.
         """
-        loop = asyncio.get_running_loop()
         worker = self._idle.take() or await self._forked()
         self._busy.add(worker)
         asked = partial(perform, self.lease.lease, call)
         prepare = partial(load_type, kind) if kind else None
         try:
-            # In a thread: pickling the results of a million jobs takes seconds.
-            running = partial(worker.run, asked, limit_s=limit_s, prepare=prepare)
-            return await loop.run_in_executor(self._threads, running)
-        except asyncio.CancelledError:
-            worker.end()  # also if its thread is only about to run the call
-            raise
+            return await worker.run_async(asked, self._threads, limit_s=limit_s, prepare=prepare)
         except Died as error:
             raise Crashed(f"the process that ran it has died ({worker.pid})") from error
         except TooLong:

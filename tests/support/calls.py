@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from distop.coordinator.work.call import Surroundings
 from distop.process.serving import alive
 from distop.process.template import Template
+
+T = TypeVar("T")
 
 
 def wait_for(path: Path, *, shows_life: bool = False) -> str:
@@ -22,6 +25,12 @@ def wait_for(path: Path, *, shows_life: bool = False) -> str:
             alive()
         time.sleep(0.01)
     return "came"
+
+
+def begin_and_wait_for(path: Path, _: bytes = b"") -> str:
+    """Shows that it has begun by a file beside it."""
+    path.with_suffix(".begun").touch()
+    return wait_for(path)
 
 
 def spin(path: Path) -> None:
@@ -57,7 +66,7 @@ def leave_loading(module: str, never: Path, log: Path) -> None:
     template.load(module, 3600.0)
 
 
-def within(call: Callable[[], str], surroundings: Surroundings) -> str:
+def within(call: Callable[[], T], surroundings: Surroundings) -> T:
     """A call of a coordinator."""
     return call()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from distop.coordinator.work import processes as processes_module
 from distop.coordinator.work.processes import FEWEST, MOST, WORKER_BYTES, Processes
 from distop.errors import Busy
+from distop.process.frames import CALL, SMALL, Link
 from distop.process.workers import Worker
 from support import calls
 from support.waiting import eventually
@@ -25,39 +27,50 @@ def processes() -> Iterator[Processes]:
     made.close()
 
 
-def waits(path: Path) -> Any:
-    return partial(calls.within, partial(calls.wait_for, path))
+def waits(path: Path, size: int = 0) -> Any:
+    return partial(calls.within, partial(calls.begin_and_wait_for, path, bytes(size)))
 
 
-@pytest.mark.parametrize("begins", [False, True])
+@pytest.mark.parametrize(("begins", "size"), [(True, 0), (True, 2 * SMALL), (False, 2 * SMALL)])
 async def test_the_worker_of_a_cancelled_call_is_ended(
-    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: bool
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begins: bool, size: int
 ) -> None:
-    """Also if its thread has not begun to run the call: two calls would share one process."""
-    ran, run, workers = asyncio.Event(), Worker.run, list[Worker]()
-    loop, go = asyncio.get_running_loop(), asyncio.Event()
+    """Also if the thread that sends a large one has not begun: two calls would share one process."""
+    held, send = asyncio.Event(), Link.send
+    loop, go = asyncio.get_running_loop(), threading.Event()
 
-    def slowly(worker: Worker, *args: Any, **options: Any) -> Any:
-        workers.append(worker)
-        loop.call_soon_threadsafe(ran.set)
-        if not begins:
-            asyncio.run_coroutine_threadsafe(go.wait(), loop).result(60)
-        return run(worker, *args, **options)
+    def slowly(link: Link, kind: bytes, *args: Any) -> None:
+        if kind == CALL:
+            loop.call_soon_threadsafe(held.set)
+            assert go.wait(60)
+        send(link, kind, *args)
 
-    monkeypatch.setattr(Worker, "run", slowly)
-    calling = asyncio.create_task(processes.run(waits(tmp_path / "never"), limit_s=60.0))
-    await asyncio.wait_for(ran.wait(), 60)
+    if not begins:
+        monkeypatch.setattr(Link, "send", slowly)
+    calling = asyncio.create_task(processes.run(waits(tmp_path / "never", size), limit_s=60.0))
     if begins:
-        await eventually(lambda: not workers[0].is_idle)
+        await eventually((tmp_path / "never.begun").exists)
+    else:
+        await asyncio.wait_for(held.wait(), 60)
+    [worker] = processes._busy
+    assert not worker.is_idle
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
-    assert not workers[0].is_idle
-    go.set()
-    monkeypatch.setattr(Worker, "run", run)
+    assert not worker.is_idle
+    monkeypatch.setattr(Link, "send", send)
     (tmp_path / "come").touch()
     assert await processes.run(waits(tmp_path / "come"), limit_s=60.0) == "came"
-    await eventually(lambda: not calls.lives(workers[0].pid))
+    await eventually(lambda: not calls.lives(worker.pid))
+    go.set()
+    await eventually(lambda: worker._link.fileno() < 0)
+
+
+async def test_calls_and_results_may_be_small_or_large(processes: Processes) -> None:
+    """They arrive as they were sent, also around the size of which a message counts as large."""
+    for size in (0, SMALL - 500, SMALL, 40 * SMALL):
+        call = partial(calls.within, partial(bytes.__add__, b"+" * size, b"-" * size))
+        assert await processes.run(call, limit_s=60.0) == b"+" * size + b"-" * size
 
 
 async def test_a_process_that_cannot_be_started_is_no_failure_of_the_call(
