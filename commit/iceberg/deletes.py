@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
@@ -69,6 +70,14 @@ class Deletes:
                 self._of_file[only].append(entry)
             else:
                 self._positions[place].append(entry)
+
+    def in_order(self) -> list[DataFile]:
+        """All of them: those that concern the same files one after the other, the oldest first, so that those
+        of a file are few ranges."""
+        groups = chain(self._of_file.values(), self._positions.values(), self._equalities.values())
+        together = (sorted(group, key=lambda one: (_age(one), one.data_file.file_path)) for group in groups)
+        found = (entry.data_file for entry in chain.from_iterable(together))
+        return list({file.file_path: file for file in found}.values())  # one file may hold several
 
     def is_everywhere(self, entry: ManifestEntry) -> bool:
         """Whether a delete file concerns files of any partition."""

@@ -42,6 +42,7 @@ from distop.commit.iceberg.rewrite_plan import (
     RewritePartition,
     RewritePlan,
     packed_values,
+    ranges_of,
 )
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
@@ -181,7 +182,7 @@ class IcebergReplace(IcebergStep):
             {"snapshot": str(snapshot.snapshot_id), "by": writer_of(snapshot)}
             for snapshot in removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)
         ]
-        return {DROPPED_JOBS: _ranges(places), "droppedPartitions": touched[:SHOWN], "conflicts": snapshots}
+        return {DROPPED_JOBS: ranges_of(places), "droppedPartitions": touched[:SHOWN], "conflicts": snapshots}
 
     def _nothing_left(self, draft: Draft) -> HeadConflict:
         first = next(iter(removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)), None)
@@ -305,16 +306,6 @@ def _without(
             ManifestContent.DELETES,
         )
     return [*left.untouched, *left.rewritten]
-
-
-def _ranges(places: list[int]) -> list[list[int]]:
-    ranges: list[list[int]] = []
-    for place in places:
-        if ranges and ranges[-1][1] == place:
-            ranges[-1][1] += 1
-        else:
-            ranges.append([place, place + 1])
-    return ranges
 
 
 def _counts(output: JobsOutput, replaced: Replaced) -> dict[str, Any]:

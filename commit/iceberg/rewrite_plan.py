@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain, starmap
 from typing import Any, TypeAlias
 
 import msgspec
@@ -23,14 +24,19 @@ from distop.operations.plans import Shared, plan_of
 
 
 class RewriteFile(msgspec.Struct, array_like=True, frozen=True):
-    """One file: ``[number of its folder, name, bytes, rows, numbers of its delete files]``."""
+    """One file: ``[number of its folder, name, bytes, rows, ranges of the numbers of its delete files]``."""
 
     folder: int
     name: str
     size: int
     rows: int
     """As written, including rows that delete files remove."""
-    deletes: list[int] = []
+    deletes: list[tuple[int, int]] = []
+    """Ends excluded."""
+
+    @property
+    def delete_numbers(self) -> Iterator[int]:
+        return chain.from_iterable(starmap(range, self.deletes))
 
 
 class RewriteDelete(msgspec.Struct, array_like=True, frozen=True):
@@ -119,10 +125,22 @@ class RewritePlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
 
     def deletes_of(self, file: RewriteFile) -> set[str]:
         """The paths of a file's delete files."""
-        return {self.deletes[number].path for number in file.deletes}
+        return {self.deletes[number].path for number in file.delete_numbers}
 
 
 _shared = Shared(lambda operation: plan_of(operation, RewritePlan, "plan of a rewrite"))
+
+
+def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Rising numbers as ranges, ends excluded."""
+    ranges: list[tuple[int, int]] = []
+    for number in numbers:
+        begin, end = ranges.pop() if ranges else (number, number)
+        if number > end:
+            ranges.append((begin, end))
+            begin = number
+        ranges.append((begin, number + 1))
+    return ranges
 
 
 Place: TypeAlias = tuple[int, tuple[str | None, ...]]

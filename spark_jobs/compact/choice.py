@@ -5,10 +5,11 @@ The manifests of the snapshot are read a few at a time, and only the required pa
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, starmap
 from typing import NamedTuple
 
 import msgspec
@@ -27,6 +28,7 @@ from distop.commit.iceberg.rewrite_plan import (
     RewriteJob,
     RewritePartition,
     RewritePlan,
+    ranges_of,
 )
 from distop.commit.iceberg.rounded import has_doubles, is_rounded
 from distop.commit.iceberg.takeover import manifests_of
@@ -47,8 +49,8 @@ WHOLE = "all"
 """The path of a table without partitions, as jobs are called."""
 FILE_OVERHEAD_BYTES = 27
 """Size of a file's entry in a plan, without its name and its delete files."""
-DELETE_OVERHEAD_BYTES, DIGITS_BYTES = 40, 7
-"""Sizes of a delete file's entry, without its path, and of a number that refers to it."""
+DELETE_OVERHEAD_BYTES, RANGE_BYTES = 40, 16
+"""Sizes of a delete file's entry, without its path, and of a range of numbers that refers to some."""
 
 
 class Candidate(NamedTuple):
@@ -63,8 +65,8 @@ class Candidate(NamedTuple):
     """Whether its rows have the requested order."""
     rounded: bool = False
     """Whether it is rewritten in any case, since the table lists it under a rounded partition value."""
-    deletes: tuple[str, ...] = ()
-    """Paths of its delete files."""
+    deletes: tuple[tuple[int, int], ...] = ()
+    """Ranges of the numbers of its delete files, in the choice; ends excluded."""
 
 
 @dataclass
@@ -75,8 +77,10 @@ class Choice:
     """Partition -> what its jobs read."""
     paths: dict[Place, str] = field(default_factory=dict)
     """Partition -> its path, for all partitions considered; of an earlier partitioning: after its number."""
-    deletes: dict[str, DataFile] = field(default_factory=dict)
-    """Path -> delete file: those of files to rewrite, and those that concern no file at all."""
+    deletes: list[DataFile] = field(default_factory=list)
+    """All delete files of the snapshot."""
+    needless: list[int] = field(default_factory=list)
+    """The numbers of those that concern no file at all."""
     passed_over: dict[str, int] = field(default_factory=lambda: defaultdict(int))
 
 
@@ -110,14 +114,15 @@ class Chooser:
         self._spec, self._schema = metadata.spec(), metadata.schema()
         self._doubles = has_doubles(self._spec, self._schema)
         self._choice = Choice()
-        self._needed = set[str]()
-        """Paths of delete files that concern some file."""
+        self._needed = set[int]()
+        """Numbers of delete files that concern some file."""
 
     def choose(self, partitions: Collection[str] | None = None) -> Choice:
         """The files to rewrite; only in some partitions, if their paths are given."""
         live = [one for one in manifests_of(self._metadata.current_snapshot(), self._io) if is_live(one)]
         self._deletes = Deletes(self._metadata, self._io, live)
-        there = {entry.data_file.file_path: entry.data_file for entry in self._deletes.entries}
+        self._choice.deletes = self._deletes.in_order()
+        self._numbers = {file.file_path: number for number, file in enumerate(self._choice.deletes)}
         found = self._candidates(live)
         for place, candidates in found.items():
             if partitions is not None and self._choice.paths[place] not in partitions:
@@ -127,10 +132,8 @@ class Chooser:
                 candidates = [one for one in candidates if one.deletes]
             if bins := self._bins(sorted(candidates), place):
                 self._choice.groups[place] = bins
-                used = (path for some in bins for one in some for path in one.deletes)
-                self._choice.deletes |= {path: there[path] for path in used}
         if partitions is None and self._all:
-            self._choice.deletes |= {path: there[path] for path in there.keys() - self._needed}
+            self._choice.needless = sorted(set(self._numbers.values()) - self._needed)
         return self._choice
 
     def _candidates(self, live: Sequence[ManifestFile]) -> dict[Place, list[Candidate]]:
@@ -155,10 +158,10 @@ class Chooser:
                     found[place].append(self._candidate(entry, rounded, deletes))
         return found
 
-    def _deletes_of(self, entry: ManifestEntry) -> tuple[str, ...]:
-        paths = tuple(sorted(file.file_path for file in self._deletes.concerning(entry)))
-        self._needed.update(paths)
-        return paths
+    def _deletes_of(self, entry: ManifestEntry) -> tuple[tuple[int, int], ...]:
+        numbers = {self._numbers[file.file_path] for file in self._deletes.concerning(entry)}
+        self._needed |= numbers
+        return tuple(ranges_of(sorted(numbers)))
 
     def _is_typed(self, manifest: ManifestFile) -> bool:
         """Whether the types of its partition values are known: others may have removed that schema."""
@@ -202,7 +205,9 @@ class Chooser:
             return False
         return True
 
-    def _candidate(self, entry: ManifestEntry, rounded: bool, deletes: tuple[str, ...]) -> Candidate:
+    def _candidate(
+        self, entry: ManifestEntry, rounded: bool, deletes: tuple[tuple[int, int], ...]
+    ) -> Candidate:
         file = entry.data_file
         in_order = self._order_id is None or file.sort_order_id == self._order_id
         size, rows = file.file_size_in_bytes, file.record_count
@@ -238,75 +243,80 @@ def plan_of(choice: Choice, metadata: TableMetadata, **fixed: object) -> Rewrite
     earlier = [specs[spec_id] for spec_id in sorted({spec_id for spec_id, _ in choice.groups} - {present})]
     layouts = [Layout(schema_of(metadata, spec), spec, {}).to_json() for spec in earlier]
     folders: dict[str, int] = {}
-    deletes: dict[str, int] = {}
+    deletes = set[int]()
     partitions: list[RewritePartition] = []
-    jobs: list[RewriteJob] = []
+    taken: list[tuple[int, list[Candidate]]] = []
+    """The files of each job, after the number of their partition."""
     recorded = Layout.of(metadata).to_json()
     room = MAX_PLAN_BYTES - len(msgspec.json.encode([recorded, layouts]))
     passed_over = dict(choice.passed_over)
     by_files = sorted(choice.groups, key=lambda one: (-sum(map(len, choice.groups[one])), choice.paths[one]))
     for spec_id, values in by_files:
-        bins = choice.groups[spec_id, values]
-        place = len(partitions)
         other = None if spec_id == present else spec_id
         partition = RewritePartition(choice.paths[spec_id, values], list(values), other)
-        taken = False
-        for together in bins:
-            needed, new, more = _room_for(together, folders, deletes)
+        jobs = len(taken)
+        for together in choice.groups[spec_id, values]:
+            new, more = _named_first(together, folders, deletes)
+            needed = _room_for(together, new, (choice.deletes[number] for number in more))
             if needed + len(partition.path) + 100 > room:
                 passed_over["later"] = passed_over.get("later", 0) + len(together)
                 continue
             room -= needed + len(partition.path) + 100
             folders |= new
             deletes |= more
-            jobs.append(RewriteJob(place, list(_files(together, folders, deletes))))
-            taken = True
-        if taken:
+            taken.append((len(partitions), together))
+        if len(taken) > jobs:
             partitions.append(partition)
-    used = {path for bins in choice.groups.values() for some in bins for one in some for path in one.deletes}
-    for path in sorted(choice.deletes.keys() - used):
-        if (room := room - len(path.encode()) - DELETE_OVERHEAD_BYTES) < 0:
+    for number in choice.needless:
+        if (room := room - _room_for((), {}, [choice.deletes[number]])) < 0:
             break
-        deletes[path] = len(deletes)
+        deletes.add(number)
+    numbers = sorted(deletes)
     return RewritePlan(
         layout=recorded,
         earlier=layouts,
         folders=list(folders),
-        deletes=[_delete(choice.deletes[path]) for path in deletes],
+        deletes=[_delete(choice.deletes[number]) for number in numbers],
         partitions=partitions,
-        jobs=jobs,
+        jobs=[RewriteJob(place, list(_files(together, folders, numbers))) for place, together in taken],
         passed_over=passed_over,
         **fixed,  # type: ignore[arg-type]
     )
 
 
-def _room_for(
-    together: Sequence[Candidate], folders: dict[str, int], deletes: dict[str, int]
-) -> tuple[int, dict[str, int], dict[str, int]]:
+def _named_first(
+    together: Sequence[Candidate], folders: dict[str, int], deletes: set[int]
+) -> tuple[dict[str, int], set[int]]:
+    """The folders and the delete files of some files that a plan does not name yet."""
+    new: dict[str, int] = {}
+    for folder in (one.path.rpartition("/")[0] for one in together):
+        if folder not in folders:
+            new.setdefault(folder, len(folders) + len(new))
+    ranges = {one for file in together for one in file.deletes}
+    return new, set().union(*starmap(range, ranges)) - deletes
+
+
+def _room_for(together: Sequence[Candidate], folders: Iterable[str], deletes: Iterable[DataFile]) -> int:
     """About how many bytes of a plan some files take, with the folders and the delete files that it must name
     for them."""
-    new: dict[str, int] = {}
-    more: dict[str, int] = {}
-    needed = 0
+    needed = sum(len(folder.encode()) + 4 for folder in folders)
+    needed += sum(len(file.file_path.encode()) + DELETE_OVERHEAD_BYTES for file in deletes)
     for one in together:
-        folder, _, name = one.path.rpartition("/")
-        if folder not in folders and folder not in new:
-            new[folder] = len(folders) + len(new)
-            needed += len(folder.encode()) + 4
-        needed += len(name.encode()) + FILE_OVERHEAD_BYTES + DIGITS_BYTES * len(one.deletes)
-        for path in one.deletes:
-            if path not in deletes and path not in more:
-                more[path] = len(deletes) + len(more)
-                needed += len(path.encode()) + DELETE_OVERHEAD_BYTES
-    return needed, new, more
+        name = one.path.rpartition("/")[2]
+        needed += len(name.encode()) + FILE_OVERHEAD_BYTES + RANGE_BYTES * len(one.deletes)
+    return needed
 
 
 def _files(
-    together: Sequence[Candidate], folders: dict[str, int], deletes: dict[str, int]
+    together: Sequence[Candidate], folders: dict[str, int], deletes: Sequence[int]
 ) -> Iterator[RewriteFile]:
+    """The files as a plan names them; ``deletes``: the numbers that its delete files have in the choice."""
     for one in together:
         folder, _, name = one.path.rpartition("/")
-        yield RewriteFile(folders[folder], name, one.size, one.rows, [deletes[path] for path in one.deletes])
+        # All numbers of a range are among them.
+        begins = ((bisect_left(deletes, begin), end - begin) for begin, end in one.deletes)
+        ranges = [(begin, begin + count) for begin, count in begins]
+        yield RewriteFile(folders[folder], name, one.size, one.rows, ranges)
 
 
 def _delete(file: DataFile) -> RewriteDelete:

@@ -102,7 +102,7 @@ class _Reading:
                 file_size_in_bytes=file.size,
             )
             data_file.spec_id = spec.spec_id
-            applied = {deletes[number] for number in file.deletes}
+            applied = {deletes[number] for number in file.delete_numbers}
             batches = snapshot.batches([PlannedFile.of(FileScanTask(data_file, applied))])
             rows = 0
             while (batch := _next(batches, path)) is not None:

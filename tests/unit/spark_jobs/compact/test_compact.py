@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyiceberg.manifest import DataFile, ManifestContent
+from pyiceberg.manifest import DataFile, FileFormat, ManifestContent
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import LongType
 
@@ -23,6 +23,7 @@ from distop.commit.iceberg.modes import IcebergOverwritePartitions
 from distop.coordinator.schedules.conditions import measured
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.metastore.records.table import TableRecord
+from distop.spark_jobs.compact.choice import Candidate, Choice, plan_of
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
@@ -498,6 +499,42 @@ def test_a_delete_file_stays_as_long_as_it_concerns_a_file(tmp_path: Path) -> No
     facts = compacting(table, min_files=10).finish()
     assert (facts["filesBefore"], facts["deleteFiles"], delete_files(table)) == (1, 1, 0)
     assert table.ids() == [0, *range(2, 20)]
+
+
+def test_each_file_may_have_all_later_delete_files(tmp_path: Path) -> None:
+    """P14: as a stream of changes leaves them."""
+    table, rounds = new_table(tmp_path, ["kind"]), 12
+    like: list[DataFile] = []
+    for start in range(0, 2 * rounds, 2):
+        table.publish(table.staged([rows(start, 2, kinds=2)]))
+        like = like or [files_of(table, kind)[0] for kind in ("k0", "k1")]
+        for number, file in enumerate(like):
+            publish_deletes(table, equality_deletes(table.iceberg(), "id", [start - 2 + number], file))
+    facts = compacting(table).finish()
+    assert (facts["filesBefore"], facts["deleteFiles"]) == (2 * rounds, 2 * rounds)
+    assert (table.ids(), delete_files(table)) == ([2 * rounds - 2, 2 * rounds - 1], 0)
+
+
+def test_a_plan_has_room_for_many_delete_files_of_each_file(tmp_path: Path) -> None:
+    """O5: so that each round does some, here all."""
+    metadata = new_table(tmp_path).layout.new_metadata("s3://bucket/t")
+    count = 1000
+    choice = Choice(
+        deletes=[
+            DataFile.from_args(file_path=f"d{number}", file_format=FileFormat.PARQUET)
+            for number in range(count)
+        ]
+    )
+    files = [
+        Candidate(number, f"s3://bucket/t/{number}", 1, 1, True, deletes=((number, count),))
+        for number in range(1, count)
+    ]
+    choice.groups[0, ()], choice.paths[0, ()] = [files], ""
+    plan = plan_of(choice, metadata)
+    assert plan.passed_over == {}
+    [job] = plan.jobs
+    named = [plan.deletes_of(file) for file in job.files]
+    assert named == [{f"d{later}" for later in range(number, count)} for number in range(1, count)]
 
 
 def test_a_delete_file_that_concerns_nothing_goes_without_a_job(tmp_path: Path) -> None:
