@@ -67,6 +67,9 @@ class Plan:
     """Names of the jobs, when they have names of their own."""
     watermarks: dict[str, dict[str, WatermarkMove]] = field(default_factory=dict)
     dynamic: bool = False
+    layout: int = 1
+    """The layout of its record, see :class:`OperationArg`: 3 if an older version would ignore a part of the
+    argument."""
     uuid: str = ""
     """Names the operation's staging folders, if they already exist. Empty: a new name is made."""
     series: str = ""

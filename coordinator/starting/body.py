@@ -191,8 +191,8 @@ def operation_arg(
             details={"field": "options.max_failed_partitions"},
         )
     return OperationArg(
-        # Older versions must not read it as an operation without jobs.
-        version=2 if plan.dynamic else 1,
+        # Older versions must not read it as an operation without jobs, or without a part of its argument.
+        version=max(plan.layout, 2 if plan.dynamic else 1),
         dynamic=plan.dynamic,
         table=table.name,
         type=kind.type,

@@ -50,10 +50,11 @@ class RequestNote(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
 class OperationArg(Record, kw_only=True):
     """``<root>.arg``: the accepted request. Constant from the start of the operation to its end.
 
-    Layout 2 is for dynamic plans: an older version would take them for operations without jobs.
+    Layout 2 is for dynamic plans: an older version would take them for operations without jobs. Layout 3 is
+    for plans with parts that are newer than release 0.2.0, which would ignore them.
     """
 
-    LAYOUT: ClassVar[int] = 2
+    LAYOUT: ClassVar[int] = 3
     table: str
     type: str
     instance: int

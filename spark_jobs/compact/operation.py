@@ -54,7 +54,9 @@ class Compact(DistributedOperation):
         if request.head is None:
             return Plan(argument=msgspec.to_builtins(RewritePlan(layout={})))
         plan = _chosen(request, argument)
-        return Plan(argument=msgspec.to_builtins(plan), partitions=_names(plan))
+        # Release 0.2.0 would bring back rows that delete files remove, and write by another spec.
+        layout = 3 if plan.deletes or plan.earlier else 1
+        return Plan(argument=msgspec.to_builtins(plan), partitions=_names(plan), layout=layout)
 
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """Files that others have removed meanwhile are left out at the end."""

@@ -20,6 +20,7 @@ from distop.commit.layout.hive import named_values
 from distop.commit.layout.model import Layout
 from distop.errors import ArgumentTooLarge
 from distop.metastore.records.operation import OperationArg
+from distop.operations.api import Plan
 from distop.operations.plans import Shared, plan_of
 from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import Wanted
@@ -35,6 +36,10 @@ plan."""
 
 MAX_DESCRIBED = 3
 """Most files in the description of a job."""
+
+_NEW = frozenset({"pathColumns", "epochUnits", "maxBadRows", "maxBadShare"})
+_NEW_OF_CSV = frozenset({"escape", "thousands", "dateFormat", "timestampFormat", "timezone", "encoding"})
+"""Fields that release 0.2.0 does not know."""
 
 
 class FileEntry(msgspec.Struct, array_like=True, frozen=True):
@@ -139,8 +144,8 @@ class IngestPlan(TargetPlan, kw_only=True):
     ignored_columns: list[str] = []
     """New columns and nested fields of the sample that are not written."""
 
-    def to_argument(self) -> dict[str, Any]:
-        """The JSON to record.
+    def to_plan(self, **fields: Any) -> Plan:
+        """The plan of the operation, with further fields of it.
 
         Raises
         ------
@@ -158,7 +163,10 @@ class IngestPlan(TargetPlan, kw_only=True):
                 details={"field": field},
             )
         argument: dict[str, Any] = msgspec.to_builtins(self)
-        return argument
+        is_new = (
+            self.format == "avro" or argument.keys() & _NEW or argument.get("csv", {}).keys() & _NEW_OF_CSV
+        )
+        return Plan(argument=argument, layout=3 if is_new else 1, **fields)
 
     @classmethod
     def of(cls, operation: OperationArg) -> IngestPlan:

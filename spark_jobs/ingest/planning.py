@@ -158,8 +158,8 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
     )
     check_path_values(whole, plan)
     if plan.transform is not None:
-        return Plan(argument=plan.to_argument(), dynamic=True, watermarks=moves)
-    return Plan(argument=plan.to_argument(), partition_count=jobs, watermarks=moves)
+        return plan.to_plan(dynamic=True, watermarks=moves)
+    return plan.to_plan(partition_count=jobs, watermarks=moves)
 
 
 def _plan_merge(

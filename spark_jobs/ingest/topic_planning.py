@@ -111,7 +111,7 @@ def plan_topic(
     if in_part:
         lengths = {str(one.partition): one.length for one in found.ranges}
         moves = {name: with_jobs(found.moves, lengths, cuts)}
-    return Plan(argument=plan.to_argument(), partition_count=len(cuts) - 1, watermarks=moves)
+    return plan.to_plan(partition_count=len(cuts) - 1, watermarks=moves)
 
 
 _WRITTEN: dict[str, Format] = {"json": "jsonl", "csv": "csv", "raw": "jsonl"}

@@ -65,7 +65,7 @@ class Run:
         mark_folder(table.location, TABLE_UUID, table.storage)
         plan = kind.plan(request)
         staged = table.start(plan.partition_count)
-        staged.arg.type, staged.arg.argument = kind.type, plan.argument
+        staged.arg.type, staged.arg.argument, staged.arg.version = kind.type, plan.argument, plan.layout
         staged.arg.effect = kind.effect
         if plan.partitions is not None:
             staged.arg.partitions, staged.arg.partition_count = plan.partitions, len(plan.partitions)

@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from distop.coordinator.starting.admission import FEWEST, FEWEST_WAITING, LAG_S, MOST, Admission
+from distop.coordinator.starting.body import operation_arg
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.work import Work
 from distop.errors import ArgumentTooLarge, Busy, DeadlineExceeded
+from distop.metastore.operations.starting import StartRequest
 from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.options import FollowUp
 from distop.metastore.records.table import TableRecord
 from distop.operations import Plan, PlanRequest, Registry
 from support.waiting import eventually
@@ -135,3 +138,27 @@ async def test_fewer_are_let_in_while_the_event_loop_is_late() -> None:
     assert admission.at_a_time == FEWEST
     await eventually(lambda: admission.at_a_time == MOST)
     running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("plan", "layout"),
+    [
+        (Plan(argument={}, partition_count=1), 1),
+        (Plan(argument={}, dynamic=True), 2),
+        (Plan(argument={}, partition_count=1, layout=3), 3),
+        (Plan(argument={}, dynamic=True, layout=3), 3),
+    ],
+)
+def test_a_record_says_which_versions_can_carry_it_out(plan: Plan, layout: int) -> None:
+    """D3."""
+    arg = operation_arg(
+        Registry(()).get("noop"),
+        plan,
+        REQUEST.table,
+        FollowUp(type="noop"),
+        instance=1,
+        request=StartRequest(table="t", type="noop", request_id="r", digest="d"),
+        started_at=0.0,
+        started_by="",
+    )
+    assert arg.version == layout

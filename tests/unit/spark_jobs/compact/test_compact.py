@@ -350,7 +350,7 @@ def test_files_of_an_earlier_partitioning_come_into_the_present_one(tmp_path: Pa
     with pytest.raises(PreconditionFailed, match="partition spec 0"):
         table.publish(table.staged([rows(30, 1)]), IcebergOverwritePartitions())
     some = Run.of(table, Compact(), partitions=["spec-0/kind=k1"])
-    assert some.staged.arg.partition_names() == ["spec-0/kind=k1"]
+    assert (some.staged.arg.partition_names(), some.staged.arg.version) == (["spec-0/kind=k1"], 3)
     facts = some.finish()
     assert (facts["filesBefore"], facts["filesAfter"], facts["rows"]) == (2, 2, 7)
     facts = Run.of(table, Compact(), smaller_than="1k").finish()
@@ -476,6 +476,7 @@ def test_rows_that_others_have_deleted_are_left_out_and_their_delete_files_go(tm
     assert (live_ids(table), delete_files(table)) == (left, 2)
     run = compacting(table, min_files=100, smaller_than="1k")
     assert run.staged.arg.partition_names() == ["kind=k1"]
+    assert run.staged.arg.version == 3  # 0.2.0 would bring the rows back
     facts = run.finish()
     # The deletion by values is about all older files of the partition, the one by positions about its own.
     counted = {name: facts[name] for name in ("rows", "filesBefore", "deletedRows", "deleteFiles")}

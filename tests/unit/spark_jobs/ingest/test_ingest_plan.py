@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import fastavro
 import pyarrow as pa
@@ -69,6 +70,26 @@ def test_appending_and_overwriting_are_steps_of_the_commit(ingesting: Ingesting)
     new = ingesting.start(paths=path, mode="overwrite")
     expected = {"expectedSnapshotId": None}
     assert ingesting.operation.commit_steps(new) == [StepRecord(step="iceberg.overwrite", argument=expected)]
+
+
+@pytest.mark.parametrize(
+    ("options", "layout"),
+    [
+        ({}, 1),
+        ({"delimiter": ";", "on_bad_rows": "quarantine"}, 1),
+        ({"escape": "\\"}, 3),
+        ({"encoding": "latin-1"}, 3),
+        ({"on_bad_rows": "quarantine", "max_bad_rows": 0}, 3),
+        ({"schema": {"a": "timestamp"}, "epoch_units": {"a": "s"}}, 3),
+        ({"partition_columns_from_path": True, "schema": {"a": "int", "day": "date"}}, 3),
+    ],
+)
+def test_versions_that_would_ignore_an_option_refuse_the_operation(
+    ingesting: Ingesting, options: dict[str, Any], layout: int
+) -> None:
+    """D3: while members are replaced."""
+    path = write(ingesting, "day=2024-02-29/a.csv")
+    assert ingesting.operation.plan(ingesting.request(paths=path, **options)).layout == layout
 
 
 def test_what_was_ingested_is_refused_until_asked_for(ingesting: Ingesting) -> None:
