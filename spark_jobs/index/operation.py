@@ -106,6 +106,12 @@ class BuildIndex(DistributedOperation):
         if column is None:
             known = ", ".join(field.name for field in schema.columns)
             raise invalid("column", f"the table has no column {argument.column!r}; it has {known}")
+        if column.initial_default is not None:
+            raise invalid(
+                "column",
+                f"column {column.name!r} has a default value, which is not in files without the column",
+                "index another column",
+            )
         encoding = encoding_of(column.name, column.field_type)
         io = file_io(request.table.location, storage)
         published = request.index

@@ -14,6 +14,7 @@ statistics prove that no row matches; the rest may contain rows that do not matc
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.manifest import (
     DataFile,
     ManifestContent,
@@ -34,6 +36,7 @@ from pyiceberg.table import FileScanTask, ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
+from pyiceberg.types import NestedField
 
 from distop.commit.files.storage import StorageOptions
 from distop.commit.iceberg.content import is_live
@@ -42,6 +45,7 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.rollback import target_of
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.layout.partitioning import identity_columns
+from distop.commit.layout.schemas import fields_within
 from distop.commit.predicates.binding import ALL, Predicate, predicate_of
 from distop.commit.predicates.footers import matching_groups
 from distop.commit.predicates.proofs import Pruning
@@ -95,7 +99,13 @@ class PlannedFile:
 
 @dataclass(frozen=True)
 class TableSnapshot:
-    """A snapshot of a table, for planning and reading. Picklable."""
+    """A snapshot of a table, for planning and reading. Picklable.
+
+    Raises
+    ------
+    PreconditionFailed
+        The default value of a column (of format 3) is no value of its type.
+    """
 
     metadata: TableMetadata
     """Metadata of the table. Its current schema is used to read the snapshot."""
@@ -104,6 +114,9 @@ class TableSnapshot:
     storage: StorageOptions = field(default_factory=dict)
     indexes: tuple[PublishedIndex, ...] = ()
     """Indexes of the table, of any age: planning excludes files by them."""
+
+    def __post_init__(self) -> None:
+        _check_defaults(self.schema.fields)
 
     @property
     def id(self) -> int | None:
@@ -332,6 +345,29 @@ def _opened(
             f"the table at {metadata.location} has no branch {branch!r}", details={"field": "branch"}
         )
     return _at(metadata, found, storage)
+
+
+def _check_defaults(columns: Iterable[NestedField]) -> None:
+    """Rows of files without a column have its default (Iceberg specification, "Default values"). None is to
+    have another value than the one that was written down."""
+    for column in columns:
+        given = column.initial_default
+        try:
+            found = None if given is None else pa.scalar(given, schema_to_pyarrow(column.field_type)).as_py()
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise _bad_default(column, str(error)) from None
+        if isinstance(given, float) and isinstance(found, float) and math.isinf(found):
+            raise _bad_default(column, "it is too large")
+        _check_defaults(fields_within(column.field_type))
+
+
+def _bad_default(column: NestedField, reason: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"column {column.name!r} has the default value {column.initial_default!r}, which is no "
+        f"{column.field_type}: {reason}",
+        hint="drop the column with the program that added it",
+        details={"column": column.name},
+    )
 
 
 def _within(file: PlannedFile, groups: frozenset[int] | None) -> PlannedFile:

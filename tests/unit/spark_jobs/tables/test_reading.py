@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.table import update
@@ -19,8 +21,12 @@ from pyiceberg.types import LongType, NestedField, StringType
 from distop.commit.iceberg.append import IcebergOverwrite
 from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head, TableRecord
+from distop.operations.api import PlanRequest
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.delete.operation import Delete
+from distop.spark_jobs.index.operation import BuildIndex
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from distop.spark_jobs.maintenance.validate import Validate
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
@@ -311,6 +317,139 @@ def test_columns_of_types_that_are_not_known_are_named_with_the_format(tmp_path:
     for read in (open_snapshot, load_metadata):
         with pytest.raises(CorruptRecord, match="it has Iceberg format 3, which is known here in part"):
             read(f"file://{written}")
+
+
+def as_format_3(table: Table, *added: dict[str, Any]) -> str:
+    """The table's metadata as another program has written it: with row ids, and columns that its files do not
+    have; its location."""
+    path = Path(table.record().metadata_location.removeprefix("file://"))
+    newer = json.loads(path.read_text())
+    rows = sum(int(one["summary"].get("added-records", 0)) for one in newer["snapshots"])
+    newer |= {"format-version": 3, "next-row-id": rows, "last-column-id": 99}
+    for one in newer["snapshots"]:
+        one |= {"first-row-id": 0, "added-rows": rows}
+    columns = newer["schemas"][0]["fields"]
+    columns += [{"id": 40 + at, "required": False, **column} for at, column in enumerate(added)]
+    written = path.with_name("00009-newer.metadata.json")
+    written.write_text(json.dumps(newer))
+    return f"file://{written}"
+
+
+NOON = datetime(2017, 11, 16, 12, 0, 0, 123_456)  # noqa: DTZ001 - a time without a zone
+DEFAULTS: list[tuple[str, Any, Any]] = [
+    ("boolean", True, True),
+    ("int", 7, 7),
+    ("long", 2**60 + 1, 2**60 + 1),
+    ("float", 0.5, 0.5),
+    ("double", 0.1, 0.1),
+    ("decimal(38,2)", "9" * 36 + ".20", Decimal("9" * 36 + ".20")),
+    ("date", "0001-01-01", date(1, 1, 1)),
+    ("time", "22:31:08.123456", time(22, 31, 8, 123_456)),
+    ("timestamp", "2017-11-16T12:00:00.123456", NOON),
+    ("timestamptz", "2017-11-16T12:00:00.123456+00:00", NOON.replace(tzinfo=UTC)),
+    ("string", "", ""),
+    ("uuid", str(UUID(int=7)), UUID(int=7)),
+    ("fixed[4]", "000102ff", b"\x00\x01\x02\xff"),
+    ("binary", "", b""),
+]
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_rows_of_files_without_a_column_have_its_default(tmp_path: Path, required: bool) -> None:
+    """V5: as the specification says of ``initial-default``, also where rows are filtered by it."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 3)]))
+    added = [
+        {
+            "name": f"c{at}",
+            "type": kind,
+            "initial-default": default,
+            "write-default": None,
+            "required": required,
+        }
+        for at, (kind, default, _) in enumerate(DEFAULTS)
+    ]
+    inner = {"id": 90, "name": "x", "type": "int", "required": False, "initial-default": 3}
+    added.append({"name": "s", "type": {"type": "struct", "fields": [inner]}})
+    location = as_format_3(table, *added)
+    snapshot = pickle.loads(pickle.dumps(open_snapshot(location)))
+    names = [column["name"] for column in added]
+    [batch] = snapshot.batches(snapshot.plan_files(), columns=names)
+    values = {f"c{at}": value for at, (_, _, value) in enumerate(DEFAULTS)}
+    assert batch.to_pylist() == [{**values, "s": None}] * 3
+    assert ids(snapshot, "c1 = 7 and c10 = '' and c0 = true") == [0, 1, 2]
+    assert ids(snapshot, "c1 is null or c1 != 7 or c4 > 0.1") == []
+
+
+def test_nested_fields_have_their_defaults(tmp_path: Path) -> None:
+    """V5"""
+    schema = pa.schema([("id", pa.int64()), ("s", pa.struct([("a", pa.int64())]))])
+    table = table_of(tmp_path, schema)
+    table.append({"id": [1, 2], "s": [{"a": 5}, None]}, schema)
+    location = as_format_3(table)
+    path = Path(location.removeprefix("file://"))
+    newer = json.loads(path.read_text())
+    within = newer["schemas"][0]["fields"][1]["type"]["fields"]
+    within.append({"id": 50, "name": "b", "type": "int", "required": True, "initial-default": 8})
+    path.write_text(json.dumps(newer))
+    snapshot = open_snapshot(location)
+    [batch] = snapshot.batches(snapshot.plan_files())
+    assert batch.to_pylist() == [{"id": 1, "s": {"a": 5, "b": 8}}, {"id": 2, "s": None}]
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [("double", "NaN"), ("float", 1e39), ("int", 2**40), ("decimal(9,2)", "1.005"), ("string", 5)],
+)
+def test_a_default_that_is_no_value_of_its_column_is_refused_by_name(
+    tmp_path: Path, kind: str, default: Any
+) -> None:
+    """V5: no row gets another value, and none is NULL instead."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    inner = {"id": 90, "name": "v", "type": kind, "required": False, "initial-default": default}
+    for column in (
+        {"name": "v", "type": kind, "initial-default": default},
+        {"name": "s", "type": {"type": "struct", "fields": [inner]}},
+    ):
+        with pytest.raises((CorruptRecord, PreconditionFailed)) as caught:
+            open_snapshot(as_format_3(table, column))
+        assert "'v' has the default value" in str(caught.value)
+
+
+def test_a_column_with_a_default_has_no_index(tmp_path: Path) -> None:
+    """V5: the index would leave out files without it."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 1)]))
+    table.replace(as_format_3(table, {"name": "v", "type": "int", "initial-default": 7}))
+    request = PlanRequest(
+        table=TableRecord(name=table.name, location=table.location),
+        object=BuildIndex().object_of({"column": "v"}),
+        head=decode(table.head.value, Head),
+        watermarks={},
+        argument={"column": "v"},
+    )
+    with refused("column", "column 'v' has a default value"):
+        BuildIndex().plan(request)
+
+
+def test_row_ids_in_files_are_no_columns(tmp_path: Path) -> None:
+    """V5: programs that keep the lineage of rows write it into files that they rewrite."""
+    table = new_table(tmp_path)
+    table.publish(table.staged([rows(0, 3)]))
+    [file] = table.data_files()
+    path = file.removeprefix("file://")
+    found = pq.read_table(path)
+    for name, number in (("_row_id", 2147483540), ("_last_updated_sequence_number", 2147483539)):
+        field = pa.field(name, pa.int64(), metadata={"PARQUET:field_id": str(number)})
+        found = found.append_column(field, pa.array(range(3), pa.int64()))
+    pq.write_table(found, path)
+    snapshot = open_snapshot(as_format_3(table))
+    for where in (None, "id >= 0"):
+        [batch] = snapshot.batches(snapshot.plan_files(where), where=where)
+        assert batch.schema.names == ["id", "kind"]
+    with pytest.raises(InvalidArgument, match="no column '_row_id'"):
+        snapshot.projection(["_row_id"])
 
 
 def test_equality_deletes_of_several_columns_and_of_others_count_together(tmp_path: Path) -> None:
