@@ -1,4 +1,4 @@
-"""Which files of the paths are new: an ingest with ``new_only``. Pure.
+"""Which files of the paths are new, and how many of them one ingest takes: one with ``new_only``. Pure.
 
 Every file then has a watermark of its own, and a file with a watermark is not read again, even if it changes.
 The watermark belongs to the file's folder, however the paths were written: two operations that read the same
@@ -11,12 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
+
 from distop.errors import AlreadyIngested
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.watermark_chunks import Entry, position
 from distop.metastore.records.watermarks import Marks, upwards
 from distop.spark_jobs.formats.files import FoundSource, SourceFile
+from distop.spark_jobs.ingest.plan import FileEntry
 from distop.spark_jobs.ingest.watermarks import newest
+
+MAX_TAKEN = 10_000
+"""Most files that one ingest takes."""
+MAX_ENTRY_BYTES = 850_000
+"""Most bytes of these files in the plan, as JSON, which includes the layout: see ``plan.MAX_PLAN_BYTES``."""
+MAX_RECORDED_BYTES = 1_200_000
+"""Most bytes of them in the plan and in the moves, which one transaction of etcd records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +36,19 @@ class NewFiles:
     Parameters
     ----------
     found:
-        The new files, each a path of its own.
+        The new files, each a path of its own: by name, the first that one operation can record.
     moves:
         As those of :func:`.watermarks.watermark_moves`.
     skipped:
         How many files were ingested before.
+    remaining:
+        How many new files are left to a later ingest.
     """
 
     found: FoundSource
     moves: dict[str, dict[str, WatermarkMove]]
     skipped: int
+    remaining: int
 
 
 def new_files(
@@ -71,14 +84,35 @@ def new_files(
         found = ((source, path, marks.value(source, path)) for path in upwards(file.path))
         return [(at, path, value) for at, path, value in found if value is not None]
 
-    new = {file.path: [file] for file in found.files if not _ingested(name, file, around(file))}
-    moves = {
-        path: WatermarkMove(before=None, after=newest(path, files), beside="older")
-        for path, files in sorted(new.items())
-    }
+    new = [file for file in found.files if not _ingested(name, file, around(file))]
+    moves = _first_moves(source, found.url, sorted(new, key=lambda file: file.path))
+    taken = {file.path: [file] for file in new if file.path in moves}
     return NewFiles(
-        FoundSource(found.url, dict(sorted(new.items()))), {name: moves}, len(found.files) - len(new)
+        FoundSource(found.url, dict(sorted(taken.items()))),
+        {name: moves},
+        skipped=len(found.files) - len(new),
+        remaining=len(new) - len(taken),
     )
+
+
+def _first_moves(source: str | None, url: str, files: list[SourceFile]) -> dict[str, WatermarkMove]:
+    """The moves of the first files, as many as one operation can record; see :func:`by_folder`."""
+    moves: dict[str, WatermarkMove] = {}
+    folders = set[str]()
+    entries = recorded = 0
+    for file in files[:MAX_TAKEN]:
+        move = WatermarkMove(before=None, after=newest(file.path, [file]), beside="older")
+        folder, _, name = f"{url}/{file.path}".rpartition("/") if source is None else (source, "", file.path)
+        entry = len(msgspec.json.encode(FileEntry(file.path, file.size, file.version)))
+        entries += entry
+        recorded += entry + len(msgspec.json.encode({name: move}))
+        if folder not in folders:
+            folders.add(folder)
+            recorded += len(msgspec.json.encode(folder))
+        if entries > MAX_ENTRY_BYTES or recorded > MAX_RECORDED_BYTES:
+            break
+        moves[file.path] = move
+    return moves
 
 
 def by_folder(moves: dict[str, dict[str, WatermarkMove]]) -> dict[str, dict[str, WatermarkMove]]:

@@ -139,6 +139,8 @@ class IngestPlan(TargetPlan, kw_only=True):
     """The branch to write to; empty: the table itself."""
     files_skipped: int = 0
     """How many files were ingested before, for an ingest of new files."""
+    files_remaining: int = 0
+    """How many new files it leaves to the next one."""
     warnings: list[str] = []
     """Signs that the files were misinterpreted."""
     ignored_columns: list[str] = []

@@ -100,10 +100,10 @@ def plan_ingest(request: PlanRequest) -> Plan:
 
 def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool) -> Plan:
     found = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
-    skipped = 0
+    skipped = remaining = 0
     if argument.new_only:
         new = new_files(found, request.watermarks, argument.source)
-        found, moves, skipped = new.found, new.moves, new.skipped
+        found, moves, skipped, remaining = new.found, new.moves, new.skipped, new.remaining
         if not found.files:
             unchanged = nothing(request, table_layout(request), argument.branch or "")
             return Plan(argument=unchanged | {"filesSkipped": skipped})
@@ -151,6 +151,7 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
         ],
         cuts=cuts,
         files_skipped=skipped,
+        files_remaining=remaining,
         warnings=warnings,
         merge=merge,
         path_columns=path_columns_of(whole, target["columns"]),

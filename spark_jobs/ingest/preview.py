@@ -30,7 +30,8 @@ def preview_ingest(request: PlanRequest) -> dict[str, Any]:
     Planned as a start is, with the same errors.
     """
     plan = plan_ingest(request)
-    skipped = {name: plan.argument[name] for name in ("filesSkipped",) if name in plan.argument}
+    left_out = ("filesSkipped", "filesRemaining")
+    skipped = {name: plan.argument[name] for name in left_out if name in plan.argument}
     if "cuts" not in plan.argument:
         return {"jobs": 0, **skipped}
     ingest = convert(plan.argument, IngestPlan)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from distop.errors import AlreadyIngested, ArgumentTooLarge, WatermarkConflict
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
+from distop.metastore.records.watermarks import check_room
+from distop.spark_jobs.formats.files import FoundSource, SourceFile
+from distop.spark_jobs.ingest import new_files
+from distop.spark_jobs.ingest.plan import MAX_PLAN_BYTES, FileEntry
 from support.refusals import refused
 from support.sources.ingesting import Ingesting
 
@@ -107,6 +114,51 @@ def test_a_pattern_may_match_more_files_than_an_ingest_has_paths(ingesting: Inge
         ingesting.start(paths=f"{source}/*.csv")
     arg = ingesting.start(paths=f"{source}/*.csv", new_only=True)
     assert len(arg.watermarks[f"file://{source}"]) == 1_002
+
+
+def test_of_more_new_files_than_one_operation_takes_the_first_are_taken(
+    ingesting: Ingesting, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(new_files, "MAX_TAKEN", 2)
+    for name, number in (("c.csv", 3), ("2024/a.csv", 1), ("b.csv", 2)):
+        put(source / name, number)
+    request = ingesting.request(paths=str(source), new_only=True)
+    assert ingesting.operation.preview(request)["filesRemaining"] == 1
+    facts = ingesting.facts(paths=str(source), new_only=True)
+    assert (facts["rows"], facts["filesRemaining"]) == (2, 1)
+    assert ingesting.rows("id") == [1, 2]
+    facts = ingesting.facts(paths=str(source), new_only=True)
+    assert (facts["rows"], facts["filesSkipped"]) == (1, 2)
+    assert "filesRemaining" not in facts
+
+
+@pytest.mark.parametrize("named", ["orders", None])
+@pytest.mark.parametrize(
+    ("files", "least", "most"),
+    [
+        ([f"{number:05}.csv" for number in range(12_000)], 9_000, new_files.MAX_TAKEN),
+        ([f"{'f' * 200}/{number:05}{'n' * 200}.csv" for number in range(12_000)], 1_200, 2_000),
+        ([f"{'f' * 900}/{number:05}/1.csv" for number in range(12_000)], 500, 900),
+    ],
+)
+def test_what_one_operation_takes_can_be_recorded(
+    named: str | None, files: list[str], least: int, most: int
+) -> None:
+    """Whatever the lengths of its names are, as long as the table's layout is of a usual size."""
+    at = datetime(2024, 1, 1, tzinfo=UTC)
+    found = FoundSource(
+        "file:///data", {"": [SourceFile(path, 10, 1_700_000_000_000_000, at) for path in files]}
+    )
+    new = new_files.new_files(found, {}, named)
+    taken = [file.path for file in new.found.files]
+    assert taken == files[: len(taken)]
+    assert least <= len(taken) <= most
+    assert new.remaining == len(files) - len(taken)
+    moves = new.moves if named else new_files.by_folder(new.moves)
+    entries = msgspec.json.encode([FileEntry(file.path, file.size, file.version) for file in new.found.files])
+    check_room({source: {name: move.after for name, move in at.items()} for source, at in moves.items()})
+    assert len(entries) < MAX_PLAN_BYTES - 100_000
+    assert len(entries) + len(msgspec.json.encode(moves)) < MAX_REQUEST_BYTES - 200_000
 
 
 def test_where_some_jobs_may_fail_each_file_stands_for_itself(ingesting: Ingesting, source: Path) -> None:
