@@ -6,8 +6,9 @@ file of a partition with each delete file anew.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from pyiceberg.io import FileIO
@@ -56,27 +57,31 @@ class Deletes:
             for entry in manifest.fetch_manifest_entry(io)
         ]
         self.paths = frozenset(entry.data_file.file_path for entry in self.entries)
-        self._schema = metadata.schema()
-        self._of_file: dict[bytes, list[ManifestEntry]] = defaultdict(list)
-        self._positions: dict[tuple[int, Key], list[ManifestEntry]] = defaultdict(list)
-        self._equalities: dict[tuple[int, Key] | None, list[ManifestEntry]] = defaultdict(list)
         self._specs = metadata.specs()
+        of_file: dict[bytes, list[ManifestEntry]] = defaultdict(list)
+        positions: dict[tuple[int, Key], list[ManifestEntry]] = defaultdict(list)
+        equalities: dict[tuple[int, Key] | None, list[ManifestEntry]] = defaultdict(list)
         for entry in self.entries:
             file = entry.data_file
             place = _place(file)
             if file.content == DataFileContent.EQUALITY_DELETES:
-                self._equalities[None if self.is_everywhere(entry) else place].append(entry)
+                equalities[None if self.is_everywhere(entry) else place].append(entry)
             elif (only := _only_of(file)) is not None:
-                self._of_file[only].append(entry)
+                of_file[only].append(entry)
             else:
-                self._positions[place].append(entry)
+                positions[place].append(entry)
+        self._of_file, self._positions, self._equalities = (
+            {key: _ByAge(entries) for key, entries in groups.items()}
+            for groups in (of_file, positions, equalities)
+        )
+        reasons = {file.file_path: _unreadable(file, metadata.schema()) for file in self.in_order()}
+        self._unreadable = {path: reason for path, reason in reasons.items() if reason}
 
     def in_order(self) -> list[DataFile]:
         """All of them: those that concern the same files one after the other, the oldest first, so that those
         of a file are few ranges."""
         groups = chain(self._of_file.values(), self._positions.values(), self._equalities.values())
-        together = (sorted(group, key=lambda one: (_age(one), one.data_file.file_path)) for group in groups)
-        found = (entry.data_file for entry in chain.from_iterable(together))
+        found = chain.from_iterable(group.files for group in groups)
         return list({file.file_path: file for file in found}.values())  # one file may hold several
 
     def is_everywhere(self, entry: ManifestEntry) -> bool:
@@ -89,14 +94,14 @@ class Deletes:
         """Those that may name rows of a data file."""
         if not self.entries:
             return []
-        file, age, path = entry.data_file, entry.sequence_number or 0, entry.data_file.file_path.encode()
+        file, age, path = entry.data_file, _age(entry), entry.data_file.file_path.encode()
         place = _place(file)
-        positions = (*self._of_file.get(path, ()), *self._positions.get(place, ()))
-        equalities = (*self._equalities.get(None, ()), *self._equalities.get(place, ()))
-        return [
-            *(one.data_file for one in positions if _age(one) >= age and _may_name(one.data_file, path)),
-            *(one.data_file for one in equalities if _age(one) > age),
+        positions = [
+            *self._of_file.get(path, _NONE).since(age),
+            *(one for one in self._positions.get(place, _NONE).since(age) if _may_name(one, path)),
         ]
+        equalities = (self._equalities.get(key, _NONE).since(age + 1) for key in (None, place))
+        return [*positions, *chain.from_iterable(equalities)]
 
     def applied_to(self, entry: ManifestEntry) -> set[DataFile]:
         """The same, to be applied when the data file is read.
@@ -104,14 +109,30 @@ class Deletes:
         Raises :class:`~distop.errors.PreconditionFailed` if one of them cannot be.
         """
         found = self.concerning(entry)
-        for file in found:
-            if reason := _unreadable(file, self._schema):
+        for file in found if self._unreadable else ():
+            if reason := self._unreadable.get(file.file_path):
                 raise PreconditionFailed(
                     f"rows of {entry.data_file.file_path} are deleted by {file.file_path}, which cannot be "
                     f"read here: {reason}",
                     hint="rewrite the data file with the program that wrote the delete file",
                 )
         return set(found)
+
+
+class _ByAge:
+    """Delete files, the oldest first: those that concern a data file are the ones at the end."""
+
+    def __init__(self, entries: Iterable[ManifestEntry]) -> None:
+        ordered = sorted(entries, key=lambda entry: (_age(entry), entry.data_file.file_path))
+        self.files = [entry.data_file for entry in ordered]
+        self._ages = [_age(entry) for entry in ordered]
+
+    def since(self, age: int) -> list[DataFile]:
+        """Those of this age and newer."""
+        return self.files[bisect_left(self._ages, age) :]
+
+
+_NONE = _ByAge(())
 
 
 def equality_fields(file: DataFile, schema: Schema) -> list[int] | None:

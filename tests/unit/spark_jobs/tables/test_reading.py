@@ -14,11 +14,14 @@ from uuid import UUID
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema
 from pyiceberg.table import update
 from pyiceberg.types import LongType, NestedField, StringType
 
+from distop.commit.iceberg import deletes
 from distop.commit.iceberg.append import IcebergOverwrite
+from distop.commit.iceberg.deletes import equality_fields
 from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.metastore.records.record import decode
@@ -462,6 +465,24 @@ def test_equality_deletes_of_several_columns_and_of_others_count_together(tmp_pa
     publish_deletes(table, equality_deletes(iceberg, "kind", ["k0"], None))
     publish_deletes(table, equality_deletes(iceberg, "id", [11], None))
     assert ids(opened(table)) == [2, 4, 5, 7, 8, 10]
+
+
+def test_each_delete_file_is_looked_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """O5: not for each data file, of which a stream of changes has as many."""
+    looked: list[str] = []
+
+    def fields(file: DataFile, schema: Schema) -> list[int] | None:
+        looked.append(file.file_path)
+        return equality_fields(file, schema)
+
+    monkeypatch.setattr(deletes, "equality_fields", fields)
+    table = new_table(tmp_path)
+    for start in range(0, 10, 2):
+        table.publish(table.staged([rows(start, 2)]))
+        publish_deletes(table, equality_deletes(table.iceberg(), "id", [start], None))
+    files = opened(table).plan_files()
+    assert [len(file.delete_files) for file in files] == [5, 4, 3, 2, 1]
+    assert len(looked) == 5
 
 
 def test_keys_of_equality_deletes_widen_with_their_column(tmp_path: Path) -> None:
