@@ -18,6 +18,11 @@ import pyarrow.types as is_
 
 Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 
+
+class InvalidValue(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """A value that is refused. The text says which one, and why: Arrow's own errors do not always."""
+
+
 _DIGITS = {16: 3, 32: 6, 64: 15}
 """Bits of a number -> decimal digits that each of them keeps, as C's ``DBL_DIG``."""
 _LEAST = {16: 2.0**-14, 32: 2.0**-126, 64: 2.0**-1022}
@@ -87,14 +92,14 @@ def _check_texts(texts: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedA
     texts, made = texts.filter(doubtful), made.filter(doubtful)
     for text, number in zip(texts.to_pylist(), made.to_pylist(), strict=True):
         if not is_number(text, float(number)):
-            raise pa.ArrowInvalid(_reason(text, float(number), made.type))
+            raise InvalidValue(_reason(text, float(number), made.type))
 
 
 def check_number(text: str) -> None:
-    """Raises ``pa.ArrowInvalid`` for the text of a number that is no double."""
+    """Raises :class:`InvalidValue` for the text of a number that is no double."""
     number = float(text)
     if not is_number(text, number):
-        raise pa.ArrowInvalid(_reason(text, number, pa.float64()))
+        raise InvalidValue(_reason(text, number, pa.float64()))
 
 
 def _reason(text: str, number: float, kind: pa.DataType) -> str:

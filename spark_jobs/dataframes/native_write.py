@@ -56,6 +56,7 @@ from distop.spark_jobs.dataframes.publication import (
 )
 from distop.spark_jobs.dataframes.read import spark_columns
 from distop.spark_jobs.dataframes.target import WriteTarget, connect, open_target
+from distop.spark_jobs.formats.conversion import fitting
 from distop.spark_jobs.formats.spark_types import allow_times, arrow_schema
 from distop.spark_jobs.formats.types import table_type
 
@@ -71,6 +72,7 @@ LIST = "files"
 _TIMESTAMPS = "spark.sql.parquet.outputTimestampType"
 _IN_PARTITION = "__distop_partition_"
 _NANS = "NaN in "
+_BAD = "bad in "
 MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999 in UTC, in microseconds since 1970."""
 
@@ -158,7 +160,7 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> tuple[int, list[str]]
     selected = frame.select(*columns, *places).observe(
         counted,
         f.count(f.lit(1)).alias("rows"),
-        *(f.count_if(is_bad).alias(reason) for reason, is_bad in faults),
+        *(f.count_if(is_bad).alias(f"{_BAD}{name}") for name, is_bad in faults),
         *(f.count_if(f.isnan(f.col(f"`{name}`"))).alias(f"{_NANS}{name}") for name in floats),
     )
     writer = (
@@ -168,30 +170,36 @@ def _write_files(frame: DataFrame, target: WriteTarget) -> tuple[int, list[str]]
     )
     if places:
         writer = writer.partitionBy(*(f"{_IN_PARTITION}{number}" for number in range(len(places))))
+    folder = f"{target.location}/data/{folder_of(target.write)}"
     with _micros(frame, layout):
-        writer.parquet(f"{target.location}/data/{folder_of(target.write)}")
+        writer.parquet(folder)
     found = counted.get
-    for reason, _ in faults:
-        if found[reason]:
-            raise BadRow(reason, hint="cast or replace such values in the query")
+    for name, is_bad in faults:
+        if found[f"{_BAD}{name}"]:
+            # The files have the value, which is refused as if it had come in another way.
+            written = frame.sparkSession.read.schema(selected.schema).parquet(folder)
+            bad = written.where(is_bad).limit(1).select(f"`{name}`").toArrow()
+            fitting(bad, pa.schema([layout.arrow_schema.field(name)]))
+            raise BadRow(f"column {name!r}: readers of the table do not have one of the values")
     return int(found["rows"]), [name for name in floats if not found[f"{_NANS}{name}"]]
 
 
 def _faults(schema: Schema) -> Iterator[tuple[str, Column]]:
-    """Why a row is bad, and a condition for it: Spark has values that readers of a table do not have."""
+    """Columns, and a condition for a bad row: Spark has values that readers of a table do not have."""
     for column in schema.columns:
-        name, value = f"column {column.name!r}", f.col(f"`{column.name}`")
-        if column.required:
-            yield f"{name} is required, and some rows have no value for it", value.isNull()
+        value, is_bad = f.col(f"`{column.name}`"), None
         match column.field_type:
             case StringType():
-                yield f"{name}: a text is not UTF-8", ~f.is_valid_utf8(value)
+                is_bad = ~f.is_valid_utf8(value)
             case DateType() | TimestampType():
-                yield f"{name}: a value is outside of the years 1 to 9999", ~f.year(value).between(1, 9999)
+                is_bad = ~f.year(value).between(1, 9999)
             case TimestamptzType():
                 # Its year depends on the session's time zone.
-                within = f.unix_micros(value).between(*MICROS)
-                yield f"{name}: a value is outside of the years 1 to 9999", ~within
+                is_bad = ~f.unix_micros(value).between(*MICROS)
+        if column.required:
+            is_bad = value.isNull() if is_bad is None else value.isNull() | is_bad
+        if is_bad is not None:
+            yield column.name, is_bad
 
 
 def _place(transform: Any, source: NestedField) -> Column:

@@ -27,11 +27,11 @@ from pyarrow import types as is_
 
 from distop.commit.layout.sizes import MAX_COLUMNS
 from distop.errors import DistopError, library
-from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.bad_rows import Unconvertible, refused
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.moments import UTC
 from distop.spark_jobs.formats.reader import FileUnusable, Wanted, check_size, damage_named
-from distop.spark_jobs.formats.types import convert
+from distop.spark_jobs.formats.types import NOT_UTF_8, convert
 
 BATCH_ROWS = 8 * 1024
 BATCH_BYTES = 8 << 20
@@ -99,8 +99,9 @@ def _plain(dtype: pa.DataType) -> _Kind:
     def array(values: list[Any], path: str) -> pa.Array:
         try:
             return pa.array(values, dtype)
-        except UnicodeEncodeError:
-            raise Unconvertible(f"column {path!r}: a text is not UTF-8") from None
+        except UnicodeEncodeError as error:
+            text = pa.scalar(error.object.encode(errors="surrogateescape"))
+            raise refused(path, text, NOT_UTF_8) from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise Unconvertible(f"column {path!r}: {error}") from None
 

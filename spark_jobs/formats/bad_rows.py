@@ -1,4 +1,4 @@
-"""Unreadable rows: finding them exactly, and handling them."""
+"""Unreadable rows: finding them exactly, naming their values, and handling them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+import pyarrow as pa
+from pyarrow import types as is_
+
+from distop.commit.writing.casts import Values
 from distop.errors import BadRow, TooManyBadRows
 
 if TYPE_CHECKING:
@@ -19,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_REASON_CHARACTERS = 400
+MAX_VALUE_CHARACTERS = 200
 MAX_ENTRY_BYTES = 1 << 16
 """Bytes of an entry without the row itself, with some to spare."""
 
@@ -41,6 +46,75 @@ class Unconvertible(Exception):
     def __init__(self, reason: str, row: int | None = None) -> None:
         super().__init__(reason)
         self.row = row
+
+
+# -- values ------------------------------------------------------------------------------------------
+
+
+def bad_value(column: str, values: Values, check: Callable[[Values], object], reason: str) -> Unconvertible:
+    """The error about the first bad value of a column.
+
+    Parameters
+    ----------
+    values:
+        At least one is bad.
+    check:
+        Raises ``pa.ArrowInvalid`` if some values have a bad one. It is repeated to find the value by halves:
+        only those who have a bad one pay for it.
+    reason:
+        Why, with ``{}`` for the value.
+    """
+    while len(values) > 1:
+        half = len(values) // 2
+        try:
+            check(values.slice(0, half))
+            values = values.slice(half)
+        except pa.ArrowInvalid:
+            values = values.slice(0, half)
+    return refused(column, values[0], reason)
+
+
+def refused(column: str, value: pa.Scalar, reason: str) -> Unconvertible:
+    """As :func:`bad_value`, about a value that is known."""
+    return Unconvertible(f"column {column!r}: {reason.format(_named(value))}")
+
+
+def _named(value: pa.Scalar) -> str:
+    """A value within a sentence."""
+    if isinstance(value, pa.StringScalar):
+        data = value.as_buffer().to_pybytes()
+        try:
+            return _shorten(repr(data.decode()), MAX_VALUE_CHARACTERS)
+        except UnicodeDecodeError:
+            return _shorten(repr(data), MAX_VALUE_CHARACTERS)
+    return _shorten(str(shown(value)), MAX_VALUE_CHARACTERS)
+
+
+def shown(value: pa.Scalar) -> Any:
+    """A value for people, as ``json.dumps`` with ``default=str`` can write it: what is stored, also where
+    Python has no such value (a date after the year 9999) or another one (24:00:00, which would be 00:00:00).
+    """
+    kind = value.type
+    if not value.is_valid:
+        return None
+    if is_.is_dictionary(kind):
+        return shown(value.value)
+    if is_.is_struct(kind):
+        return {field.name: shown(value[number]) for number, field in enumerate(kind)}
+    if is_.is_map(kind):
+        return [[shown(entry[0]), shown(entry[1])] for entry in value.values]
+    if is_.is_nested(kind):
+        return [shown(item) for item in value.values]
+    if isinstance(value, pa.StringScalar):
+        return value.as_buffer().to_pybytes().decode(errors="backslashreplace")
+    if is_.is_temporal(kind):
+        # Arrow's texts of arrays need no database of time zones, those of its casts do.
+        text = pa.repeat(value, 1).to_string(skip_new_lines=True)[1:-1]
+        return text.removeprefix("<value out of range: ").removesuffix(">")
+    return value.as_py()
+
+
+# -- rows --------------------------------------------------------------------------------------------
 
 
 class Rows(Protocol):
@@ -209,5 +283,5 @@ def first_of(io: FileIO, path: str) -> str:
     return ", ".join([source[1], *(f"{unit} {number}" for unit, number in position)]) + f": {reason}"
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_REASON_CHARACTERS else text[: MAX_REASON_CHARACTERS - 1] + "…"
+def _shorten(text: str, most: int = MAX_REASON_CHARACTERS) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -7,7 +7,7 @@ on a line, and some invalid lines (a lone ``null``) crash its process.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,10 +24,12 @@ from distop.spark_jobs.formats.json_array import JsonArrayFile, element_blocks, 
 from distop.spark_jobs.formats.reader import Wanted
 from distop.spark_jobs.formats.text_file import OpenTextFile, TextFile
 from distop.spark_jobs.formats.text_rows import Lines
-from distop.spark_jobs.formats.types import convert, json_type
+from distop.spark_jobs.formats.types import convert, is_number, json_type
 
 _IN_ROW = re.compile(r" in row \d+$")
 _OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
+_UNNAMED = re.compile(r"Failed to convert JSON to |The string '|Number too big ")
+"""Errors of Arrow's parser about a value that do not name its column."""
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
 _WHERE = re.compile(r" - at `.*`$")
 _LONG_NUMBER = r"[:,\[]\s*-?([0-9.]{16}|[0-9.]+[eE][+-]?[0-9]{3})"
@@ -43,12 +45,16 @@ def _number(text: str) -> float | _Spelled:
     return number if repr(number) == text else _Spelled(text)
 
 
+_DOUBTFUL = (int, _Spelled)
+"""Types of numbers that a double may not have."""
+
+
 class _Object(msgspec.Struct):
     """Any JSON object; decoding validates it and keeps nothing."""
 
 
 _objects = msgspec.json.Decoder(_Object)
-_spelled_objects = msgspec.json.Decoder(dict[str, Any], float_hook=_number)
+_spelled_object = msgspec.json.Decoder(dict[str, Any], float_hook=_number)
 
 
 def is_blank(record: bytes) -> bool:
@@ -124,9 +130,13 @@ class JsonObjects:
             return
         whole = pa.array([data], pa.large_string())
         if pc.match_substring_regex(whole, _LONG_NUMBER)[0].as_py():
-            for row in _spelled_objects.decode_lines(data):
+            try:
+                rows = _spelled_object.decode_lines(data)
+            except msgspec.MsgspecError as error:  # an integer with thousands of digits
+                raise Unconvertible(_WHERE.sub("", str(error))) from None
+            for row in rows:
                 for field in self._doubles:
-                    _check_numbers(row.get(field.name), field.type, field.name)
+                    _check_leaves(row.get(field.name), field.type, field.name, _check_double)
 
     def _parsed(self, data: bytes) -> pa.Table:
         try:
@@ -145,19 +155,32 @@ def _has_doubles(dtype: pa.DataType) -> bool:
     )
 
 
-def _check_numbers(value: Any, dtype: pa.DataType, column: str) -> None:
-    if isinstance(value, int | _Spelled):
-        if is_.is_floating(dtype):
-            try:
-                check_number(str(value))
-            except pa.ArrowInvalid as error:
-                raise Unconvertible(f"column {column!r}: {error}") from None
-    elif isinstance(value, list) and is_.is_nested(dtype):
+def _check_leaves(
+    value: Any, dtype: pa.DataType, column: str, check: Callable[[Any, pa.DataType, str], None]
+) -> None:
+    """Check the values of a JSON value that are not nested, with their types and columns."""
+    if isinstance(value, list) and is_.is_nested(dtype):
         for item in value:
-            _check_numbers(item, dtype.value_type, f"{column}.element")
+            _check_leaves(item, dtype.value_type, f"{column}.element", check)
     elif isinstance(value, dict) and is_.is_struct(dtype):
         for field in dtype:
-            _check_numbers(value.get(field.name), field.type, f"{column}.{field.name}")
+            _check_leaves(value.get(field.name), field.type, f"{column}.{field.name}", check)
+    else:
+        check(value, dtype, column)
+
+
+def _check_double(value: Any, dtype: pa.DataType, column: str) -> None:
+    if isinstance(value, _DOUBTFUL) and not isinstance(value, bool) and is_.is_floating(dtype):
+        try:
+            check_number(str(value))
+        except pa.ArrowInvalid as error:
+            raise Unconvertible(f"column {column!r}: {error}") from None
+
+
+def _check_number(value: Any, dtype: pa.DataType, column: str) -> None:
+    """Check a number, or a text that is to be one, as those of CSV files."""
+    if isinstance(value, int | float | str) and not isinstance(value, bool) and is_number(dtype):
+        convert(pa.array([str(value)], pa.large_string()), dtype, column)
 
 
 def _holds_blank_line(data: bytes) -> bool:
@@ -182,9 +205,13 @@ def _checked_objects(data: bytes) -> int:
 def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
     """An Arrow error in terms of the line."""
     message = _IN_ROW.sub("", message.removeprefix("JSON parse error: "))
+    if _UNNAMED.match(message):
+        return _bad_number(data, schema) or message
     if match := _OTHER_KIND.match(message):
-        shown = f"column {match['column']!r}: {match['found']} instead of {match['wanted']}"
-        at = schema.get_field_index(match["column"])
+        column, at = match["column"], schema.get_field_index(match["column"])
+        if at < 0:
+            column = column.replace("/[]", ".element").replace("/", ".")
+        shown = f"column {column!r}: {match['found']} instead of {match['wanted']}"
         counts = match["found"] == "number" and at >= 0 and is_.is_temporal(schema.field(at).type)
         return f"{shown}; if it counts from 1970, say in epoch_units what" if counts else shown
     if message == "unexpected field":
@@ -194,6 +221,19 @@ def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
             return message
         return f"column {key!r} is not wanted; name columns, or set on_new_columns" if key else message
     return message
+
+
+def _bad_number(data: bytes, schema: pa.Schema) -> str:
+    """Why a line is bad that has a number that does not fit its column; empty if it is not known."""
+    try:
+        row = _spelled_object.decode(data)
+        for field in schema:
+            _check_leaves(row.get(field.name), field.type, field.name, _check_number)
+    except msgspec.MsgspecError:  # several lines: the bad one comes again, alone
+        pass
+    except Unconvertible as error:
+        return str(error)
+    return ""
 
 
 def _unknown_key(value: Any, dtype: pa.DataType, path: str = "") -> str:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
-from distop.commit.writing.casts import Values
+from distop.commit.writing.casts import InvalidValue, Values
 
 UTC = "UTC"
 _ZEROS = r"(\.[0-9]{6})0+($|[^0-9])"
@@ -87,7 +87,7 @@ def _in_zone(moments: Values, target: pa.DataType, zone: str) -> Values:
         return pc.assume_timezone(moments, zone, ambiguous="raise", nonexistent="raise").cast(target)
     except pa.ArrowInvalid as error:
         first, _, _ = str(error).partition("\n")
-        raise pa.ArrowInvalid(first.removesuffix(" between").removesuffix(".  It could be")) from None
+        raise InvalidValue(first.removesuffix(" between").removesuffix(".  It could be")) from None
 
 
 def check_zone(zone: str) -> None:

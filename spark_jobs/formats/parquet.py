@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from typing import Any, Self
+from typing import Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_
 
 from distop.commit.writing.casts import as_lists
-from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.bad_rows import Unconvertible, shown
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.reader import FileUnusable, Wanted, check_size, damage_named
 from distop.spark_jobs.formats.types import convert
@@ -155,16 +155,8 @@ class ParquetRows:
         return self._first
 
     def raw(self) -> str:
-        shown = {name: _shown(self.table.column(name)) for name in self.table.column_names}
-        return json.dumps(shown, default=str, ensure_ascii=False)
-
-
-def _shown(column: pa.ChunkedArray) -> Any:
-    """The first value; as Arrow's text if Python has no such value, such as a date after the year 9999."""
-    try:
-        return column[0].as_py()
-    except (ArithmeticError, LookupError, ValueError):
-        return column.slice(0, 1).combine_chunks().to_string(skip_new_lines=True)
+        first = {name: shown(self.table.column(name)[0]) for name in self.table.column_names}
+        return json.dumps(first, default=str, ensure_ascii=False)
 
 
 class ParquetReader:

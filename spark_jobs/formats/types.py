@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 
 from distop.commit.layout.sizes import MAX_NESTING
-from distop.commit.writing.casts import Values, as_lists, checked_cast
+from distop.commit.writing.casts import InvalidValue, Values, as_lists, checked_cast
 from distop.errors import JobFailed
-from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.bad_rows import Unconvertible, bad_value
 from distop.spark_jobs.formats.moments import UTC, times_of
 
 
@@ -264,18 +264,34 @@ def convert(values: Values, target: pa.DataType, column: str, zone: str = UTC) -
         return _nested_values(values, target, column)
     if _is_uuid(source):
         values, source = values.cast(source.storage_type), source.storage_type
-    is_text = _family(source) == "text"
     try:
-        if is_text and (is_.is_timestamp(target) or is_.is_time(target)):
-            return times_of(values, target, zone)
-        if is_.is_integer(source) and is_.is_decimal(target):
-            # Arrow requires room for every value of the type, not only for the existing ones.
-            values = values.cast(pa.decimal128(38, target.scale))
-        return checked_cast(values, target)
+        return _converted(values, target, zone)
+    except InvalidValue as error:
+        raise Unconvertible(f"column {column!r}: {error}") from None
     except pa.ArrowInvalid as error:
-        raise Unconvertible(f"column {column!r}: {_explained(str(error))}") from None
+        raise _refusal(str(error), values, target, column, zone) from None
     except pa.ArrowNotImplementedError as error:
         raise JobFailed(f"column {column!r}: {source} cannot become {target}: {error}") from error
+
+
+def _converted(values: Values, target: pa.DataType, zone: str) -> Values:
+    source = values.type
+    if _family(source) == "text" and (is_.is_timestamp(target) or is_.is_time(target)):
+        return times_of(values, target, zone)
+    if is_.is_integer(source) and is_.is_decimal(target):
+        # Arrow requires room for every value of the type, not only for the existing ones.
+        values = values.cast(pa.decimal128(38, 0))
+    return checked_cast(values, target)
+
+
+def _refusal(message: str, values: Values, target: pa.DataType, column: str, zone: str) -> Unconvertible:
+    """Arrow's error about a value, in the words of its parser of CSV files. Of many it does not say which."""
+    if _UNPARSABLE.search(message):
+        reason = _UNPARSABLE.sub(r"invalid value \1 for ", message)
+        return Unconvertible(f"column {column!r}: {reason}")
+    return bad_value(
+        column, values, lambda some: _converted(some, target, zone), f"invalid value {{}} for {target}"
+    )
 
 
 def _nested_values(values: pa.Array, target: pa.DataType, column: str) -> pa.Array:
@@ -351,50 +367,57 @@ def check_values(rows: pa.Table) -> None:
     """
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         for values in column.chunks:
-            if reason := _unreadable(values):
-                raise Unconvertible(f"column {name!r}: {reason}")
+            _check(values, name)
 
 
-def _unreadable(values: pa.Array) -> str:
+def _check(values: pa.Array, column: str) -> None:
     kind = values.type
     if is_.is_map(kind):
         first, end = (values.offsets[place].as_py() for place in (0, -1))
-        parts = [part.slice(first, end - first) for part in (values.keys, values.items)]
-        return next(filter(None, map(_unreadable, parts)), "")
-    if is_.is_nested(kind):
+        _check(values.keys.slice(first, end - first), f"{column}.key")
+        _check(values.items.slice(first, end - first), f"{column}.value")
+    elif is_.is_struct(kind):
+        for field, part in zip(kind, values.flatten(), strict=True):
+            _check(part, f"{column}.{field.name}")
+    elif is_.is_nested(kind):
         # Validating it as a whole would also validate what is outside of this slice of it.
-        parts = values.flatten() if is_.is_struct(kind) else [values.flatten()]
-        return next(filter(None, map(_unreadable, parts)), "")
+        _check(values.flatten(), f"{column}.element")
+    else:
+        try:
+            _check_flat(values)
+        except InvalidValue as error:
+            raise bad_value(column, values, _check_flat, str(error)) from None
+
+
+def _check_flat(values: pa.Array) -> None:
+    """Raises :class:`InvalidValue` with ``{}`` for the value."""
+    kind = values.type
     if _family(kind) == "text":
         try:
             values.validate(full=True)
         except pa.ArrowInvalid:
-            return "a text is not UTF-8"
-    for is_kind, (least, greatest) in _RANGES:
+            raise InvalidValue(NOT_UTF_8) from None
+    for is_kind, (least, greatest), where in _RANGES:
         if is_kind(kind) and len(values):
             found = pc.min_max(values.view(pa.int32() if kind.bit_width == 32 else pa.int64())).as_py()
             if found["min"] is not None and not least <= found["min"] <= found["max"] <= greatest:
-                return f"a {kind} is outside of the years 1 to 9999, or of a day"
-    return ""
+                raise InvalidValue(f"{{}} is outside of {where}")
 
 
 def _is_micros(kind: pa.DataType) -> bool:
     return bool(is_.is_timestamp(kind) and kind.unit == "us")
 
 
+NOT_UTF_8 = "{} is not UTF-8"
+"""Why a text is refused; ``{}`` stands for it."""
 _DAY_US = 86_400_000_000
 _DAYS = -719_162, 2_932_896
-_RANGES: tuple[tuple[Callable[[pa.DataType], bool], tuple[int, int]], ...] = (
-    (is_.is_date32, _DAYS),
-    (_is_micros, (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1)),
-    (pa.time64("us").equals, (0, _DAY_US - 1)),
+_YEARS = "the years 1 to 9999"
+_RANGES: tuple[tuple[Callable[[pa.DataType], bool], tuple[int, int], str], ...] = (
+    (is_.is_date32, _DAYS, _YEARS),
+    (_is_micros, (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1), _YEARS),
+    (pa.time64("us").equals, (0, _DAY_US - 1), "a day"),
 )
-"""The values that readers have, in the units of tables: days and microseconds."""
-
-
-def _explained(message: str) -> str:
-    """An Arrow error about a text, in the words of its parsers of files."""
-    return _UNPARSABLE.sub(r"invalid value \1 for ", message)
-
+"""The values that readers have, in the units of tables (days and microseconds), and what that is."""
 
 _UNPARSABLE = re.compile(r"Failed to parse string: ('.*') as a scalar of type ", re.DOTALL)

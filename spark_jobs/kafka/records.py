@@ -11,14 +11,14 @@ import msgspec
 import pyarrow as pa
 from pyarrow import types as is_
 
-from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.bad_rows import Unconvertible, bad_value
 from distop.spark_jobs.formats.csv import CsvRecords
 from distop.spark_jobs.formats.files import utf_8
 from distop.spark_jobs.formats.jsonl import JsonObjects
 from distop.spark_jobs.formats.lines import MAX_LINE_BYTES
 from distop.spark_jobs.formats.options import CsvOptions
 from distop.spark_jobs.formats.reader import Wanted
-from distop.spark_jobs.formats.types import convert
+from distop.spark_jobs.formats.types import NOT_UTF_8, convert
 
 if TYPE_CHECKING:
     from confluent_kafka import Message
@@ -248,7 +248,7 @@ def _bytes_to(values: pa.ChunkedArray, target: pa.DataType, column: str) -> pa.C
         try:
             return values.cast(target)
         except pa.ArrowInvalid:
-            raise Unconvertible(f"column {column!r}: not UTF-8") from None
+            raise bad_value(column, values, lambda some: some.cast(target), NOT_UTF_8) from None
     return convert(values, target, column)
 
 

@@ -179,10 +179,16 @@ def test_what_spark_cannot_write_by_itself_is_refused_and_leaves_nothing(
         write(spark.createDataFrame([(1, "k" * 5000), (2, None)], COLUMNS).coalesce(1), texts, **where)
     moments = service.table(schema=["day: date", "at: timestamptz", "local: timestamp", "kind: string"])
     for value, says in (
-        ("CAST(X'ff61' AS string) AS kind", "'kind': a text is not UTF-8"),
-        ("date_add(DATE'9999-12-31', 1) AS day", "'day': a value is outside of the years"),
-        ("timestamp_micros(253402300800000000) AS at", "'at': a value is outside of the years"),
-        ("TIMESTAMP_NTZ'0001-01-01 00:00:00' - INTERVAL 1 SECOND AS local", "'local': a value is outside"),
+        ("CAST(X'ff61' AS string) AS kind", r"'kind': b'\\xffa' is not UTF-8"),
+        ("date_add(DATE'9999-12-31', 1) AS day", "'day': 10000-01-01 is outside of the years"),
+        (
+            "timestamp_micros(253402300800000000) AS at",
+            "'at': 10000-01-01 00:00:00.000000Z is outside of the years",
+        ),
+        (
+            "TIMESTAMP_NTZ'0001-01-01 00:00:00' - INTERVAL 1 SECOND AS local",
+            "'local': 0000-12-31 23:59:59.000000 is outside",
+        ),
     ):
         with pytest.raises(BadRow, match=says):
             write(spark.range(1).selectExpr(value), moments, **where)

@@ -282,7 +282,9 @@ def test_raw_values(ingesting: Ingesting, topic: KafkaTopic, tmp_path: Path) -> 
         on_bad_rows="quarantine",
     )
     assert typed.rows("body") == ["text"]
-    assert [entry["reason"] for entry in quarantined(typed, jobs)] == ["column 'body': not UTF-8"]
+    assert [entry["reason"] for entry in quarantined(typed, jobs)] == [
+        "column 'body': b'\\x00\\xff' is not UTF-8"
+    ]
 
 
 def test_columns_are_those_of_the_table_whatever_keys_come(ingesting: Ingesting, topic: KafkaTopic) -> None:

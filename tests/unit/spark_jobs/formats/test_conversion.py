@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -110,31 +111,58 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
-        (pa.date32(), [-719_162, 2_932_896, None], [-719_163, 2_932_897]),
+        (
+            pa.date32(),
+            [-719_162, 2_932_896, None],
+            {
+                -719_163: "0000-12-31 is outside of the years 1 to 9999",
+                2_932_897: "10000-01-01 is outside of the years 1 to 9999",
+            },
+        ),
         (
             pa.timestamp("us"),
             [-62_135_596_800_000_000, 253_402_300_799_999_999],
-            [-62_135_596_800_000_001, 253_402_300_800_000_000],
+            {
+                -62_135_596_800_000_001: "0000-12-31 23:59:59.999999 is outside of the years 1 to 9999",
+                253_402_300_800_000_000: "10000-01-01 00:00:00.000000 is outside of the years 1 to 9999",
+            },
         ),
-        (pa.time64("us"), [0, 86_399_999_999], [-1, 86_400_000_000]),
-        (pa.timestamp("ns"), [1_700_000_000_000_000_000], []),
+        (
+            pa.timestamp("us", "UTC"),
+            [0],
+            {253_402_300_800_000_000: "10000-01-01 00:00:00.000000Z is outside of the years 1 to 9999"},
+        ),
+        (
+            pa.time64("us"),
+            [0, 86_399_999_999],
+            {-1: "-1 is outside of a day", 86_400_000_000: "86400000000 is outside of a day"},
+        ),
+        (pa.timestamp("ns"), [1_700_000_000_000_000_000], {}),
     ],
+    ids=str,
 )
-def test_times_that_readers_do_not_have_are_bad(kind: pa.DataType, good: list[int], bad: list[int]) -> None:
-    """C2: their statistics could not be written, and the job failed with an error of Python's."""
-    for wrap in (lambda array: array, lambda array: pa.StructArray.from_arrays([array], ["x"])):
+def test_times_that_readers_do_not_have_are_bad(
+    kind: pa.DataType, good: list[int], bad: dict[int, str]
+) -> None:
+    """C2: their statistics could not be written, and the job failed with an error of Python's. V1: the first
+    of them is named."""
+    wraps: list[tuple[str, Any]] = [
+        ("c", lambda array: array),
+        ("c.x", lambda array: pa.StructArray.from_arrays([array], ["x"])),
+    ]
+    for column, wrap in wraps:
         rows = pa.table({"c": wrap(pa.array(good, kind))})
         assert fitting(rows, rows.schema)["c"].to_pylist() == rows["c"].to_pylist()
-        for value in bad:
-            rows = pa.table({"c": wrap(pa.array([value], kind))})
-            with pytest.raises(BadRow, match=r"column 'c': .* is outside of the years 1 to 9999"):
+        for value, reason in bad.items():
+            rows = pa.table({"c": wrap(pa.array([*good, value, *bad], kind))})
+            with pytest.raises(BadRow, match=re.escape(f"column {column!r}: {reason}")):
                 fitting(rows, rows.schema)
 
 
 def test_a_text_of_a_dataframe_that_is_not_utf_8_is_refused() -> None:
     """C2: Spark's casts from binary make such."""
     rows = pa.table({"a": [1, 2], "b": pa.array([b"a", b"\xff"]).view(pa.string())})
-    with pytest.raises(BadRow, match="column 'b': a text is not UTF-8"):
+    with pytest.raises(BadRow, match=r"column 'b': b'\\xff' is not UTF-8"):
         fitting(rows, TABLE)
     assert fitting(rows.slice(0, 1), TABLE).num_rows == 1
 

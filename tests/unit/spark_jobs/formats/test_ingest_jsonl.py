@@ -5,15 +5,22 @@ from __future__ import annotations
 import json
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.errors import BadRow
+from distop.spark_jobs.formats.bad_rows import Unconvertible
+from distop.spark_jobs.formats.jsonl import JsonObjects, is_blank
+from distop.spark_jobs.formats.lines import Block
+from distop.spark_jobs.formats.reader import Wanted
+from distop.spark_jobs.formats.text_rows import LineCounter, TextRows, split_lines
 from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined
 
@@ -208,6 +215,56 @@ def test_a_bad_line_fails_the_job_with_its_file_and_line(ingesting: Ingesting, l
     arg = ingesting.start(paths=write(ingesting, *lines), schema=SCHEMA, split_bytes=1024)
     with pytest.raises(BadRow, match=r"a\.jsonl, line 151: "):
         ingesting.run(arg)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "reason"),
+    [
+        ("2147483648", pa.int32(), "invalid value '2147483648' for int32"),
+        ("1.5", pa.int32(), "invalid value '1.5' for int32"),
+        ("1e400", pa.int32(), "invalid value '1e400' for int32"),
+        ("9223372036854775808", pa.int64(), "invalid value '9223372036854775808' for int64"),
+        ("10000000.00", pa.decimal128(9, 2), "invalid value '10000000.00' for decimal128(9, 2)"),
+        ("0.005", pa.decimal128(9, 2), "invalid value '0.005' for decimal128(9, 2)"),
+        ('"x"', pa.decimal128(9, 2), "invalid value 'x' for decimal128(9, 2)"),
+        ("1" + "0" * 38, pa.decimal128(38, 0), f"invalid value '1{'0' * 38}' for decimal128(38, 0)"),
+        ('"5"', pa.int32(), "string instead of number"),
+        ("true", pa.int64(), "boolean instead of number"),
+    ],
+)
+@pytest.mark.parametrize("path", ["v", "v.n", "v.element", "v.element.n"])
+def test_a_number_that_does_not_fit_is_named_with_its_column(
+    value: str, dtype: pa.DataType, reason: str, path: str
+) -> None:
+    """V1: Arrow's parser names no column."""
+    line = value
+    for part in reversed(path.split(".")[1:]):
+        is_list = part == "element"
+        line = f"[null, {line}]" if is_list else f'{{"n": {line}}}'
+        dtype = pa.large_list(dtype) if is_list else pa.struct([("n", dtype)])
+    schema = pa.schema([("other", pa.int64()), ("v", dtype)])
+    with pytest.raises(Unconvertible) as refused:
+        _convert(schema, f'{{"other": 1, "v": {line}}}\n')
+    assert str(refused.value) == f"column {path!r}: {reason}"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ('{"x": true, "long": 12345678901234567}', "column 'x': boolean instead of number"),
+        (f'{{"x": {"9" * 5000}}}', "Integer value out of range"),
+    ],
+)
+def test_a_number_that_python_does_not_have_is_a_bad_row(line: str, reason: str) -> None:
+    """C2: the check of doubles crashed on it."""
+    with pytest.raises(Unconvertible, match=reason):
+        _convert(pa.schema([("x", pa.float64())]), line)
+
+
+def _convert(schema: pa.Schema, line: str) -> pa.Table:
+    block = Block(0, line.encode())
+    rows = TextRows(block, LineCounter(BytesIO), split=split_lines, is_blank=is_blank)
+    return JsonObjects(Wanted(schema, strict=False)).convert(rows)
 
 
 def test_keys_that_the_sample_did_not_show_are_bad_rows_or_ignored(ingesting: Ingesting) -> None:

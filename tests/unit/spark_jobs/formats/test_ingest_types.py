@@ -69,6 +69,7 @@ def test_types_without_a_place_in_a_table_are_refused(dtype: pa.DataType) -> Non
     [
         ([1, None], pa.int64(), pa.int32(), [1, None]),
         ([7], pa.int64(), pa.decimal128(3, 2), [Decimal("7.00")]),
+        ([0], pa.int64(), pa.decimal128(38, 38), [Decimal(0)]),
         ([2.0], pa.float64(), pa.int32(), [2]),
         ([7], pa.int32(), TEXT, ["7"]),
         ([2**53], pa.int64(), pa.float64(), [2.0**53]),
@@ -112,25 +113,54 @@ def test_values_stay_the_same(
 
 
 @pytest.mark.parametrize(
-    ("value", "source", "target"),
+    ("value", "source", "target", "reason"),
     [
-        (2**40, pa.int64(), pa.int32()),
-        (1.5, pa.float64(), pa.int64()),
-        (2**60 + 1, pa.int64(), pa.float64()),
-        (1234, pa.int64(), pa.decimal128(3, 0)),
-        (Decimal("1.255"), pa.decimal128(9, 3), pa.decimal128(9, 2)),
-        (1, pa.timestamp("ns"), MOMENT),
-        ("x", TEXT, pa.int32()),
-        ("25:00", TEXT, pa.time64("us")),
-        ("2013-02-30", TEXT, pa.date32()),
-        ("2013-01-01T00:00:00Z", TEXT, MOMENT),
-        ("yesterday", TEXT, INSTANT),
+        (2**40, pa.int64(), pa.int32(), "invalid value 1099511627776 for int32"),
+        (1.5, pa.float64(), pa.int64(), "invalid value 1.5 for int64"),
+        (2**60 + 1, pa.int64(), pa.float64(), "invalid value 1152921504606846977 for double"),
+        (1234, pa.int64(), pa.decimal128(3, 0), "invalid value 1234 for decimal128(3, 0)"),
+        (
+            Decimal("1.255"),
+            pa.decimal128(9, 3),
+            pa.decimal128(9, 2),
+            "invalid value 1.255 for decimal128(9, 2)",
+        ),
+        ("1.255", TEXT, pa.decimal128(9, 2), "invalid value '1.255' for decimal128(9, 2)"),
+        ("10000000.00", TEXT, pa.decimal128(9, 2), "invalid value '10000000.00' for decimal128(9, 2)"),
+        (1, pa.timestamp("ns"), MOMENT, "invalid value 1970-01-01 00:00:00.000000001 for timestamp[us]"),
+        ("x", TEXT, pa.int32(), "invalid value 'x' for int32"),
+        ("x", TEXT, pa.bool_(), "invalid value 'x' for bool"),
+        ("25:00", TEXT, pa.time64("us"), "invalid value '25:00' for time64[us]"),
+        ("2013-02-30", TEXT, pa.date32(), "invalid value '2013-02-30' for date32[day]"),
+        (
+            "2013-01-01T00:00:00Z",
+            TEXT,
+            MOMENT,
+            "invalid value '2013-01-01T00:00:00Z' for timestamp[us]: expected no zone offset.",
+        ),
+        ("yesterday", TEXT, INSTANT, "invalid value 'yesterday' for timestamp[us]"),
     ],
 )
-def test_a_value_that_would_change_is_an_error(value: Any, source: pa.DataType, target: pa.DataType) -> None:
+def test_a_value_that_would_change_is_an_error_that_names_it(
+    value: Any, source: pa.DataType, target: pa.DataType, reason: str
+) -> None:
+    """V1: the first of them, wherever it is."""
     assert convertible(source, target)
-    with pytest.raises(Unconvertible, match="column 'c'"):
-        convert(pa.chunked_array([pa.array([value], source)]), target, "c")
+    good = pa.nulls(5, source)
+    bad = pa.array([None, value, value], source)
+    for values in (bad, pa.chunked_array([good, bad, good]), pa.chunked_array([bad.slice(1, 1)])):
+        with pytest.raises(Unconvertible) as refused:
+            convert(values, target, "c")
+        assert str(refused.value) == f"column 'c': {reason}"
+    lists = pa.LargeListArray.from_arrays([0, 0, 1, 3], bad)
+    with pytest.raises(Unconvertible) as refused:
+        convert(lists, pa.large_list(target), "c")
+    assert str(refused.value) == f"column 'c.element': {reason}"
+
+
+def test_a_long_value_is_named_by_its_beginning() -> None:
+    with pytest.raises(Unconvertible, match=r"'x{150,250}… for decimal"):
+        convert(pa.array(["x" * 10_000]), pa.decimal128(9, 2), "c")
 
 
 @pytest.mark.parametrize(
