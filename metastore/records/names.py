@@ -55,6 +55,7 @@ _OPERATION_WORDS = frozenset(
 )
 """Components that may follow the number of an operation in a key, apart from objects and partitions."""
 
+_SEPARATORS = re.compile(r"([/.])[/. ]+")
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
@@ -84,7 +85,7 @@ def check_table_name(name: str, what: str = "table") -> str:
     check_name(name, what)
     parts = name.split(".")
     if not all(part.strip() for part in parts):
-        raise InvalidName(f"{what} {name!r} has an empty part", details={"field": what})
+        raise InvalidName(f"{what} {name!r} has an empty part", hint=_instead(name), details={"field": what})
     if len(parts) == 2 and parts[0] == DEFAULT_NAMESPACE:
         return check_name(parts[1], what)
     return name
@@ -131,18 +132,27 @@ def check_new_name(name: str, what: str) -> str:
         at an end, invisible characters, a Unicode spelling that is not NFC.
     """
     check_name(name, what)
+    if reason := _misleading(name):
+        raise InvalidName(f"{what} {name!r} {reason}", hint=_instead(name), details={"field": what})
+    return name
+
+
+def _misleading(name: str) -> str:
+    """Why a name could be confused with another one; empty: it cannot."""
     parts = name.split(".")
     if not all(part.strip(" ") for part in parts):
-        reason = "has an empty part: dots separate names"
-    elif not all(part.replace("%2E", "") for part in parts):
-        reason = "has a part that consists of dots, like a path"
-    elif {"", ".", ".."}.intersection(name.split("/")):
-        reason = "looks like a path that leads elsewhere"
-    else:
-        reason = unreadable(name)
-    if reason:
-        raise InvalidName(f"{what} {name!r} {reason}", details={"field": what})
-    return name
+        return "has an empty part: dots separate names"
+    if not all(part.replace("%2E", "") for part in parts):
+        return "has a part that consists of dots, like a path"
+    if {"", ".", ".."}.intersection(name.split("/")):
+        return "looks like a path that leads elsewhere"
+    return unreadable(name)
+
+
+def _instead(name: str) -> str:
+    """The hint for a name with empty parts: the name without them, if a table may have that."""
+    left = _SEPARATORS.sub(lambda found: found[1], name).strip("/. ")
+    return f"write {left!r}" if left and not left.startswith("_") and not _misleading(left) else ""
 
 
 def unreadable(name: str) -> str:

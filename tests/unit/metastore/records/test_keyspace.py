@@ -303,6 +303,34 @@ def test_names_that_read_as_others_are_refused(name: str, says: str) -> None:
     assert caught.value.details["field"] == "name"
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("/data/x", "data/x"),
+        ("/data/x/", "data/x"),
+        (".x", "x"),
+        ("./data//x", "data/x"),
+        ("../x", "x"),
+        ("a. .b", "a.b"),
+        (" a", "a"),
+        ("a..b", "a.b"),
+    ],
+)
+def test_a_name_like_a_path_is_refused_with_one_that_is_taken(name: str, instead: str) -> None:
+    """U3: as names of datasets are folders in other systems."""
+    with pytest.raises(InvalidName) as caught:
+        check_new_name(name, "name")
+    assert caught.value.hint == f"write {instead!r}"
+    assert check_new_name(instead, "name") == instead
+
+
+@pytest.mark.parametrize("name", ["/", "..", "/_x", "a\0b", "/a\u200b"])
+def test_no_name_is_advised_that_is_refused_too(name: str) -> None:
+    with pytest.raises(InvalidName) as caught:
+        check_new_name(name, "name")
+    assert caught.value.hint == ""
+
+
 def test_which_keys_may_be_batched_as_those_of_a_table() -> None:
     """C8: its own, and its entries in indexes; no other table has them."""
     space = Keyspace()
