@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from distop.executor.host import scratch_sweep
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.scratch_sweep import sweep_scratch
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
@@ -26,6 +27,7 @@ from distop.metastore.operations.runs import Taken
 from distop.metastore.records.operation import ABORTING, ClaimRecord
 from distop.metastore.records.record import encode
 from distop.operations import Registry
+from support.defects import fail_once
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy
 from support.services.executing import (
@@ -155,8 +157,9 @@ async def test_a_job_that_ends_during_a_sweep_does_not_end_it(host: Host) -> Non
 async def test_a_runner_asks_etcd_about_scratch_when_its_spark_is_there(
     client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A JVM is started by a fork, which gRPC that is in use may abort."""
+    """A JVM is started by a fork, which gRPC that is in use may abort. A defect does not end its sweeps."""
     asked = []
+    fail_once(monkeypatch, scratch_sweep, "sweep_scratch", RuntimeError("odd"))
 
     class Slow(LocalLauncher):
         async def start(self) -> None:

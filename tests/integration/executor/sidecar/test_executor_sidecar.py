@@ -15,9 +15,11 @@ from unittest.mock import Mock
 
 import pytest
 
+from distop.executor.host import scratch_sweep
+from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import take_lock
 from distop.executor.ledger.oversight import Oversight
-from distop.executor.sidecar import dial, wire
+from distop.executor.sidecar import dial, server, wire
 from distop.executor.sidecar.client import SidecarClient
 from distop.executor.sidecar.connection import HIGH_WATER
 from distop.executor.sidecar.dial import SidecarUnavailable
@@ -34,6 +36,7 @@ from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import ABORTING
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
+from support.defects import fail_once
 from support.etcd.counting import Counting
 from support.etcd.etcds import enable_users
 from support.etcd.lossy import LossyClient
@@ -155,6 +158,30 @@ async def test_a_sidecar_that_leaves_claims_behind_is_no_member_any_more(host: H
             await sidecar.exit_code()
             assert await sidecars(host.client) == []
             assert (await host.client.get(taken.run.keys.claim("0"))).exists
+
+
+async def test_defects_end_neither_the_lease_of_a_sidecar_nor_its_sweeps(
+    host: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """C11, O13, O14: it becomes a member all the same, another one when its lease has ended, and sweeps."""
+    fail_once(monkeypatch, server, "incarnation", RuntimeError("no member"))
+    fail_once(monkeypatch, scratch_sweep, "sweep_scratch", RuntimeError("no sweep"))
+    gone = await start_operation(host.client)
+    await host.client.delete(host.client.keyspace.operation(gone.id).state)
+    left = Scratch(host.place).private(gone.id, "0", "1-a-1")
+    stop, sidecar = asyncio.Event(), Sidecar(SidecarConfig(etcd=host.etcd, folder=host.place.folder))
+    serving = asyncio.create_task(sidecar.serve(stop))
+    [first] = await eventually(lambda: sidecars(host.client))
+    await eventually(lambda: not left.exists())
+    [kv] = (await host.client.scan(host.client.keyspace.executors)).kvs
+    await host.client.lease_revoke(kv.lease)
+    [second] = await eventually(
+        lambda: sidecars(host.client), holds=lambda found: [one.id for one in found] not in ([], [first.id])
+    )
+    assert second.host == first.host
+    stop.set()
+    await serving
+    assert {"no member", "no sweep"} <= {str(one.exc_info[1]) for one in caplog.records if one.exc_info}
 
 
 async def test_tasks_go_on_when_their_sidecar_is_killed(host: Host) -> None:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from typing import Any
 
 import pytest
 
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.etcd.watch import follow_key
 from distop.metastore.members import registration
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
@@ -19,6 +15,7 @@ from distop.metastore.members.registration import registered
 from distop.metastore.members.renewal import Renewal
 from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.metastore.records.record import decode
+from support.defects import fail_once
 from support.etcd.lossy import LossyClient, puts
 from support.etcd.proxy import Proxy
 from support.services.leases import LEASE_S
@@ -75,14 +72,8 @@ async def test_a_defect_does_not_end_the_watch_over_its_own_key(
     client: EtcdClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C11, O25: a member whose key was removed begins again as another one."""
-    record, defects = own_record("a", "coordinator"), [RuntimeError("odd")]
-
-    def follow(*args: Any) -> AsyncGenerator[KeyValue, None]:
-        if defects:
-            raise defects.pop()
-        return follow_key(*args)
-
-    monkeypatch.setattr(registration, "follow_key", follow)
+    record = own_record("a", "coordinator")
+    fail_once(monkeypatch, registration, "follow_key", RuntimeError("odd"))
     async with LeaseSession(client, LEASE_S) as session, registered(client, session, record):
         await client.delete(client.keyspace.coordinator("a"))
         await asyncio.wait_for(session.lost.wait(), 60)
