@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any, TypeAlias
 from urllib.parse import quote_plus
 
@@ -32,6 +33,7 @@ from pyiceberg.typedef import Record
 from pyiceberg.types import (
     BinaryType,
     DateType,
+    DecimalType,
     IcebergType,
     IntegerType,
     LongType,
@@ -41,7 +43,7 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from distop.errors import InvalidArgument
+from distop.errors import BadRow, InvalidArgument
 
 PartitionKey: TypeAlias = tuple[Any, ...]
 """One value per partition field, as Iceberg stores it: days for a date, microseconds for a timestamp."""
@@ -100,20 +102,24 @@ class Partitioner:
     """
 
     def __init__(self, schema: Schema, spec: PartitionSpec) -> None:
-        self._columns: list[tuple[Accessor, Callable[[Any], Any]]] = []
+        self._columns: list[tuple[str, Accessor, Callable[[Any], Any]]] = []
         for field in spec.fields:
             accessor = schema.accessor_for_field(field.source_id)
             kind = schema.find_field(field.source_id).field_type
-            self._columns.append((accessor, transform_function(field.transform, kind)))
+            name = schema.find_column_name(field.source_id) or field.name
+            self._columns.append((name, accessor, transform_function(field.transform, kind)))
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[PartitionKey, pa.RecordBatch]]:
-        """The batch's rows by partition, in order; each part owns its memory, or is the whole batch."""
+        """The batch's rows by partition, in order; each part owns its memory, or is the whole batch.
+
+        Raises :class:`~distop.errors.BadRow` if the partition of a value is beyond the type of its column.
+        """
         if batch.num_rows == 0:
             return
         if not self._columns:
             yield (), batch
             return
-        values = [transform(_reach(batch, accessor)) for accessor, transform in self._columns]
+        values = [_partitions(batch, *column) for column in self._columns]
         codes, groups = _group_codes(values)
         if groups == 1:
             yield _key_at(values, 0), batch
@@ -131,6 +137,15 @@ def _reach(batch: pa.RecordBatch, accessor: Accessor) -> Any:
     while inner is not None:
         array, inner = pc.struct_field(array, [inner.position]), inner.inner
     return array.storage if isinstance(array, pa.ExtensionArray) else array
+
+
+def _partitions(batch: pa.RecordBatch, name: str, accessor: Accessor, transform: Callable[[Any], Any]) -> Any:
+    try:
+        return transform(_reach(batch, accessor))
+    except OverflowError as error:
+        raise BadRow(
+            f"column {name!r}: {error}", hint="partition the table by other terms, or leave such rows out"
+        ) from None
 
 
 def _group_codes(values: list[Any]) -> tuple[Ints, int]:
@@ -169,7 +184,10 @@ def _told_apart(value: float) -> float:
 
 
 def transform_function(transform: Transform[Any, Any], kind: IcebergType) -> Callable[[Any], Any]:
-    """A function from a column to its partition values, both ``pyarrow.Array``; nulls stay nulls."""
+    """A function from a column to its partition values, both ``pyarrow.Array``; nulls stay nulls.
+
+    It raises ``OverflowError`` if a value is truncated to one that its type does not have.
+    """
     match transform:
         case IdentityTransform():
             return lambda array: _stored(array, kind)
@@ -181,16 +199,21 @@ def transform_function(transform: Transform[Any, Any], kind: IcebergType) -> Cal
         case BucketTransform() if isinstance(kind, _HASHED_AS_LONG):
             return lambda array: _mapped(array, lambda ints: _bucket(ints, transform.num_buckets), pa.int32())
         case TruncateTransform() if isinstance(kind, IntegerType | LongType):
-            width = transform.width
-            return lambda array: _mapped(array, lambda ints: ints - ints % width, array.type)
+            least = -(1 << (31 if isinstance(kind, IntegerType) else 63))
+            return lambda array: _mapped(
+                array, lambda ints: _truncated(ints, transform.width, least), array.type
+            )
         case TruncateTransform() if isinstance(kind, StringType):
             return lambda array: pc.utf8_slice_codeunits(array, 0, transform.width)
         case TruncateTransform() if isinstance(kind, BinaryType):
             return lambda array: pc.binary_slice(array, 0, transform.width)
-        case BucketTransform() | TruncateTransform():
-            function = transform.transform(kind)
-            hashed = isinstance(transform, BucketTransform)
-            return lambda array: _per_distinct_value(array, function, pa.int32() if hashed else array.type)
+        case TruncateTransform() if isinstance(kind, DecimalType):
+            return lambda array: _per_distinct_value(
+                array, lambda value: _truncated_decimal(value, transform, kind), array.type
+            )
+        case BucketTransform():
+            hashed = transform.transform(kind)
+            return lambda array: _per_distinct_value(array, hashed, pa.int32())
     raise InvalidArgument(
         f"the table is partitioned by {transform!r}, which this version cannot write",
         details={"field": "partition_by"},
@@ -209,6 +232,27 @@ def _mapped(array: Any, function: Callable[[Ints], Ints], result: Any) -> Any:
     ints = function(_ints(array))
     nulls = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
     return pa.array(ints, mask=nulls).cast(result)
+
+
+def _truncated(values: Ints, width: int, least: int) -> Ints:
+    """The multiples of a width at or below integers, of a type whose least one is ``least``."""
+    rest = values % width
+    # The other way round it would overflow.
+    beyond = values < least + rest
+    if beyond.any():
+        raise OverflowError(_beyond(values[beyond][0], width))
+    return values - rest
+
+
+def _truncated_decimal(value: Decimal | None, transform: TruncateTransform[Any], kind: DecimalType) -> Any:
+    found = transform.transform(kind)(value)
+    if found is not None and len(found.as_tuple().digits) > kind.precision:
+        raise OverflowError(_beyond(value, transform.width))
+    return found
+
+
+def _beyond(value: Any, width: int) -> str:
+    return f"{value} has no partition: its type has no value for what truncate[{width}] makes of it"
 
 
 def _stored(array: Any, kind: IcebergType) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
@@ -18,13 +19,39 @@ from distop.commit.layout.hive import PartitionValues
 from distop.commit.layout.model import Layout
 from distop.commit.layout.partitioning import Partitioner, transform_function
 from distop.commit.layout.schemas import parse_schema
-from distop.errors import InvalidArgument
+from distop.errors import BadRow, InvalidArgument
 
-longs = st.integers(-(2**63) + 1_000_000, 2**63 - 1)
-ints = st.integers(-(2**31) + 1_000_000, 2**31 - 1)
+longs = st.integers(-(2**63) + 10, 2**63 - 1)
+ints = st.integers(-(2**31) + 10, 2**31 - 1)
 micros = st.integers(-(10**16), 10**16)
 days = st.integers(-200_000, 200_000)
 decimals = st.decimals(-9_000_000, 9_000_000, places=2)
+
+LIMITS: list[tuple[str, pa.DataType, int, Any, Any]] = [
+    # a type, a width, the last value that has a partition, and one that has none
+    ("int", pa.int32(), 10, -(2**31) + 8, -(2**31) + 7),
+    ("long", pa.int64(), 10, -(2**63) + 8, -(2**63)),
+    ("long", pa.int64(), 2**31 - 1, 2**63 - 1, -(2**63)),
+    ("decimal(4,2)", pa.decimal128(4, 2), 10_000, Decimal("99.99"), Decimal("-0.01")),
+    ("decimal(4,2)", pa.decimal128(4, 2), 7, Decimal("-99.96"), Decimal("-99.99")),
+    ("decimal(38,0)", pa.decimal128(38, 0), 10, Decimal(-(10**38) + 10), Decimal(-(10**38) + 1)),
+]
+
+
+@pytest.mark.parametrize(("kind", "arrow", "width", "good", "bad"), LIMITS)
+def test_a_value_whose_partition_its_type_does_not_have_is_refused_by_name(
+    kind: str, arrow: pa.DataType, width: int, good: Any, bad: Any
+) -> None:
+    """C2: integers wrapped around into the partition of other values, and decimals were an error of Arrow."""
+    layout = Layout.create(parse_schema([f"v: {kind}"]), [f"truncate[{width}](v)"])
+    split = Partitioner(layout.schema, layout.spec).split
+    [(key, _), (none, _)] = split(pa.record_batch({"v": pa.array([good, None], arrow)}))
+    assert none == (None,)
+    step = width if isinstance(good, int) else Fraction(width, 10**arrow.scale)
+    assert 0 <= Fraction(good) - Fraction(key[0]) < step
+    with pytest.raises(BadRow, match=rf"column 'v': {bad} has no partition: .* truncate\[{width}\]"):
+        list(split(pa.record_batch({"v": pa.array([good, None, bad], arrow)})))
+
 
 TIMES = "year month day hour bucket[4]"
 CASES: list[tuple[str, Any, st.SearchStrategy[Any], str]] = [
