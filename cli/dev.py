@@ -30,6 +30,7 @@ from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 from distop.executor.runner.service import require_spark
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
+from distop.proto.listening import AddressInUse, check_address
 
 log = logging.getLogger(__name__)
 
@@ -89,15 +90,17 @@ class Dev:
         ------
         ServiceEnded
             One of the services has ended unexpectedly; the others have been stopped.
+        AddressInUse
+            The port is taken.
         PreconditionFailed
-            The port or the data folder is in use.
+            The data folder is in use.
         ExtraMissing
             The master is a Spark master, and Spark is not installed here.
         """
         require_spark(self._config.master)
-        self._address = _free_address(self._config.listen)
-        self._web = _free_address(self._config.web)
-        self._catalog = _free_address(self._config.catalog)
+        self._address = _free_address("listen", self._config.listen)
+        self._web = _free_address("web", self._config.web)
+        self._catalog = _free_address("catalog", self._config.catalog)
         with _alone_in(self._data):
             if self._config.landing is None:
                 (self._data / "landing").mkdir(exist_ok=True)
@@ -327,7 +330,7 @@ def _port_of_last_time(file: Path) -> int:
     """
     try:
         port = int(file.read_text())
-        _free_address(f"127.0.0.1:{port}")
+        _free_address("etcd", f"127.0.0.1:{port}")
     except (OSError, ValueError, DistopError):
         port = free_port()
         file.write_text(f"{port}\n")
@@ -345,11 +348,10 @@ def _environment(etcd: EtcdConfig) -> dict[str, str]:
     return ALL | kept | etcd.to_env()
 
 
-def _free_address(listen: str) -> str:
+def _free_address(field: str, listen: str) -> str:
     """``listen`` with a port that is free now."""
+    check_address(field, listen)
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise InvalidArgument(f"{listen!r} is not host:port", details={"field": "listen"})
     if int(port) == 0:
         return f"{host}:{free_port()}"
     try:
@@ -360,10 +362,10 @@ def _free_address(listen: str) -> str:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as error:
-        raise PreconditionFailed(
+        raise AddressInUse(
             f"cannot listen on {listen}: {error.strerror or error}",
-            hint="is another distop running? Choose another address, or port 0",
-            details={"field": "listen"},
+            hint=f"is another distop running? Choose another with --{field} host:port, or port 0",
+            details={"field": field},
         ) from None
     return listen
 

@@ -97,7 +97,9 @@ def set(
     ] = None,
     late: Annotated[
         Literal["block", "apply", "reject"] | None,
-        typer.Option(help="What to do with a batch that sorts before an applied one. Default: block."),
+        typer.Option(
+            help="What to do with a batch that sorts before an applied or skipped one. Default: block."
+        ),
     ] = None,
     together: Annotated[
         int | None, typer.Option(min=1, max=20, help="Most batches that one operation applies.")

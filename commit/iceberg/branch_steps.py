@@ -18,6 +18,7 @@ from distop.commit.iceberg.provenance import provenance
 from distop.commit.iceberg.snapshots import Draft, snapshot_id_of
 from distop.commit.layout.model import file_io
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.facts import BRANCH
 from distop.errors import HeadConflict, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg
@@ -103,7 +104,7 @@ class IcebergPublishBranch(_OfBranch):
         file, snapshot_id = self._read(context)
         found = unpublished(file, branch)
         gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
-        facts = {"branch": branch, "publishedSnapshots": len(found.snapshots)}
+        facts = {BRANCH: branch, "publishedSnapshots": len(found.snapshots)}
         if not found.snapshots:
             current = file.metadata.current_snapshot_id
             facts["snapshotId"] = str(current)
@@ -176,7 +177,7 @@ class IcebergDropBranch(_OfBranch):
             lambda draft: draft.write(gone),
             current=file.metadata.current_snapshot_id,
             also=Txn(),
-            facts={"branch": branch, "droppedSnapshots": len(found.snapshots)},
+            facts={BRANCH: branch, "droppedSnapshots": len(found.snapshots)},
         )
 
 

@@ -16,5 +16,7 @@ IGNORED = "ignored"
 ADOPTED_FROM = "adoptedFrom"
 """Task manifests of at least this many bytes became manifests of the table; smaller ones were merged."""
 
+BRANCH = "branch"
+"""The branch that the operation concerns, if not the table itself."""
 PASSED_OVER = "passedOver"
 """Why files were left as they are that the operation is for, and how many: ``{"otherFormats": 3}``."""

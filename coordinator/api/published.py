@@ -12,6 +12,7 @@ from typing import Any
 import grpc.aio
 
 from distop.commit.iceberg.watermarks import is_after
+from distop.commit.steps.facts import BRANCH
 from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
 from distop.coordinator.views.operations import timestamp
@@ -41,7 +42,7 @@ RECENT = 50
 """Finished operations that are searched for the one that loaded the table last."""
 
 _ADDED = {"rows", "files", "bytes"}
-"""Facts of operations that add rows."""
+"""Facts of operations that add rows; those that add them to a branch have :data:`BRANCH`, too."""
 
 WATERMARKS = 5_000
 """Most snapshots or watermarks in one response."""
@@ -75,7 +76,8 @@ class PublishedCalls(StoredCalls, distop_pb2_grpc.TableServiceServicer):
             except CorruptRecord:
                 continue  # the doctor reports it
             rows = ended.count("rows")
-            if ended.outcome == SUCCESS and rows and ended.facts.keys() >= _ADDED:
+            adds = ended.facts.keys() >= _ADDED and BRANCH not in ended.facts
+            if ended.outcome == SUCCESS and rows and adds:
                 at = timestamp(ended.finished_at)
                 content.MergeFrom(pb.TableContent(loaded_by=str(operation), loaded_rows=rows, loaded_at=at))
                 break

@@ -89,8 +89,7 @@ def decide(backlog: Backlog) -> Next:
     if first.in_doubt:
         return Stop(backlog.heads[0], first.code, first.error)
     if not first.anyway and ordering.stops_at(backlog.heads[0].name):
-        error = f"it sorts before {ordering.last!r}, which has already been applied"
-        return Stop(backlog.heads[0], LATE, error)
+        return Stop(backlog.heads[0], LATE, ordering.why_late(backlog.heads[0].name))
     together = [
         waiting
         for waiting in backlog.heads[: ordering.together]

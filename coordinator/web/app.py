@@ -177,15 +177,7 @@ class WebServer:
                 answer_to(await self._doors.enter(request))
                 return await show(request)
             except DistopError as error:
-                fields = {
-                    "code": error.code,
-                    "message": error.message,
-                    "hint": error.hint,
-                    "retryable": error.retryable,
-                    "details": error.details,
-                }
-                text = json.dumps({"error": fields}, ensure_ascii=False)
-                return Response(text, HTTP_STATUS[error.kind], media_type="application/json")
+                return _json_problem(error)
 
         return endpoint
 
@@ -209,7 +201,9 @@ class WebServer:
         return Response(page, HTTP_STATUS[error.kind], media_type="text/html")
 
     def _not_found(self, request: Request, _: Exception) -> Response:
-        return self._problem(NotFound("there is no such page", details={"path": request.scope["path"]}))
+        path = request.scope["path"]
+        error = NotFound("there is no such page", details={"path": path})
+        return _json_problem(error) if path.startswith("/api/") else self._problem(error)
 
     async def _ready(self, _: Request) -> Response:
         return ready(bool(self._member()))
@@ -321,6 +315,18 @@ def _static(name: str, kind: str) -> Callable[[Request], Awaitable[Response]]:
         return answer(request, text, kind)
 
     return endpoint
+
+
+def _json_problem(error: DistopError) -> Response:
+    fields = {
+        "code": error.code,
+        "message": error.message,
+        "hint": error.hint,
+        "retryable": error.retryable,
+        "details": error.details,
+    }
+    text = json.dumps({"error": fields}, ensure_ascii=False)
+    return Response(text, HTTP_STATUS[error.kind], media_type="application/json")
 
 
 def _told(reason: Reason) -> dict[str, str]:

@@ -116,6 +116,12 @@ class OrderingRecord(Record, kw_only=True):
         """Whether it is no longer known if it was applied."""
         return batch.encode() <= self.forgotten.encode()
 
+    def why_late(self, batch: str) -> str:
+        """What makes a late batch late, as a clause about it."""
+        if self.is_forgotten(batch):
+            return f"it is not after {self.forgotten!r}: batches up to there are not remembered by name"
+        return f"it sorts before {self.last!r}, which was already applied or skipped"
+
     def stops_at(self, batch: str) -> bool:
         """Whether a batch of this name waits for a decision, because it is late (B4).
 

@@ -88,13 +88,17 @@ async def set_ordering(
     request: str,
     also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
-    """Change the named fields. Idempotent.
+    """Change the named fields; a late batch that blocks the table is applied if such batches now are (B4).
+    Idempotent.
 
     Raises :class:`~distop.errors.InvalidArgument` for an invalid value.
     """
 
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         changed = msgspec.structs.replace(now, **settings)
+        block = changed.blocked
+        if block is not None and block.code == LATE and not changed.stops_at(block.batch):
+            changed = msgspec.structs.replace(changed, blocked=None)
         if changed.remember != now.remember:
             changed = msgspec.structs.replace(changed, forget_at=0)
         return None if changed == now else (changed, Txn())

@@ -106,7 +106,7 @@ async def enqueue(
         late = not republish and ordering.is_late(batch)
         if late and ordering.late == "reject":
             raise BatchLate(
-                f"batch {batch!r} sorts before {ordering.last!r}, which table {keys.name!r} has applied",
+                f"table {keys.name!r} takes no late batch, and {batch!r} is one: {ordering.why_late(batch)}",
                 details={"table": keys.name, "batch": batch, "last": ordering.last},
             )
         compares: tuple[Compare, ...] = (unchanged(table), unchanged(entry), unchanged(applied))

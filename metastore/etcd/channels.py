@@ -36,6 +36,8 @@ CHANNEL_OPTIONS = [
     # Also the time limit of a new connection, TLS included.
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 1_000),
+    # A proxy in the environment is for the world outside.
+    ("grpc.enable_http_proxy", 0),
     # Two clients of one process (tests, several incarnations) must not share one connection.
     ("grpc.use_local_subchannel_pool", 1),
 ]

@@ -61,7 +61,9 @@ class Report:
     """The result of one look at a folder."""
 
     published: list[str] = field(default_factory=list)
-    """Batches that were queued, or had been before."""
+    """Batches that were queued."""
+    known: list[str] = field(default_factory=list)
+    """Batches that the table had already: queued, applied or skipped before."""
     passed_over: list[str] = field(default_factory=list)
     """Batches that the table no longer remembers: it may have applied them. They are ignored."""
     problems: dict[str, str] = field(default_factory=dict)
@@ -172,6 +174,9 @@ class Landing:
         if answer.became == "failed before":
             return
         self._done.add(batch.name)
+        if answer.became != "queued":
+            report.known.append(batch.name)
+            return
         report.published.append(batch.name)
         fields = {"table": self._table, "batch": batch.name, "ordered": batch.ordered}
         log.info("batch_published", extra=fields)

@@ -279,6 +279,7 @@ async def test_a_port_in_use_is_told_before_anything_is_started(tmp_path: Path) 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, out, err = await distop("dev", "--data", str(tmp_path / "a"), "--listen", address, *ELSEWHERE)
-        assert (code, out) == (5, "")
-        assert f"error: PRECONDITION_FAILED: cannot listen on {address}: Address already in use" in err
+        assert (code, out) == (8, "")
+        assert f"error: ADDRESS_IN_USE: cannot listen on {address}: Address already in use" in err
+        assert "Choose another with --listen host:port" in err
         assert not (tmp_path / "a").exists()

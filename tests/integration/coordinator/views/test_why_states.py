@@ -270,7 +270,7 @@ async def blocked_by_a_failure(world: World, table: str) -> None:
 
 @state(
     "stuck",
-    "batch a blocks the table: BATCH_LATE: it sorts before 'b', which has already been applied; "
+    "batch a blocks the table: BATCH_LATE: it sorts before 'b', which was already applied or skipped; "
     r"distop backlog retry\|skip blocked_by_a_late_one a",
 )
 async def blocked_by_a_late_one(world: World, table: str) -> None:

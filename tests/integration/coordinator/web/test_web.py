@@ -266,6 +266,15 @@ async def test_facts_of_any_shape_are_shown(service, web, client, odd):
     assert described.loaded_by == ""
 
 
+async def test_a_load_into_a_branch_is_not_the_last_load_of_the_table(service, client):
+    keys, counts = client.keyspace.table("t"), {"rows": 3, "files": 1, "bytes": 100}
+    for number, facts in ((1, counts), (2, {**counts, "branch": "tests"})):
+        record = HistoryRecord(outcome="success", facts=facts)
+        await client.put(keys.history(OperationId("t", "ingest", number)), encode(record))
+    described = await service.tables.DescribeTable(pb.GetTableRequest(name="t"), timeout=10)
+    assert described.loaded_by == "t/ingest/1"
+
+
 async def test_what_is_paused_is_not_stuck(service, web):
     """U1: nobody serves its type, and yet it is held by somebody."""
     operation = await service.start("t", argument={"partitions": 1})
@@ -363,6 +372,8 @@ async def test_bad_requests_get_a_code(web):
         ("/table?name=" + "x" * 600, 400, "INVALID_NAME"),
         ("/operation?name=%ff", 400, "INVALID_NAME"),
         ("/nowhere", 404, "NOT_FOUND"),
+        ("/api/nowhere", 404, "NOT_FOUND"),
+        ("/api/", 404, "NOT_FOUND"),
         ("/static/../web.py", 404, "NOT_FOUND"),
     ):
         answer = await web.get(path)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distop.errors import PreconditionFailed
+from distop.errors import BatchLate, PreconditionFailed
 from distop.metastore.backlog import decisions as deciding
 from distop.metastore.backlog.batches import Block, OrderingRecord
 from distop.metastore.backlog.queue import Queued
@@ -106,6 +106,46 @@ async def test_a_batch_that_comes_while_a_later_one_is_applied_is_late(
     assert await applied(client) == ["b"]
     await unblock(client, client.keyspace.table("t"), "a", skip=False)
     assert await eventually(lambda: has_applied(client, ["b", "a"]))
+
+
+async def test_a_late_batch_that_blocks_is_applied_once_late_ones_are(
+    client: LossyClient, service: Service
+) -> None:
+    """B4: the policy is asked for; nobody need decide about the batch besides."""
+    await put(client, "m")
+    assert await eventually(lambda: drained(client))
+    await put(client, "k")
+    assert await eventually(lambda: is_blocked_by(client, "k", "BATCH_LATE"))
+    await configure(client, late="reject")
+    assert await is_blocked_by(client, "k", "BATCH_LATE")
+    await configure(client, late="apply")
+    assert await eventually(lambda: has_applied(client, ["m", "k"]))
+
+
+async def test_a_batch_that_fails_stays_blocked_whatever_becomes_of_late_ones(
+    client: LossyClient, service: Service
+) -> None:
+    """B4, B8."""
+    await put(client, "a", partitions=-1)
+    assert await eventually(lambda: is_blocked_by(client, "a", "INVALID_ARGUMENT"))
+    await configure(client, late="apply")
+    assert await is_blocked_by(client, "a", "INVALID_ARGUMENT")
+
+
+async def test_a_batch_is_late_after_a_skipped_one_too(client: LossyClient, service: Service) -> None:
+    """B4: and it says so, without calling that one applied."""
+    keys = client.keyspace.table("t")
+    await put(client, "m", partitions=-1)
+    assert await eventually(lambda: is_blocked_by(client, "m", "INVALID_ARGUMENT"))
+    await unblock(client, keys, "m", skip=True)
+    await put(client, "k")
+    assert await eventually(lambda: is_blocked_by(client, "k", "BATCH_LATE"))
+    block = (await ordering(client)).blocked
+    assert block is not None
+    assert block.error == "it sorts before 'm', which was already applied or skipped"
+    await configure(client, late="reject")
+    with pytest.raises(BatchLate, match="sorts before 'm', which was already applied or skipped"):
+        await put(client, "j")
 
 
 async def test_what_is_published_on_purpose_is_not_late(client: LossyClient, service: Service) -> None:
