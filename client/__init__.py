@@ -24,7 +24,7 @@ from distop.client.models.operation import (
 )
 from distop.client.models.schedules import Schedule
 from distop.client.models.table import Explanation, Table, Watermarks
-from distop.client.transport.connection import DEFAULT_ADDRESS
+from distop.client.transport.connection import DEFAULT_ADDRESS, default_address
 from distop.client.transport.credentials import Credentials
 
 __all__ = [
@@ -64,4 +64,5 @@ __all__ = [
     "TableContent",
     "Trace",
     "Watermarks",
+    "default_address",
 ]

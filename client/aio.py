@@ -10,7 +10,7 @@ from distop.client.calls.cluster import ClusterCalls
 from distop.client.calls.operations import OperationCalls
 from distop.client.calls.schedules import ScheduleCalls
 from distop.client.calls.tables import TableCalls
-from distop.client.transport.connection import DEFAULT_ADDRESS, Connection, parse_addresses
+from distop.client.transport.connection import Connection, default_address, parse_addresses
 from distop.client.transport.credentials import Credentials
 from distop.proto.identity import default_identity
 
@@ -28,7 +28,8 @@ class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ScheduleCalls, Clust
     Parameters
     ----------
     address:
-        ``host:port`` of a coordinator, or of several: ``"a:7070,b:7070"``.
+        ``host:port`` of a coordinator, or of several: ``"a:7070,b:7070"``. Default: ``DISTOP_ADDRESS`` of the
+        environment, else 127.0.0.1:7070.
     timeout_s:
         Deadline of one call in seconds, over all attempts and coordinators.
     connect_timeout_s:
@@ -43,7 +44,7 @@ class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ScheduleCalls, Clust
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         timeout_s: float = 10.0,
         connect_timeout_s: float = 2.0,
@@ -52,7 +53,7 @@ class AsyncClient(OperationCalls, TableCalls, BacklogCalls, ScheduleCalls, Clust
     ) -> None:
         self.identity = identity or default_identity()
         self._connection = Connection(
-            parse_addresses(address),
+            parse_addresses(default_address() if address is None else address),
             timeout_s=timeout_s,
             connect_timeout_s=connect_timeout_s,
             credentials=credentials if credentials is not None else Credentials.from_env(),

@@ -11,7 +11,6 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from distop.client.aio import AsyncClient
-from distop.client.transport.connection import DEFAULT_ADDRESS
 from distop.client.transport.credentials import Credentials
 from distop.errors import PreconditionFailed
 from distop.errors.threads import LoopThread, cancel_others, result_of
@@ -116,7 +115,7 @@ class Client:
 
     def __init__(
         self,
-        address: str = DEFAULT_ADDRESS,
+        address: str | None = None,
         *,
         timeout_s: float = 10.0,
         connect_timeout_s: float = 2.0,

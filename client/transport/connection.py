@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, TypeVar
@@ -23,6 +24,8 @@ from distop.proto import distop_pb2_grpc
 
 DEFAULT_PORT = 7070
 DEFAULT_ADDRESS = f"127.0.0.1:{DEFAULT_PORT}"
+ADDRESS_VARIABLE = "DISTOP_ADDRESS"
+"""Environment variable with the address of a client that is given none."""
 
 MAX_REQUEST_BYTES = 8 * 1024 * 1024
 """Limit of the gRPC server; checked here, since its own error does not say what is too large."""
@@ -61,6 +64,11 @@ _STUBS = (
     distop_pb2_grpc.ClusterServiceStub,
     distop_pb2_grpc.AccessServiceStub,
 )
+
+
+def default_address(environ: Mapping[str, str] = os.environ) -> str:
+    """The address of a client that is given none."""
+    return environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:

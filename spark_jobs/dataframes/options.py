@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
-from distop.client import DEFAULT_ADDRESS
+from distop.client import default_address
 from distop.errors import InvalidArgument
-
-ADDRESS_VARIABLE = "DISTOP_ADDRESS"
 
 Mode = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
 OnConflict = Literal["rebase", "refuse"]
@@ -170,7 +167,7 @@ class _Options:
             decoded = None
         if not isinstance(decoded, dict):
             raise _invalid("storage", "storage is not a JSON object")
-        address = self.text("coordinator") or os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+        address = self.text("coordinator") or default_address()
         return {"table": table, "coordinator": address, "storage": decoded}
 
     def text(self, name: str) -> str:

@@ -53,6 +53,14 @@ def test_calls_and_iterations(service: tuple[FakeService, str]) -> None:
             client.get("flights/noop/9")
 
 
+def test_a_client_without_an_address_goes_to_that_of_the_environment(
+    service: tuple[FakeService, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DISTOP_ADDRESS", service[1])
+    with Client() as client:
+        assert client.create_table("flights", "/data") == client.get_table("flights")
+
+
 def test_an_iteration_can_be_left(client: Client) -> None:
     started = client.start("flights", "noop", {"partitions": 2})
     for update in client.watch(started.name):
