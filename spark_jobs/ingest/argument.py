@@ -98,7 +98,7 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Columns whose numbers count from the beginning of 1970 (UTC) -> their units: ``{"ts_ms": "ms"}``. They
     become dates (``days``), or times; new columns become ``timestamptz``."""
     columns: list[str] | None = None
-    """Which columns to write to the table; default: those of ``schema``, or else all."""
+    """Which columns to write to the table; default: those of ``schema`` and of the table, or else all."""
     partition_columns_from_path: bool = False
     """Take columns that the files do not have from the names of their folders, as Hive and Spark write them:
     ``day=2024-01-01/a.parquet`` has the column ``day``. All files must name the same ones. Without it, files

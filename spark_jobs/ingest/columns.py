@@ -185,6 +185,8 @@ def _targets(
             return names
         return [name for name in names if name in table.column_names]
     targets = [field.name for field in declared.columns]
+    if table is not None:
+        targets += [name for name in names if name in table.column_names and name not in targets]
     extra = [name for name in names if name not in targets]
     if extra and argument.on_new_columns == "fail":
         raise invalid(

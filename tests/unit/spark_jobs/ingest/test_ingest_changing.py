@@ -68,6 +68,25 @@ def test_a_new_column_is_left_out(ingesting: Ingesting, tmp_path: Path) -> None:
     assert ingesting.rows("id", "name") == [(1, "a"), (2, "b")]
 
 
+@pytest.mark.parametrize("given", [{}, {"on_new_columns": "ignore"}, {"on_new_columns": "add"}])
+def test_a_schema_of_some_columns_keeps_the_others_of_the_table(
+    ingesting: Ingesting, tmp_path: Path, given: dict[str, str]
+) -> None:
+    """They are no new columns, and were NULL with ``ignore``."""
+    path = csv(tmp_path, "1.csv", "id,name\n2,b\n")
+    ingesting.ingest(paths=path, schema={"id": "int"}, **given)
+    assert ingesting.rows("id", "name") == [(1, "a"), (2, "b")]
+
+
+def test_columns_that_neither_schema_nor_table_have_are_new(ingesting: Ingesting, tmp_path: Path) -> None:
+    path = csv(tmp_path, "1.csv", "id,name,fare\n2,b,1.5\n")
+    with refused("schema", "a column 'fare' that schema does not name"):
+        ingesting.start(paths=path, schema={"id": "int"})
+    ingesting.ingest(paths=path, schema={"id": "int"}, on_new_columns="ignore")
+    assert ingesting.read().column_names == ["id", "name"]
+    assert ingesting.rows("id", "name") == [(1, "a"), (2, "b")]
+
+
 def test_a_new_column_comes_with_the_rows(ingesting: Ingesting, tmp_path: Path) -> None:
     """P1: readers see the column from the commit on that brings its rows, older rows have NULL."""
     arg = ingesting.start(paths=csv(tmp_path, "1.csv", "id,name,fare\n2,b,1.5\n"), on_new_columns="add")
