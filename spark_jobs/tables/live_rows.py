@@ -33,6 +33,8 @@ class LiveRows:
     ----------
     columns:
         Columns of the table's present schema to read, in this order.
+    deleted:
+        The equality deletes of the same table.
     groups_of:
         The row groups to read of a Parquet file, by its footer and its columns. ``None``: all.
     """
@@ -42,12 +44,12 @@ class LiveRows:
         metadata: TableMetadata,
         io: FileIO,
         columns: Schema,
+        deleted: EqualityDeletes,
         groups_of: Callable[[pq.FileMetaData, Schema], Sequence[int]] | None = None,
     ) -> None:
         self._metadata, self._io, self._columns, self._groups_of = metadata, io, columns, groups_of
         self._scan = ArrowScan(metadata, io, columns, AlwaysTrue())
-        self._read: dict[str, pa.Table] = {}
-        """Rows of equality deletes, by path: many data files have the same ones."""
+        self._deleted = deleted
 
     def of(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
         """The rows of one file, streamed."""
@@ -55,7 +57,7 @@ class LiveRows:
         if not equalities:
             yield from batches_of(self._scan, self._io, task, self._groups_of)
             return
-        deleted = self._deleted(equalities)
+        deleted = self._deleted.keys_of(equalities)
         names = [column.name for column in self._columns.columns]
         compared = {number for fields, _ in deleted for number in fields}
         missing = sorted(compared.difference(one.field_id for one in self._columns.columns))
@@ -72,20 +74,37 @@ class LiveRows:
             if batch.num_rows:
                 yield batch.select(names)
 
-    def _deleted(self, files: Sequence[DataFile]) -> list[tuple[list[int], _Keys]]:
-        """The deleted keys, by the ids of the columns that they are of."""
+
+class EqualityDeletes:
+    """The equality deletes of a table, read once: many data files have the same ones."""
+
+    def __init__(self, metadata: TableMetadata, io: FileIO) -> None:
+        self._metadata, self._io = metadata, io
+        self._rows: dict[str, pa.Table] = {}
+        """By path."""
+        self._last = frozenset[str](), list[tuple[list[int], _Keys]]()
+        """Paths, and what is deleted by them."""
+
+    def keys_of(self, files: Iterable[DataFile]) -> list[tuple[list[int], _Keys]]:
+        """The keys that some delete files name, by the ids of the columns that they are of."""
+        by_path = {file.file_path: file for file in files}
+        if self._last[0] != by_path.keys():
+            self._last = frozenset(by_path), self._keys(by_path.values())
+        return self._last[1]
+
+    def _keys(self, files: Iterable[DataFile]) -> list[tuple[list[int], _Keys]]:
         schema = self._metadata.schema()
         by_fields: dict[tuple[int, ...], list[pa.Table]] = defaultdict(list)
         for file in files:
             fields = equality_fields(file, schema)
             if fields is None:  # plans refuse it
                 raise CorruptRecord(f"{file.file_path} compares columns that the table does not have")
-            if file.file_path not in self._read:
-                self._read[file.file_path] = self._rows(file, fields)
-            by_fields[tuple(fields)].append(self._read[file.file_path])
+            if file.file_path not in self._rows:
+                self._rows[file.file_path] = self._read(file, fields)
+            by_fields[tuple(fields)].append(self._rows[file.file_path])
         return [(list(fields), _Keys(pa.concat_tables(rows))) for fields, rows in by_fields.items()]
 
-    def _rows(self, file: DataFile, fields: Iterable[int]) -> pa.Table:
+    def _read(self, file: DataFile, fields: Iterable[int]) -> pa.Table:
         columns = Schema(*map(self._metadata.schema().find_field, fields))
         return ArrowScan(self._metadata, self._io, columns, AlwaysTrue()).to_table([FileScanTask(file)])
 

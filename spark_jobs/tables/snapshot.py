@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
     from distop.commit.index.lookup import PublishedIndex
+    from distop.spark_jobs.tables.live_rows import EqualityDeletes
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ class TableSnapshot:
         """The rows of some files in this snapshot's schema, file by file.
 
         Columns are found by field id, so renamed and added ones are right in files of any age; rows in delete
-        files are excluded. Memory is bounded by some batches.
+        files are excluded. Memory is bounded by some batches, and the equality deletes of the files.
 
         Parameters
         ----------
@@ -258,7 +259,7 @@ class TableSnapshot:
 
         projected, predicate = self.projection(columns), self.predicate(where)
         if predicate == ALL:
-            rows = LiveRows(self.metadata, self.io, self._found_in_files(projected))
+            rows = LiveRows(self.metadata, self.io, self._found_in_files(projected), self._equality_deletes)
             for file in files:
                 yield from rows.of(file.task())
             return
@@ -268,11 +269,18 @@ class TableSnapshot:
 
         names = [column.name for column in projected.columns]
         read = self.projection([*names, *predicate.columns])
-        rows = LiveRows(self.metadata, self.io, self._found_in_files(read), groups_of)
+        rows = LiveRows(self.metadata, self.io, self._found_in_files(read), self._equality_deletes, groups_of)
         for file in files:
             for batch in rows.of(file.task()):
                 if (found := chosen(predicate, batch)).num_rows:
                     yield found.select(names)
+
+    @cached_property
+    def _equality_deletes(self) -> EqualityDeletes:
+        """Jobs ask for the rows of one file after the other."""
+        from distop.spark_jobs.tables.live_rows import EqualityDeletes
+
+        return EqualityDeletes(self.metadata, self.io)
 
     def _found_in_files(self, columns: Schema) -> Schema:
         """The same columns, but those of a partition are not required: pyiceberg refuses a file without a

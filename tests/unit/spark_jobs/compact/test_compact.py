@@ -28,6 +28,7 @@ from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from distop.spark_jobs.tables.groups import SnapshotGroups
+from distop.spark_jobs.tables.live_rows import EqualityDeletes
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.refusals import refused
 from support.tables.deletes import (
@@ -502,8 +503,8 @@ def test_a_delete_file_stays_as_long_as_it_concerns_a_file(tmp_path: Path) -> No
     assert table.ids() == [0, *range(2, 20)]
 
 
-def test_each_file_may_have_all_later_delete_files(tmp_path: Path) -> None:
-    """P14: as a stream of changes leaves them."""
+def test_each_file_may_have_all_later_delete_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P14: as a stream of changes leaves them; each is read once by a job."""
     table, rounds = new_table(tmp_path, ["kind"]), 12
     like: list[DataFile] = []
     for start in range(0, 2 * rounds, 2):
@@ -511,8 +512,17 @@ def test_each_file_may_have_all_later_delete_files(tmp_path: Path) -> None:
         like = like or [files_of(table, kind)[0] for kind in ("k0", "k1")]
         for number, file in enumerate(like):
             publish_deletes(table, equality_deletes(table.iceberg(), "id", [start - 2 + number], file))
+    read: list[str] = []
+
+    def counted(deletes: EqualityDeletes, file: DataFile, fields: list[int]) -> pa.Table:
+        read.append(file.file_path)
+        return read_rows(deletes, file, fields)
+
+    read_rows = EqualityDeletes._read
+    monkeypatch.setattr(EqualityDeletes, "_read", counted)
     facts = compacting(table).finish()
     assert (facts["filesBefore"], facts["deleteFiles"]) == (2 * rounds, 2 * rounds)
+    assert len(read) == len(set(read)) == 2 * rounds
     assert (table.ids(), delete_files(table)) == ([2 * rounds - 2, 2 * rounds - 1], 0)
 
 
