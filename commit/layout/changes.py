@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from distop.commit.layout.evolution import may_widen
-from distop.commit.layout.schemas import parse_schema
+from distop.commit.layout.schemas import fields_within, parse_schema
 from distop.commit.layout.sizes import MAX_ID
 from distop.errors import InvalidArgument
 from distop.metastore.records.names import unreadable
@@ -215,6 +215,11 @@ def _check_free(columns: Iterable[NestedField], name: str) -> None:
     for column in columns:
         if column.name.casefold() == name.casefold():
             raise _Refused(f"there is a column {column.name!r} already")
+        if name.casefold().startswith(f"{column.name.casefold()}.") and fields_within(column.field_type):
+            raise _Refused(
+                f"column {name!r} would be taken for a field of column {column.name!r}, and fields of nested "
+                "columns come with rows: ingest them with --on-new-columns add"
+            )
 
 
 def _find(columns: Sequence[NestedField], name: str) -> int:

@@ -280,4 +280,11 @@ def _with(column: NestedField, **changes: object) -> NestedField:
 
 
 def _schema(like: Schema, columns: Iterable[NestedField], schema_id: int) -> Schema:
-    return Schema(*columns, schema_id=schema_id, identifier_field_ids=like.identifier_field_ids)
+    try:
+        return Schema(*columns, schema_id=schema_id, identifier_field_ids=like.identifier_field_ids)
+    except ValueError as error:  # a column called "a.b" next to a field "b" of "a"
+        raise InvalidArgument(
+            f"the table cannot have these columns: {error}",
+            hint="give one of them another name",
+            details={"field": "schema"},
+        ) from None

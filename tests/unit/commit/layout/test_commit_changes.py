@@ -127,6 +127,31 @@ def test_no_column_gets_the_name_of_a_partition_field(tmp_path: Path, changes: l
         head = made.head
 
 
+@pytest.mark.parametrize("name", ["s.a", "s.b", "S.b", "l.element.x"])
+def test_no_column_gets_the_name_of_a_field_of_a_nested_one(tmp_path: Path, name: str) -> None:
+    """P14: pyiceberg could not load the table, or would take the one for the other."""
+    columns = [("id", pa.int64()), ("s", pa.struct([("a", pa.int64())])), ("l", pa.list_(pa.int64()))]
+    layout = Layout.create(pa.schema(columns))
+    table = Table("flights", f"file://{tmp_path}/flights", layout)
+    table.publish(table.start(0), IcebergOverwrite())
+    record = TableRecord(name="flights", location=table.location)
+    for change in (added(name, "int"), {"change": "rename", "column": "id", "to": name}):
+        with pytest.raises(InvalidArgument, match=f"'{name}' would be taken for a field of column"):
+            altered(record, table.record(), parse_changes([change]))
+    # Names with dots are names like others where nothing is nested.
+    assert altered(record, table.record(), parse_changes([added("id.b", "int")])).head is not None
+
+
+def test_a_column_and_a_field_of_one_name_are_refused() -> None:
+    """P14: whichever comes first, and whatever way it comes."""
+    nested, flat = ("a", pa.struct([("b", pa.int64())])), ("a.b", pa.int64())
+    with pytest.raises(InvalidArgument, match=r"multiple fields for name a\.b"):
+        Layout.create(pa.schema([nested, flat]))
+    for first, then in ((nested, flat), (flat, nested)):
+        with pytest.raises(InvalidArgument, match=r"multiple fields for name a\.b"):
+            evolved(Layout.create(pa.schema([first])), schema_without_ids(pa.schema([then])).columns)
+
+
 def test_columns_that_a_delta_table_got_in_an_earlier_attempt_are_no_error(tmp_path: Path) -> None:
     """U3: however their types are spelled; what is wrong is named by its position in the call."""
     write_deltalake(tmp_path, pa.table({"id": [1]}))
