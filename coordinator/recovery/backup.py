@@ -13,7 +13,15 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import IO
 
-from distop.errors import AlreadyExists, Conflict, CorruptRecord, DistopError, InvalidArgument, NotFound
+from distop.errors import (
+    AlreadyExists,
+    Conflict,
+    CorruptRecord,
+    DistopError,
+    InvalidArgument,
+    NotFound,
+    encodable,
+)
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import member_status
 from distop.metastore.etcd.txn import Delete, Get, Put, Txn, unchanged
@@ -24,6 +32,7 @@ from distop.metastore.records.member import BackupRecord
 from distop.metastore.records.record import Record, decode, encode
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto.identity import own_version
+from distop.proto.json_text import to_json
 
 _HASH_BYTES = 32
 """A snapshot ends with the SHA-256 of the rest."""
@@ -84,7 +93,8 @@ async def back_up(
     _check_free(file)
     space, at, part = client.keyspace, time.time(), file.with_name(f"{file.name}.part")
     mark = Put(space.backup, encode(BackupRecord(at=at, by=by)))
-    entry = audit_put(space, "backup", by=by, target=space.name, argument=file.name, at=at)
+    argument = to_json({"file": encodable(file.name)}, "file")
+    entry = audit_put(space, "backup", by=by, target=space.name, argument=argument, at=at)
     found = await client.get_range(space.backup, b"")
     if any(was_restored(kv, found.revision) for kv in found.kvs):
         raise InvalidArgument(

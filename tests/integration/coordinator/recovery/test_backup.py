@@ -13,7 +13,9 @@ from typing import Any
 
 import pytest
 
+from distop.client import AuditEntry
 from distop.coordinator.recovery.backup import BackupDamaged, back_up, check
+from distop.coordinator.views.audits import entry_message
 from distop.errors import AlreadyExists, EtcdDenied, InvalidArgument, NotFound, Restored
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -21,7 +23,7 @@ from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.members.installation import BACKUP_LIMIT_S, LEAP, enter, was_restored
 from distop.metastore.records.member import BackupRecord
 from distop.metastore.records.record import encode
-from distop.metastore.tables.audit import read_audit
+from distop.metastore.tables.audit import audit_put, read_audit
 from support.etcd.etcds import enable_users
 from support.etcd.restoring import distop
 from support.etcd.starts import begin, make_table
@@ -38,8 +40,18 @@ async def test_a_backup_tells_what_it_holds_and_leaves_no_mark(client: EtcdClien
     assert (tmp_path / "b.db").stat().st_mode & 0o777 == 0o600
     assert not (await client.get(client.keyspace.backup)).exists
     (entry, *_), _ = await read_audit(client, client.keyspace.audit_prefix, limit=1)
-    assert (entry.record.action, entry.record.by) == ("backup", "ada@host")
+    shown = AuditEntry.from_proto(entry_message(entry))
+    assert (shown.action, shown.by, shown.argument) == ("backup", "ada@host", {"file": "b.db"})
     assert sorted(os.listdir(tmp_path)) == ["b.db", "b.db.json"]
+
+
+async def test_what_release_0_2_0_wrote_of_a_backup_is_read(client: EtcdClient) -> None:
+    """U2: one entry must not hide the whole audit trail."""
+    keyspace = client.keyspace
+    put = audit_put(keyspace, "backup", by="ada", target=keyspace.name, argument="b.db", at=time.time())
+    await client.put(put.key, put.value)
+    (entry,), _ = await read_audit(client, keyspace.audit_prefix, limit=1)
+    assert AuditEntry.from_proto(entry_message(entry)).argument == {"file": "b.db"}
 
 
 async def test_what_is_there_is_not_written_over(client: EtcdClient, tmp_path: Path) -> None:
