@@ -249,13 +249,15 @@ def _of_statistics(file: DataFile, column: binding.Column) -> Content:
     rows = _count(file.value_counts, at)
     nulls, nans = _count(file.null_value_counts, at), _count(file.nan_value_counts, at)
     none = bool(rows) and nulls == rows
+    # ORC's writers do not count a field of a NULL struct at all.
+    uncounted = rows is not None and rows != file.record_count
     least, greatest = (_bound(bounds, column) for bounds in (file.lower_bounds, file.upper_bounds))
     if _is_nan(least) or _is_nan(greatest):
         least = greatest = None  # such bounds are not reliable
     return Content(
         least,
         greatest,
-        nulls=nulls != 0,
+        nulls=nulls != 0 or uncounted,
         nans=column.is_float and nans != 0 and not none,
         values=not none and not (bool(rows) and nans == rows),
         exact=not isinstance(kind, StringType | BinaryType | FixedType),

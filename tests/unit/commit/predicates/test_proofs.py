@@ -21,7 +21,7 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.typedef import Record
-from pyiceberg.types import DoubleType, IntegerType, PrimitiveType
+from pyiceberg.types import DoubleType, IntegerType, LongType, PrimitiveType
 
 from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
@@ -120,6 +120,23 @@ def test_a_file_of_nan_or_of_null_alone() -> None:
         ("not x < 5", ALL, NOTHING),
     ):
         assert (verdict(metadata, text, nan), verdict(metadata, text, null)) == (of_nan, of_null), text
+
+
+def test_rows_that_are_not_counted_may_be_null() -> None:
+    """P3, P14: ORC files count only the fields of structs that are not NULL."""
+    schema = pa.schema([("s", pa.struct([("x", pa.int64())]))])
+    metadata = Layout.create(schema).new_metadata("file:///t")
+    number = metadata.schema().find_field("s.x").field_id
+    bounds: dict[str, Any] = {
+        "lower_bounds": {number: to_bytes(LongType(), 1)},
+        "upper_bounds": {number: to_bytes(LongType(), 3)},
+    }
+    for counted, verdicts in (
+        (10, {"s.x is null": NOTHING, "s.x > 0": ALL}),
+        (7, {"s.x is null": SOME, "s.x > 0": SOME}),
+    ):
+        file = file_of(value_counts={number: counted}, null_value_counts={number: 0}, **bounds)
+        assert {text: verdict(metadata, text, file) for text in verdicts} == verdicts
 
 
 def test_a_pattern_with_many_places_to_match_is_decided() -> None:
