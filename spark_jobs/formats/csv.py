@@ -11,7 +11,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,6 +19,7 @@ from pyarrow import types as is_
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from distop.commit.writing.casts import Values
+from distop.commit.writing.floats import has_large, may_round
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.guesses import first_code, is_int_or_float
@@ -186,11 +187,19 @@ class CsvRecords:
         self._schema = schema
         self._options = options
         self._values = CsvValues(options)
-        self._conversion = convert_options(
-            options, schema.names, {field.name: self._values.parsed(field.type) for field in schema}
-        )
+        types = {field.name: self._values.parsed(field.type) for field in schema}
+        self._as_texts = self._conversion(types)
+        plain = [field for field in schema if self._values.is_plain(field.type)]
+        self._doubles = [field for field in plain if is_.is_floating(field.type)]
+        moments = [field for field in plain if is_.is_timestamp(field.type) and not field.type.tz]
+        direct = {field.name: field.type for field in [*self._doubles, *moments]}
+        self._as_values = self._conversion(types | direct) if direct else None
+
+    def _conversion(self, types: Mapping[str, pa.DataType]) -> ConvertOptions:
+        conversion = convert_options(self._options, self._schema.names, types)
         # If a file must have all of them, one that lacks some has been refused already.
-        self._conversion.include_missing_columns = True
+        conversion.include_missing_columns = True
+        return conversion
 
     def convert(self, rows: Lines) -> pa.Table:
         """The required columns of some rows.
@@ -201,12 +210,25 @@ class CsvRecords:
         """
         data = rows.data
         self._check_closed(data)
-        try:
-            table = read_records(data, self._names, self._options, self._conversion)
-        except pa.ArrowInvalid as error:
-            raise self._explained(str(error), data) from None
+        table = self._parsed(data)
         self._check_count(table.num_rows, rows)
         return pa.table([self._column(table, field) for field in self._schema], schema=self._schema)
+
+    def _parsed(self, data: bytes) -> pa.Table:
+        """The columns, as texts if Arrow's parser may make something else of some: it rounds numbers."""
+        if self._as_values is not None and not self._may_round(data):
+            with suppress(pa.ArrowInvalid):  # more texts are values than this parser knows
+                table = read_records(data, self._names, self._options, self._as_values)
+                if not any(has_large(table.column(field.name)) for field in self._doubles):
+                    return table
+        try:
+            return read_records(data, self._names, self._options, self._as_texts)
+        except pa.ArrowInvalid as error:
+            raise self._explained(str(error), data) from None
+
+    def _may_round(self, data: bytes) -> bool:
+        bits = min((field.type.bit_width for field in self._doubles), default=0)
+        return bits > 0 and may_round(data, bits, self._options.quote.encode())
 
     def _column(self, table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         try:
@@ -274,24 +296,35 @@ class CsvValues:
 
     def convert(self, values: Values, dtype: pa.DataType, column: str) -> Values:
         """Values of Arrow's parser as ``dtype``; raises ``Unconvertible``."""
+        zone = self._zone or UTC
         if values.type.equals(_TEXT) and not dtype.equals(_TEXT):
+            if self.is_plain(dtype):
+                with suppress(Unconvertible):  # white space around values is rare
+                    return convert(values, dtype, column, zone)
             try:
                 values = self._plain(values, dtype)
             except pa.ArrowInvalid as error:
                 raise Unconvertible(f"column {column!r}: {error}") from None
-        return convert(values, dtype, column, self._zone or UTC)
+        return convert(values, dtype, column, zone)
+
+    def is_plain(self, dtype: pa.DataType) -> bool:
+        """Whether values of a type are written as Arrow, and Iceberg, write them, but for white space."""
+        if is_number(dtype):
+            return not self._thousands and self._decimal_point == "."
+        return self._form(dtype) is None
+
+    def _form(self, dtype: pa.DataType) -> TimeFormat | None:
+        return self._date if is_.is_date(dtype) else self._moment if is_.is_timestamp(dtype) else None
 
     def _plain(self, texts: Values, dtype: pa.DataType) -> Values:
         """The same values as Arrow, and Iceberg, write them."""
         texts = pc.ascii_trim_whitespace(texts)
-        if is_number(dtype):
-            return self._plain_numbers(texts, dtype)
-        form = self._date if is_.is_date(dtype) else self._moment if is_.is_timestamp(dtype) else None
-        return texts if form is None else form.iso(texts)
+        if self.is_plain(dtype):
+            return texts
+        form = self._form(dtype)
+        return self._plain_numbers(texts, dtype) if form is None else form.iso(texts)
 
     def _plain_numbers(self, texts: Values, dtype: pa.DataType) -> Values:
-        if not self._thousands and self._decimal_point == ".":
-            return texts
         groups = rf"|[0-9]{{1,3}}({re.escape(self._thousands)}[0-9]{{3}})+" if self._thousands else ""
         fraction = rf"({re.escape(self._decimal_point)}[0-9]*)?([eE][+-]?[0-9]+)?"
         form = rf"^([+-]?([0-9]*{groups}){fraction}|[+-]?(?i:inf|infinity|nan))$"

@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import types as is_
 
-from distop.commit.writing.casts import is_number
+from distop.commit.writing.floats import is_number
 from distop.errors import SourceUnreadable
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats import avro, parquet

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
-from distop.commit.writing.casts import check_number
+from distop.commit.writing.floats import doubtful_lines, has_large, unlike_double
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.json_array import JsonArrayFile, element_blocks, is_array
@@ -32,8 +32,6 @@ _UNNAMED = re.compile(r"Failed to convert JSON to |The string '|Number too big "
 """Errors of Arrow's parser about a value that do not name its column."""
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
 _WHERE = re.compile(r" - at `.*`$")
-_LONG_NUMBER = r"[:,\[]\s*-?([0-9.]{16}|[0-9.]+[eE][+-]?[0-9]{3})"
-"""Where a number begins that may have more digits than a double, or be too large or too small for one."""
 
 
 class _Spelled(str):
@@ -117,26 +115,25 @@ class JsonObjects:
             raise Unconvertible("a line must hold one JSON object")
         if not count:
             return self._schema.empty_table()
-        self._check_doubles(data)
         table = self._parsed(data)
         if table.num_rows != count:
             raise Unconvertible("a line must hold one JSON object")
+        self._check_doubles(data, table)
         columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
         return pa.table(columns, schema=self._schema)
 
-    def _check_doubles(self, data: bytes) -> None:
+    def _check_doubles(self, data: bytes, parsed: pa.Table) -> None:
         """Arrow's parser rounds numbers with more digits than a double has: only the texts show it."""
         if not self._doubles:
             return
-        whole = pa.array([data], pa.large_string())
-        if pc.match_substring_regex(whole, _LONG_NUMBER)[0].as_py():
+        numbers = (part for field in self._doubles for part in _doubles_of(parsed.column(field.name)))
+        for line in doubtful_lines(data, integers=any(map(has_large, numbers))):
             try:
-                rows = _spelled_object.decode_lines(data)
+                row = _spelled_object.decode(line)
             except msgspec.MsgspecError as error:  # an integer with thousands of digits
                 raise Unconvertible(_WHERE.sub("", str(error))) from None
-            for row in rows:
-                for field in self._doubles:
-                    _check_leaves(row.get(field.name), field.type, field.name, _check_double)
+            for field in self._doubles:
+                _check_leaves(row.get(field.name), field.type, field.name, _check_double)
 
     def _parsed(self, data: bytes) -> pa.Table:
         try:
@@ -155,6 +152,16 @@ def _has_doubles(dtype: pa.DataType) -> bool:
     )
 
 
+def _doubles_of(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """The columns of floats within a column."""
+    if is_.is_floating(values.type):
+        yield values
+    elif is_.is_nested(values.type):
+        parts = values.flatten() if is_.is_struct(values.type) else [pc.list_flatten(values)]
+        for part in parts:
+            yield from _doubles_of(part)
+
+
 def _check_leaves(
     value: Any, dtype: pa.DataType, column: str, check: Callable[[Any, pa.DataType, str], None]
 ) -> None:
@@ -170,11 +177,9 @@ def _check_leaves(
 
 
 def _check_double(value: Any, dtype: pa.DataType, column: str) -> None:
-    if isinstance(value, _DOUBTFUL) and not isinstance(value, bool) and is_.is_floating(dtype):
-        try:
-            check_number(str(value))
-        except pa.ArrowInvalid as error:
-            raise Unconvertible(f"column {column!r}: {error}") from None
+    is_doubtful = isinstance(value, _DOUBTFUL) and not isinstance(value, bool) and is_.is_floating(dtype)
+    if is_doubtful and (reason := unlike_double(str(value))):
+        raise Unconvertible(f"column {column!r}: {reason}")
 
 
 def _check_number(value: Any, dtype: pa.DataType, column: str) -> None:
