@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -24,9 +25,11 @@ from pyiceberg.types import IcebergType, UUIDType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.dataset as ds
     import pyarrow.parquet as pq
     from pyiceberg.io.pyarrow import ArrowScan
     from pyiceberg.schema import Schema
+    from pyiceberg.table.metadata import TableMetadata
 
 
 # Every reader of manifests in this process, pyiceberg's own planning as well, reads partition values by the
@@ -85,6 +88,31 @@ def parquet_options(properties: Properties) -> dict[str, Any]:
     return _get_parquet_writer_kwargs(properties)
 
 
+def scan_of(metadata: TableMetadata, io: FileIO, columns: Schema) -> ArrowScan:
+    """A scan of all rows.
+
+    Parquet files of every scan in this process are then read with times in INT96, which older programs write,
+    as microseconds: pyiceberg takes nanoseconds, which reach from 1677 to 2262, and makes other times of
+    those beyond.
+    """
+    from pyiceberg.expressions import AlwaysTrue
+    from pyiceberg.io import pyarrow
+
+    pyarrow._get_file_format = _file_format
+    return pyarrow.ArrowScan(metadata, io, columns, AlwaysTrue())
+
+
+@lru_cache
+def _file_format(file_format: FileFormat, **options: Any) -> ds.FileFormat:
+    import pyarrow.dataset as ds
+
+    if file_format == FileFormat.PARQUET:
+        return ds.ParquetFileFormat(coerce_int96_timestamp_unit="us", **options)
+    if file_format == FileFormat.ORC:
+        return ds.OrcFileFormat()
+    raise ValueError(f"Unsupported file format: {file_format}")
+
+
 def batches_of(
     scan: ArrowScan,
     io: FileIO,
@@ -122,7 +150,6 @@ def _of_groups(
     import pyarrow.dataset as ds
     from pyiceberg.io.pyarrow import (
         _get_column_projection_values,
-        _get_file_format,
         _to_requested_schema,
         pyarrow_to_schema,
     )
@@ -132,7 +159,7 @@ def _of_groups(
     in_micros = scan._downcast_ns_timestamp_to_us
     if in_micros is None:
         in_micros = metadata.format_version <= 2
-    kind = _get_file_format(FileFormat.PARQUET, pre_buffer=True, buffer_size=8 << 20)
+    kind = _file_format(FileFormat.PARQUET, pre_buffer=True, buffer_size=8 << 20)
     with io.new_input(task.file.file_path).open() as file:
         fragment = kind.make_fragment(file)
         physical = fragment.physical_schema

@@ -170,7 +170,10 @@ class _Slice:
         if file.format.upper() != "PARQUET":
             raise _UnknownColumn(f"{file.path} is a file of format {file.format}")
         schema = entry_schema(self._plan.encoding)
-        with open_data_file(self._build, file.path) as stream, pq.ParquetFile(stream) as parquet:
+        with (
+            open_data_file(self._build, file.path) as stream,
+            pq.ParquetFile(stream, coerce_int96_timestamp_unit="us") as parquet,  # as all readers of tables
+        ):
             name = column_in(parquet.schema_arrow, self._plan.field_id, self._plan.names)
             if name is None:
                 return  # the column is newer than the file: only NULL

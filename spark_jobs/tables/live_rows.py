@@ -13,16 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyiceberg.expressions import AlwaysTrue
 from pyiceberg.io import FileIO
-from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.manifest import DataFile, DataFileContent
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 
 from distop.commit.iceberg.deletes import equality_fields
-from distop.commit.pyiceberg_private import batches_of
+from distop.commit.pyiceberg_private import batches_of, scan_of
 from distop.errors import CorruptRecord
 
 
@@ -48,7 +46,7 @@ class LiveRows:
         groups_of: Callable[[pq.FileMetaData, Schema], Sequence[int]] | None = None,
     ) -> None:
         self._metadata, self._io, self._columns, self._groups_of = metadata, io, columns, groups_of
-        self._scan = ArrowScan(metadata, io, columns, AlwaysTrue())
+        self._scan = scan_of(metadata, io, columns)
         self._deleted = deleted
 
     def of(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
@@ -65,7 +63,7 @@ class LiveRows:
         # A file need not have the columns of its partition.
         optional = (column.model_copy(update={"required": False}) for column in more)
         columns = Schema(*self._columns.columns, *optional)
-        scan = ArrowScan(self._metadata, self._io, columns, AlwaysTrue())
+        scan = scan_of(self._metadata, self._io, columns)
         others = FileScanTask(task.file, set(task.delete_files).difference(equalities))
         for batch in batches_of(scan, self._io, others, self._groups_of):
             for fields, keys in deleted:
@@ -106,7 +104,7 @@ class EqualityDeletes:
 
     def _read(self, file: DataFile, fields: Iterable[int]) -> pa.Table:
         columns = Schema(*map(self._metadata.schema().find_field, fields))
-        return ArrowScan(self._metadata, self._io, columns, AlwaysTrue()).to_table([FileScanTask(file)])
+        return scan_of(self._metadata, self._io, columns).to_table([FileScanTask(file)])
 
 
 class _Keys:

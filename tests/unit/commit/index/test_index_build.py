@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,18 @@ def test_a_lookup_finds_what_a_scan_finds(tmp_path: Path, name: str) -> None:
     for value in values:
         count = column.to_pylist().count(value)
         assert len(world.found("v", value)) == len(world.scanned("v", value)) == count
+
+
+def test_times_in_int96_are_found_in_any_year(tmp_path: Path) -> None:
+    """The keys of those before 1677 and after 2262 were those of other times."""
+    times = [datetime(year, 7, 1, tzinfo=UTC) for year in (1, 1969, 9999)]
+    world = table_of(tmp_path, pa.array(times, pa.timestamp("us", "UTC")), per_file=1)
+    for file in world.table.data_files():
+        path = local(file)
+        pq.write_table(pq.read_table(path), path, use_deprecated_int96_timestamps=True)
+    world.build("v")
+    for time, file in zip(times, world.table.data_files(), strict=True):
+        assert list(world.narrowed("v", time).files) == [file]
 
 
 def test_zeros_are_equal_and_nan_is_found(tmp_path: Path) -> None:

@@ -322,6 +322,33 @@ def test_columns_of_types_that_are_not_known_are_named_with_the_format(tmp_path:
             read(f"file://{written}")
 
 
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_times_in_int96_have_their_value_in_any_year(tmp_path: Path, zone: str | None) -> None:
+    """V5: those before 1677 and after 2262 were other times, to every reader and to what rewrites files."""
+    zoned = None if zone is None else UTC
+    times = [datetime(year, 7, 1, 12, 0, 0, 123_456, zoned) for year in (1, 1677, 1969, 2262, 9999)]
+    schema = pa.schema(
+        [("id", pa.int64()), ("t", pa.timestamp("us", zone)), ("l", pa.list_(pa.timestamp("us", zone)))]
+    )
+    table = table_of(tmp_path, schema)
+    table.append({"id": range(6), "t": [*times, None], "l": [*([time] for time in times), []]}, schema)
+    [file] = table.data_files()
+    path = file.removeprefix("file://")
+    pq.write_table(pq.read_table(path), path, use_deprecated_int96_timestamps=True)
+    snapshot = opened(table)
+    [batch] = snapshot.batches(snapshot.plan_files())
+    assert batch["t"].to_pylist() == [*times, None]
+    assert batch["l"].to_pylist() == [*([time] for time in times), []]
+    suffix = "Z" if zone else ""
+    assert ids(snapshot, f"t = '0001-07-01T12:00:00.123456{suffix}'") == [0]
+    assert ids(snapshot, f"t > '2262-07-01T12:00:00.123456{suffix}'") == [4]
+    [planned] = table.iceberg().scan().plan_files()
+    publish_deletes(table, deletion_vector(table.iceberg(), planned.file, [0, 2]))
+    snapshot = opened(table)
+    [batch] = snapshot.batches(snapshot.plan_files())
+    assert batch["t"].to_pylist() == [times[1], times[3], times[4], None]
+
+
 def as_format_3(table: Table, *added: dict[str, Any]) -> str:
     """The table's metadata as another program has written it: with row ids, and columns that its files do not
     have; its location."""
