@@ -72,8 +72,9 @@ def is_int_or_float(dtype: pa.DataType) -> bool:
     return bool(is_.is_integer(dtype) or is_.is_floating(dtype))
 
 
-def type_of_texts(values: Iterable[str]) -> pa.DataType:
-    """Of strings of JSON: dates and times, if all of them are; otherwise text."""
+def type_of_texts(values: Iterable[str]) -> tuple[pa.DataType, str]:
+    """The type of strings of JSON: of dates or times, if all of them are; otherwise text. Of strings that
+    have the form of dates or times, also why they are none."""
     texts = pa.array(values, pa.large_string())
     for pattern, dtype in (
         (_DATE, pa.date32()),
@@ -83,7 +84,7 @@ def type_of_texts(values: Iterable[str]) -> pa.DataType:
         if _all_match(texts, pattern):
             try:
                 convert(texts, dtype, "")
-            except Unconvertible:
-                break
-            return dtype
-    return pa.large_string()
+            except Unconvertible as error:
+                return pa.large_string(), str(error).removeprefix("column '': ")
+            return dtype, ""
+    return pa.large_string(), ""

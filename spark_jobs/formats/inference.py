@@ -24,7 +24,12 @@ from distop.spark_jobs.formats.guesses import common_type, no_bytes, type_of_tex
 from distop.spark_jobs.formats.jsonl import first_objects
 from distop.spark_jobs.formats.options import CsvOptions, Format
 from distop.spark_jobs.formats.reader import FileUnusable, check_size
-from distop.spark_jobs.formats.suspicions import foreign_encoding, no_values, suspicions
+from distop.spark_jobs.formats.suspicions import (
+    foreign_encoding,
+    no_values,
+    suspicions,
+    suspicions_of_strings,
+)
 from distop.spark_jobs.formats.types import UnsupportedType, convert, table_type
 
 SAMPLE_FILES = 8
@@ -232,6 +237,10 @@ def _number(text: str) -> float | Decimal:
         return Decimal(number)
 
 
+def _are_strings(values: Sequence[Any]) -> bool:
+    return bool(values) and all(isinstance(value, str) for value in values)
+
+
 _json = msgspec.json.Decoder(float_hook=_number)
 
 
@@ -248,8 +257,11 @@ class JsonSample:
 
     def __init__(self, lines: Iterable[bytes]) -> None:
         self._values: dict[str, list[Any]] = {}
+        self._beyond_ascii: list[bytes] = []
         for line in lines:
             self._add(line)
+            if not line.isascii():
+                self._beyond_ascii.append(line)
         self.names = self.all_names = list(self._values)
 
     @classmethod
@@ -290,10 +302,37 @@ class JsonSample:
             return False
         return True
 
+    def suspicions(self, guessed: Sequence[str]) -> list[str]:
+        """As :meth:`CsvSample.suspicions`."""
+        texts, readable, reasons = dict[str, pa.Array](), list[str](), dict[str, str]()
+        signs = set(no_values())
+        for column in guessed:
+            values = self._present(column)
+            if not _are_strings(values):
+                continue
+            _, reason = type_of_texts(values)
+            others = [value for value in values if value not in signs]
+            if reason:
+                reasons[column] = reason
+            elif len(others) < len(values) and not is_.is_large_string(type_of_texts(others)[0]):
+                readable.append(column)
+            else:
+                continue
+            texts[column] = pa.array(values, pa.large_string())
+        return suspicions_of_strings(texts, readable, reasons)
+
+    @property
+    def foreign_encoding(self) -> str:
+        """As :attr:`CsvSample.foreign_encoding`."""
+        return foreign_encoding(b"\n".join(self._beyond_ascii))
+
+    def _present(self, column: str) -> list[Any]:
+        return [value for value in self._values.get(column, ()) if value is not None]
+
     def _guess(self, column: str) -> pa.DataType:
-        values = [value for value in self._values.get(column, ()) if value is not None]
-        if values and all(isinstance(value, str) for value in values):
-            return type_of_texts(values)
+        values = self._present(column)
+        if _are_strings(values):
+            return type_of_texts(values)[0]
         if long := next((value for value in values if isinstance(value, Decimal)), None):
             raise invalid(
                 "schema",

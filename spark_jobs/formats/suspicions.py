@@ -1,4 +1,4 @@
-"""Signs in a sample of CSV text that it was misinterpreted. Pure; sentences for people."""
+"""Signs in a sample of text that it was misinterpreted. Pure; sentences for people."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def suspicions(
     readable: Iterable[str],
     reasons: Mapping[str, str],
 ) -> list[str]:
-    """The suspicions.
+    """The suspicions of CSV.
 
     Parameters
     ----------
@@ -40,7 +40,17 @@ def suspicions(
     reasons:
         Columns that look like numbers or times -> why they are text nevertheless.
     """
-    found = [*_of_names(names, delimiter), *_of_values(names, texts, set(readable), reasons)]
+    return _most([*_of_names(names, delimiter), *_of_values(names, texts, set(readable), reasons)])
+
+
+def suspicions_of_strings(
+    texts: Mapping[str, pa.Array], readable: Iterable[str], reasons: Mapping[str, str]
+) -> list[str]:
+    """As :func:`suspicions`, of columns of JSON that are ``readable`` or have ``reasons``."""
+    return _most(list(_of_columns(texts, set(readable), reasons, "write null for it")))
+
+
+def _most(found: list[str]) -> list[str]:
     more = len(found) - MAX_SUSPICIONS
     return found if more <= 0 else [*found[:MAX_SUSPICIONS], f"and {more} more of this kind"]
 
@@ -105,14 +115,14 @@ def _of_values(
             "the sample has no row, so every column became text: give schema, or ingest files with rows first"
         )
         return [nothing] if texts and all_text else []
-    found = list(_of_columns(texts, readable, reasons))
+    found = list(_of_columns(texts, readable, reasons, "name it in null_values"))
     if all_text and len(names) > 1 and not found:
         found.append("every column became text: is the first line a header, and is the delimiter right?")
     return found
 
 
 def _of_columns(
-    texts: Mapping[str, pa.Array], readable: set[str], reasons: Mapping[str, str]
+    texts: Mapping[str, pa.Array], readable: set[str], reasons: Mapping[str, str], advice: str
 ) -> Iterator[str]:
     for name, values in texts.items():
         became = f"column {_quoted(name)} became text"
@@ -120,9 +130,7 @@ def _of_columns(
             continue
         if name in readable:
             sign = values.filter(pc.is_in(values, pa.array(_NO_VALUE, values.type)))[0].as_py()
-            yield (
-                f"{became} because of {_quoted(sign)}: if that means a missing value, name it in null_values"
-            )
+            yield f"{became} because of {_quoted(sign)}: if that means a missing value, {advice}"
         elif name in reasons:
             yield f"{became}: {_shortened(reasons[name])}"
         elif pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():

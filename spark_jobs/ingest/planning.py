@@ -25,7 +25,14 @@ from distop.spark_jobs.formats.files import (
     OpenFile,
     find_files,
 )
-from distop.spark_jobs.formats.inference import CsvSample, Sample, TypedSample, looked_into, take_sample
+from distop.spark_jobs.formats.inference import (
+    CsvSample,
+    JsonSample,
+    Sample,
+    TypedSample,
+    looked_into,
+    take_sample,
+)
 from distop.spark_jobs.formats.options import TYPED, CsvOptions, Format
 from distop.spark_jobs.formats.parquet import row_group_sizes
 from distop.spark_jobs.ingest.argument import (
@@ -200,15 +207,14 @@ def _warnings(argument: IngestArgument, sample: Sample, table: Layout | None) ->
 
     Raises :class:`~distop.errors.InvalidArgument` if they are certainly not UTF-8 and no row may be bad.
     """
-    if not isinstance(sample, CsvSample):
+    if not isinstance(sample, CsvSample | JsonSample):
         return []
     encoding = sample.foreign_encoding
     if encoding and argument.on_bad_rows == "fail":
-        raise invalid(
-            "encoding",
-            f"the files are not UTF-8, but {encoding}",
-            "set encoding, for example to windows-1252",
-        )
+        field, hint = "encoding", "set encoding, for example to windows-1252"
+        if isinstance(sample, JsonSample):
+            field, hint = "paths", "convert them, for example with iconv -f windows-1252 -t utf-8"
+        raise invalid(field, f"the files are not UTF-8, but {encoding}", hint)
     given = {*(argument.schema or ()), *(table.schema.column_names if table is not None else ())}
     wanted = sample.names if argument.columns is None else argument.columns
     found = sample.suspicions([name for name in wanted if name and name not in given])

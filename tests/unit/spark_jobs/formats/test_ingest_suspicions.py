@@ -113,6 +113,41 @@ def test_latin_1_is_called_so(ingesting: Ingesting) -> None:
     assert facts["warnings"][0].startswith("the files are not UTF-8, but Latin-1")
 
 
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            ['{"d": "2024-01-05", "s": "a"}', '{"d": "NA", "s": "NA"}'],
+            "column 'd' became text because of 'NA': if that means a missing value, write null for it",
+        ),
+        (
+            ['{"d": "2024-02-29"}', '{"d": null}', '{"d": "2023-02-29"}'],
+            "column 'd' became text: invalid value '2023-02-29' for date32[day]",
+        ),
+    ],
+)
+def test_times_of_json_that_became_text_are_called_so(
+    ingesting: Ingesting, lines: list[str], told: str
+) -> None:
+    """As those of CSV."""
+    path = ingesting.write("\n".join(lines), "a.jsonl")
+    given = ingesting.start(paths=path, schema={"d": "string", "s": "string"}).argument
+    assert given.get("warnings", []) == []
+    assert ingesting.facts(paths=path)["warnings"] == [told]
+    usual = Ingesting(ingesting.folder / "usual")
+    assert "warnings" not in usual.facts(paths=usual.write('{"d": "2024-01-05", "s": "NA"}', "a.jsonl"))
+
+
+def test_json_in_latin_1_is_called_so(ingesting: Ingesting) -> None:
+    lines = '{"id": 1, "name": "Müller"}\n{"id": 2, "name": "Weiß"}\n{"id": 3, "name": "Ana"}\n'
+    path = ingesting.write(lines.encode("latin-1"), "a.jsonl")
+    with refused("paths", r"not UTF-8, but Latin-1 or Windows-1252 .*iconv"):
+        ingesting.start(paths=path)
+    facts = ingesting.facts(paths=path, on_bad_rows="quarantine")
+    assert facts["badRows"] == 2
+    assert facts["warnings"][0].startswith("the files are not UTF-8, but Latin-1")
+
+
 def test_utf_8_with_some_bad_rows_is_still_utf_8() -> None:
     assert foreign_encoding("Müller\n".encode() + b"caf\xe9\n") == ""
     assert foreign_encoding(b"plain\n") == ""
