@@ -396,7 +396,7 @@ def _of_number(number: Decimal, kind: IcebergType) -> Any:
             return int(found)
         case DecimalType():
             most = Decimal(10**kind.precision - 1).scaleb(-kind.scale, _EXACT)
-            return _on_grid(number, kind.scale, -most, most)
+            return _on_grid(number, kind.scale, most.copy_negate(), most)
         case FloatType():
             return _nearest(number, _float32)
         case DoubleType():

@@ -348,7 +348,7 @@ def _last_truncated(kind: IcebergType, value: Any, width: int) -> Any:
         case IntegerType() | LongType():
             return value + width - 1
         case DecimalType():
-            return value + Decimal(width - 1).scaleb(-kind.scale, _EXACT)
+            return _EXACT.add(value, Decimal(width - 1).scaleb(-kind.scale, _EXACT))
     if len(value) < width:
         return value  # it was not truncated
     return _after_prefix(value)

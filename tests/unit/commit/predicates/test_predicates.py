@@ -13,6 +13,7 @@ from hypothesis import Phase, given, settings
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
+from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
 from distop.commit.predicates import syntax
 from distop.commit.predicates.binding import predicate_of
@@ -260,6 +261,25 @@ MISFITS = {
 def test_what_does_not_fit_its_column_is_refused_by_column_and_value(text: str, says: str) -> None:
     with refused("delete_where", says):
         predicate_of(text, SCHEMA, "delete_where")
+
+
+@pytest.mark.parametrize("kind", ["decimal(9,2)", "decimal(38,2)", "decimal(38,38)"])
+def test_numbers_beyond_a_decimal_are_compared_with_all_of_it(kind: str) -> None:
+    """P3: whatever the number of its digits."""
+    schema = parse_schema({"d": kind})
+    column = Layout.create(schema).arrow_schema.field("d")
+    ends = [Decimal((sign, (9,) * column.type.precision, -column.type.scale)) for sign in (1, 0)]
+    rows = pa.table({"d": pa.array([ends[0], Decimal(0), ends[1], None], column.type)})
+    for text, found in {
+        "d > -1e36": [0, 1, 2],
+        "d <= -1e36": [],
+        "d < 1e36": [0, 1, 2],
+        f"d = {ends[0]:f}": [0],
+        f"d > {ends[0]:f}": [1, 2],
+        "d in (-1e40, 0)": [1],
+    }.items():
+        kept = chosen(predicate_of(text, schema), rows.append_column("at", pa.array(range(4))))
+        assert kept["at"].to_pylist() == found, text
 
 
 def test_the_explicit_cases_are_those_of_duckdb() -> None:

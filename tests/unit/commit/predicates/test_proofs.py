@@ -212,6 +212,12 @@ PARTITIONS = [
         Decimal("1.50"),
         {"x < 2": ALL, "x = 1.99": SOME, "x = 2": NOTHING, "x >= 1.5": ALL},
     ),
+    (
+        "decimal(38,2)",
+        "truncate(50, x)",
+        Decimal("1" * 36 + ".00"),
+        {f"x = {'1' * 36}.49": SOME, f"x < {'1' * 36}.50": ALL, f"x = {'1' * 36}.50": NOTHING},
+    ),
     ("string", "truncate(2, x)", "ab", {"x like 'abc%'": SOME, "x like 'ab%'": SOME, "x = 'ad'": NOTHING}),
     ("string", "truncate(2, x)", "ab", {"x >= 'ab'": ALL, "x < 'ad'": ALL, "x > 'b'": NOTHING}),
     ("string", "truncate(2, x)", "a", {"x = 'a'": ALL, "x != 'a'": NOTHING}),
