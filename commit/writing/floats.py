@@ -112,7 +112,9 @@ def _doubtful(texts: pa.Array, made: pa.Array) -> pa.Array:
     places = pa.array(np.flatnonzero(~np.concatenate([np.empty(0, np.bool_), *proven])))
     # Each step leaves fewer, and costs more for each of them.
     texts, made = texts.take(places), made.take(places)
-    other = pc.not_equal(made.cast(pa.large_string()), texts)
+    # A large float is printed with zeros in place of its last digits.
+    large = pc.greater_equal(pc.abs(made), _KINDS[made.type.bit_width].integers)
+    other = pc.or_(large, pc.not_equal(made.cast(pa.large_string()), texts))
     texts, places = texts.filter(other), places.filter(other)
     return places.filter(pc.match_substring_regex(texts, "[1-9]"))  # others are zero, infinite or no number
 

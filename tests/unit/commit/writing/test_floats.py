@@ -32,6 +32,7 @@ UNUSUAL = [
         "3.5e38",
     ),
     *("9007199254740993", "9007199254740992", "9007199254740993.0", "16777217", "16777217.00", "1677721.7e1"),
+    *("40160930", "153248580", "4.016093e7"),
     *("0.30000000000000004", "0.30000000000000005", "0.3000000000000000444", "0.10000000000000000000000"),
     *("763.77459716796875", "763.7745971679688", "763.7745971679687", "0.100000001490116119384765625"),
     *(
@@ -83,7 +84,8 @@ def test_a_double_becomes_a_float_if_that_is_what_is_printed() -> None:
     rows = [column.to_pylist() for column in (given, made, *(c.cast(pa.string()) for c in (given, made)))]
 
     for at, (double, number, text, printed) in enumerate(zip(*rows, strict=True)):
-        is_printed = double == number or text == printed or is_number(text, number)
+        as_printed = text == printed and abs(number) < 2**24
+        is_printed = double == number or as_printed or is_number(text, number)
         assert is_printed == (not unlike_wider(given.slice(at, 1), made.slice(at, 1))), text
 
 
