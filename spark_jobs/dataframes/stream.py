@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation, Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot, ancestors_of
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadLimit,
@@ -24,8 +24,8 @@ from pyspark.sql.types import StructType
 
 from distop.client import Client
 from distop.commit.iceberg.content import named
-from distop.commit.layout.model import load_metadata
-from distop.errors import Conflict, PreconditionFailed
+from distop.commit.layout.model import file_io, load_metadata
+from distop.errors import Conflict, CorruptRecord, PreconditionFailed
 from distop.spark_jobs.dataframes.options import ReadOptions
 from distop.spark_jobs.dataframes.read import FileSplit, read_files, splits_of
 from distop.spark_jobs.dataframes.target import connect, find_table, storage_options
@@ -107,12 +107,44 @@ class History:
 
         A snapshot whose parent has expired has none, as the first one. But each snapshot takes the next
         sequence number (specification, "Sequence Numbers"): those before it must all be of snapshots that are
-        known, and never were the table's.
+        known, and never were the table's. Snapshots of format 1 have none, and those of a later format are
+        numbered from 1: it is the files of others that say what was there before.
         """
+        if not snapshot.sequence_number:
+            return self._is_first_by_log(snapshot)
         published = {entry.snapshot_id for entry in self.metadata.snapshot_log}
         others = (one for one in self.metadata.snapshots if one.snapshot_id not in published)
         aside = {one.sequence_number for one in others}
-        return all(number in aside for number in range(1, snapshot.sequence_number or 0))
+        if not all(number in aside for number in range(1, snapshot.sequence_number)):
+            return False
+        return all(
+            one.added_snapshot_id == snapshot.snapshot_id
+            and not (one.existing_files_count or one.deleted_files_count)
+            for one in snapshot.manifests(file_io(self.metadata.location, self._storage))
+        )
+
+    def _is_first_by_log(self, snapshot: Snapshot) -> bool:
+        """Whether the metadata files since the table was created say that a snapshot was the first.
+
+        Programs keep some of the last metadata files (100, by default): if those from the beginning are
+        gone, there is no proof.
+        """
+        try:
+            for number, at in enumerate(self._versions()):
+                if number == 0 and at.metadata_log:
+                    return False
+                if at.current_snapshot_id is not None:
+                    lineage = ancestors_of(at.current_snapshot(), at)
+                    return [one.snapshot_id for one in lineage][-1:] == [snapshot.snapshot_id]
+        except CorruptRecord:  # missing, or it has what is not known here
+            pass
+        return False
+
+    def _versions(self) -> Iterator[TableMetadata]:
+        """The table's metadata since the earliest file that its log names."""
+        for entry in self.metadata.metadata_log:
+            yield load_metadata(entry.metadata_file, storage=self._storage)
+        yield self.metadata
 
     def files(self, place: Offset) -> list[PlannedFile]:
         """The files of an offset's snapshot, read or not."""

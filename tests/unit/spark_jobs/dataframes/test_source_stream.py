@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,8 @@ from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import load_metadata
 from distop.errors import Conflict, PreconditionFailed
 from distop.spark_jobs.dataframes.stream import ALL, History, Offset
-from support.tables.publishing import Table, new_table, rows
+from support.tables.formats import in_format
+from support.tables.publishing import Table, local, new_table, rows
 
 
 def history(table: Table, *, ignore_overwrites: bool = False) -> History:
@@ -28,6 +30,13 @@ def appended(table: Table, start: int, jobs: int) -> int:
     snapshot = table.record().snapshot_id
     assert snapshot is not None
     return snapshot
+
+
+def expire(table: Table, *snapshots: int) -> None:
+    """Expire snapshots as pyiceberg does: those that follow them have no parent then."""
+    file = TableFile.of(table.iceberg().metadata, table.record().metadata_location)
+    expiry: dict[str, Any] = {"snapshot-ids": list(snapshots)}
+    table.replace(Draft(table.iceberg().io, file).write(RemoveSnapshotsUpdate(**expiry)))
 
 
 def test_batches_are_bounded_and_lose_and_double_nothing(tmp_path: Path) -> None:
@@ -91,9 +100,7 @@ def test_snapshots_that_expired_before_a_query_that_began_with_nothing_read_them
     table = new_table(tmp_path)
     first, last = appended(table, 0, 1), appended(table, 10, 1)
     assert len(list(history(table).range(Offset(), Offset(snapshot=last)))) == 2
-    file = TableFile.of(table.iceberg().metadata, table.record().metadata_location)
-    expiry: dict[str, Any] = {"snapshot-ids": [first]}
-    table.replace(Draft(table.iceberg().io, file).write(RemoveSnapshotsUpdate(**expiry)))
+    expire(table, first)
     for end in (Offset(snapshot=last), Offset(snapshot=last, files=0)):
         with pytest.raises(PreconditionFailed, match="since no snapshot is unknown"):
             list(history(table).range(Offset(), end))
@@ -109,3 +116,58 @@ def test_a_first_snapshot_is_the_first_if_others_were_only_on_a_branch(tmp_path:
     table.publish(ahead)
     last = appended(table, 0, 1)
     assert len(list(history(table).range(Offset(), Offset(snapshot=last)))) == 1
+
+
+def test_the_first_snapshot_of_a_table_of_format_1_is_known_by_its_earliest_metadata(tmp_path: Path) -> None:
+    """Its snapshots have no sequence numbers; the promise is the same."""
+    table = new_table(tmp_path)
+    first = appended(table, 0, 1)
+    table.publish(table.staged([rows(50, 2)]), IcebergOverwrite())
+    last = appended(table, 10, 1)
+    whole, end = table.apart(), Offset(snapshot=last)
+    whole.replace(in_format(1, table.record().metadata_location))
+    assert whole.iceberg().metadata.format_version == 1
+    known = history(whole, ignore_overwrites=True)
+    assert sum(file.rows for file in known.range(Offset(), end)) == 4
+    assert known.advance(Offset(), last, None) == end
+    with pytest.raises(Conflict, match="ignoreOverwrites"):
+        list(history(whole).range(Offset(), end))
+    present = table.snapshot().parent_snapshot_id
+    assert present is not None
+    expire(table, first, present)
+    table.replace(in_format(1, table.record().metadata_location))
+    with pytest.raises(PreconditionFailed, match="since no snapshot is unknown"):
+        history(table).advance(Offset(), last, None)
+    assert history(table).advance(end, last, None) == end
+
+
+@pytest.mark.parametrize("gone", ["the file", "the entry"])
+def test_a_table_of_format_1_whose_earliest_metadata_is_gone_has_no_proof(tmp_path: Path, gone: str) -> None:
+    table = new_table(tmp_path)
+    appended(table, 0, 1)
+    last = appended(table, 10, 1)
+    location = in_format(1, table.record().metadata_location)
+    raw = json.loads(local(location).read_text())
+    if gone == "the file":
+        local(raw["metadata-log"][0]["metadata-file"]).unlink()
+    else:
+        kept = local(location).with_name("kept.metadata.json")
+        kept.write_text(json.dumps(raw))
+        entry = {"timestamp-ms": raw["last-updated-ms"], "metadata-file": f"file://{kept}"}
+        local(location).write_text(json.dumps(raw | {"metadata-log": [entry]}))
+    table.replace(location)
+    with pytest.raises(PreconditionFailed, match="since no snapshot is unknown"):
+        history(table).advance(Offset(), last, None)
+
+
+def test_snapshots_that_expired_before_a_table_was_upgraded_are_said(tmp_path: Path) -> None:
+    """The numbers of its snapshots begin with 1 then, as those of a new table."""
+    table = new_table(tmp_path)
+    first = appended(table, 0, 1)
+    table.replace(in_format(2, table.record().metadata_location))
+    last = appended(table, 10, 1)
+    assert table.snapshot().sequence_number == 1
+    assert len(list(history(table).range(Offset(), Offset(snapshot=last)))) == 2
+    expire(table, first)
+    with pytest.raises(PreconditionFailed, match="since no snapshot is unknown"):
+        history(table).advance(Offset(), last, None)
