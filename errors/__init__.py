@@ -93,6 +93,7 @@ from distop.errors.store import (
     LeadershipLost,
     LeaseLost,
     OutcomeUnknown,
+    UnsupportedType,
 )
 
 __all__ = [
@@ -165,6 +166,7 @@ __all__ = [
     "Unavailable",
     "UnknownCommitStep",
     "UnknownOperationType",
+    "UnsupportedType",
     "ValidationFailed",
     "WatermarkConflict",
     "WriteGivenUp",

@@ -54,6 +54,14 @@ class CorruptRecord(DistopError):
     code = "CORRUPT_RECORD"
 
 
+class UnsupportedType(CorruptRecord):
+    """The table has a column of a type that distop does not read."""
+
+    code = "UNSUPPORTED_TYPE"
+    kind = Kind.PRECONDITION
+    default_hint = "use the table with the program that wrote it, or drop the column there"
+
+
 class Compacted(DistopError):
     """The requested revision is no longer in etcd's history."""
 

@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from typing import Any
 
 from distop.commit.files.listing import entries, remove_file
@@ -15,7 +14,7 @@ from distop.commit.files.storage import FILES_AT_ONCE, StorageOptions, file_syst
 from distop.commit.layout.owner import give_folder_up, is_empty, owners, take_folder
 from distop.commit.layout.properties import check_may_remove
 from distop.commit.layout.staging import PRIVATE
-from distop.errors import CorruptRecord, LocationNotOwned
+from distop.errors import CorruptRecord, LocationNotOwned, UnsupportedType
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.table import DropRecord, Head, TableRecord
 
@@ -33,6 +32,8 @@ def check_removal(table: TableRecord, head: Head | None) -> None:
     ------
     PreconditionFailed
         The table's properties forbid it.
+    UnsupportedType
+        distop cannot read them.
     LocationNotOwned
         There are files, and not all are the table's own.
     """
@@ -50,12 +51,16 @@ def check_removal(table: TableRecord, head: Head | None) -> None:
 
 
 def _properties(table: TableRecord, head: Head | None) -> Mapping[str, str]:
-    """The table's properties; as it was created with, if its metadata cannot be read."""
+    """The table's properties; as it was created with, if its metadata is damaged."""
     from distop.commit.iceberg.metadata_files import TableFile
 
     if head is not None and head.metadata_location:
-        with suppress(CorruptRecord):
+        try:
             return TableFile.read(head.metadata_location, storage_of(table)).metadata.properties
+        except UnsupportedType:
+            raise  # they are there, and may forbid it
+        except CorruptRecord:
+            pass
     properties: Mapping[str, str] = table.options.get("properties", {})
     return properties
 

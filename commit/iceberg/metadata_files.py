@@ -23,7 +23,7 @@ from pyiceberg.table.update import TableUpdate, update_table_metadata
 from pyiceberg.utils.properties import property_as_int
 
 from distop.commit.files.storage import StorageOptions
-from distop.commit.layout.metadata import metadata_text, not_metadata
+from distop.commit.layout.metadata import check_columns, metadata_text, not_metadata
 from distop.commit.layout.model import file_io
 from distop.commit.pyiceberg_private import UNCHECKED
 from distop.errors import CorruptRecord
@@ -97,13 +97,14 @@ class TableFile:
         also:
             Ids of past snapshots that updates are going to name.
 
-        Raises :class:`~distop.errors.CorruptRecord` if it is missing or is not table metadata.
+        Raises :class:`~distop.errors.CorruptRecord` if it is missing or is not table metadata, and
+        :class:`~distop.errors.UnsupportedType` if distop does not read one of the columns.
         """
         if not also and (written := _written.get(location)) is not None:
             return written
         content = _content(location, storage)
         try:
-            return cls._parse(location, content, also)
+            file = cls._parse(location, content, also)
         except (
             ValidationError,
             PydanticError,
@@ -112,6 +113,8 @@ class TableFile:
             *UNCHECKED,
         ) as error:
             raise not_metadata(location, content, error) from error
+        check_columns(file.metadata, location)
+        return file
 
     @classmethod
     def _parse(cls, location: str, content: bytes, also: Iterable[int]) -> TableFile:

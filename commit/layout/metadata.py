@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Iterable, Iterator
 from io import BytesIO
+from typing import Any
 
 import msgspec
 from pydantic import ValidationError as PydanticError
@@ -14,6 +16,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.view.metadata import ViewMetadata
 
 from distop.commit.layout.properties import FORMAT_VERSION
+from distop.commit.layout.schemas import check_types, is_type, unsupported_type
 from distop.commit.pyiceberg_private import UNCHECKED
 from distop.errors import CorruptRecord
 from distop.metastore.records.structs import from_json
@@ -61,21 +64,52 @@ def read_metadata(io: FileIO, location: str) -> TableMetadata:
         raise not_metadata(location, text, error) from error
 
 
+def check_columns(metadata: TableMetadata, location: str) -> None:
+    """Raise :class:`~distop.errors.UnsupportedType` if distop does not read one of the present columns."""
+    schema = metadata.schema_by_id(metadata.current_schema_id)
+    if schema is None:  # pyiceberg checks it in newer formats than 1
+        raise CorruptRecord(f"{location} has no schema {metadata.current_schema_id}")
+    check_types(schema, metadata.location)
+
+
 def not_metadata(location: str, text: bytes, error: Exception) -> CorruptRecord:
-    """The error for the content of a metadata file that cannot be read. Tables of newer formats may have
-    columns of types that are not known here."""
+    """The error for the content of a metadata file that cannot be read;
+    :class:`~distop.errors.UnsupportedType` if that is because of a column: pyiceberg knows fewer types than
+    newer formats have."""
     try:
-        version = from_json(text, _Versioned).format_version
+        found = from_json(text, _Described)
     except msgspec.MsgspecError:
-        version = 0
+        found = _Described()
+    version = found.format_version
+    for column, kind in _columns(found.schemas):
+        if not is_type(kind):
+            return unsupported_type(found.location or location, column, kind)
     newer = f"; it has Iceberg format {version}, which is known here in part"
     return CorruptRecord(
         f"{location} is not table metadata: {_why(error)}{newer if version > FORMAT_VERSION else ''}"
     )
 
 
-class _Versioned(msgspec.Struct, rename="kebab"):
+class _Described(msgspec.Struct, rename="kebab"):
     format_version: int = 0
+    location: str = ""
+    schemas: list[Any] = []
+
+
+def _columns(schemas: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """The columns of schemas that may be invalid, and their primitive types."""
+    waiting: list[tuple[str, Any]] = [("", schema) for schema in schemas]
+    while waiting:
+        path, kind = waiting.pop()
+        if isinstance(kind, str):
+            yield path.removeprefix("."), kind
+        elif isinstance(kind, dict):
+            named = {part: kind[part] for part in ("element", "key", "value") if part in kind}
+            fields = kind.get("fields")
+            for field in fields if isinstance(fields, list) else ():
+                if isinstance(field, dict):
+                    named[str(field.get("name"))] = field.get("type")
+            waiting += [(f"{path}.{name}", inner) for name, inner in named.items()]
 
 
 def read_view_metadata(io: FileIO, location: str) -> ViewMetadata:

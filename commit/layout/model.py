@@ -23,7 +23,7 @@ from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
 
 from distop.commit.files.storage import StorageOptions, io_properties
-from distop.commit.layout.metadata import read_metadata
+from distop.commit.layout.metadata import check_columns, read_metadata
 from distop.commit.layout.properties import FORMAT_VERSION, check_properties, of_new_table
 from distop.commit.layout.schemas import check_names, from_arrow, refuse_twins
 from distop.commit.layout.terms import parse_partitioning
@@ -221,9 +221,12 @@ def file_io(
 def load_metadata(metadata_location: str, storage: StorageOptions | None = None) -> TableMetadata:
     """Read a table's metadata file.
 
-    Raises :class:`~distop.errors.CorruptRecord` if it is missing or is not table metadata.
+    Raises :class:`~distop.errors.CorruptRecord` if it is missing or is not table metadata, and
+    :class:`~distop.errors.UnsupportedType` if distop does not read one of the columns.
     """
     try:
-        return read_metadata(file_io(metadata_location, storage), metadata_location)
+        metadata = read_metadata(file_io(metadata_location, storage), metadata_location)
     except FileNotFoundError as error:
         raise CorruptRecord(f"the table's metadata file {metadata_location} is missing") from error
+    check_columns(metadata, metadata_location)
+    return metadata

@@ -40,7 +40,7 @@ from distop.commit.layout.sizes import (
     MAX_NESTING,
 )
 from distop.commit.pyiceberg_private import schema_without_ids
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, UnsupportedType
 
 _TYPES: dict[str, Callable[[], PrimitiveType]] = {
     "boolean": BooleanType,
@@ -144,6 +144,30 @@ def check_schema(schema: Schema) -> None:
                 field.name[:50],
             )
         waiting.extend((one, depth + 1) for one in inner)
+
+
+def check_types(schema: Schema, location: str) -> None:
+    """Raise :class:`~distop.errors.UnsupportedType` if the table at ``location`` has a column of a type that
+    distop does not read: newer formats have more of them."""
+    waiting = [(field.name, field.field_type) for field in schema.fields]
+    while waiting:
+        path, kind = waiting.pop()
+        if isinstance(kind, PrimitiveType) and not is_type(str(kind)):
+            raise unsupported_type(location, path, str(kind))
+        waiting += [(f"{path}.{field.name}", field.field_type) for field in fields_within(kind)]
+
+
+def is_type(text: str) -> bool:
+    """Whether distop reads columns of this primitive type of Iceberg."""
+    return text in _TYPES or bool(_DECIMAL.fullmatch(text) or _FIXED.fullmatch(text))
+
+
+def unsupported_type(location: str, column: str, kind: str) -> UnsupportedType:
+    return UnsupportedType(
+        f"the table at {location} has column {column[:MAX_COLUMN_NAME]!r} of the type {kind[:50]}, which "
+        "distop does not read",
+        details={"column": column[:MAX_COLUMN_NAME], "type": kind[:50]},
+    )
 
 
 def refuse_twins(schema: Schema, present: Schema) -> None:

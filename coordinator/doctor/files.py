@@ -18,7 +18,7 @@ from distop.commit.writing.prepared import is_spared
 from distop.coordinator.doctor.findings import Finding, RemoveFiles
 from distop.coordinator.doctor.fixes import needs_no_files
 from distop.coordinator.doctor.seen import TableSeen
-from distop.errors import CorruptRecord
+from distop.errors import CorruptRecord, UnsupportedType
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
@@ -151,6 +151,17 @@ def head_unreadable(seen: TableSeen, head: Head, why: str, *, missing: bool) -> 
         remedy="put the file back from a backup, or set the head to an earlier metadata file of the table"
         if missing
         else "give this coordinator access to the table's location",
+    )
+
+
+def not_supported(seen: TableSeen, head: Head, error: UnsupportedType) -> Finding:
+    """The table is whole, but has a column that distop does not read."""
+    return seen.finding(
+        "UNSUPPORTED_TYPE",
+        subject=head.metadata_location,
+        persists_s=1.0,
+        sentence=f"table {seen.name!r} is refused: {error.message}",
+        remedy=error.hint,
     )
 
 

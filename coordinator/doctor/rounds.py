@@ -33,7 +33,7 @@ from distop.coordinator.doctor.records import check_indexes, unreadable_keys
 from distop.coordinator.doctor.schedules import check_schedules
 from distop.coordinator.doctor.seen import TableSeen
 from distop.coordinator.work.work import LIMIT_S, Work
-from distop.errors import Compacted, CorruptRecord, DistopError, TableNotFound
+from distop.errors import Compacted, CorruptRecord, DistopError, TableNotFound, UnsupportedType
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
 from distop.metastore.etcd.txn import Get, KeyValue
@@ -301,13 +301,15 @@ class Doctor:
     ) -> tuple[TableView | None, Finding | None]:
         from distop.commit.cleanup.inspection import view_table
         from distop.commit.files.storage import storage_of
-        from distop.coordinator.doctor.files import head_unreadable
+        from distop.coordinator.doctor.files import head_unreadable, not_supported
 
         def view() -> TableView:
             return view_table(head.metadata_location, deep=deep, storage=storage_of(table))
 
         try:
             return await self._blocking(seen.name, view, limit_s=LIMIT_S if deep else LOOK_S), None
+        except UnsupportedType as error:
+            return None, not_supported(seen, head, error)
         except CorruptRecord as error:
             return None, head_unreadable(seen, head, error.message, missing=True)
         except DistopError as error:

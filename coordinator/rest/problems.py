@@ -32,6 +32,7 @@ from distop.errors import (
     NotFound,
     OutcomeUnknown,
     RequestIdReused,
+    UnsupportedType,
 )
 
 UNKNOWN = "CommitStateUnknownException"
@@ -53,6 +54,7 @@ _PROBLEMS: tuple[tuple[type[Exception], int, str], ...] = (
     (ForbiddenError, 403, "ForbiddenException"),
     (ValidationError, 400, "BadRequestException"),
     (NotImplementedError, 501, "UnsupportedOperationException"),
+    (UnsupportedType, 501, "UnsupportedOperationException"),
 )
 """The first match counts. ``ValueError`` comes last, as many of these are subclasses of it."""
 

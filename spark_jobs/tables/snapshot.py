@@ -45,7 +45,7 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.rollback import target_of
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.layout.partitioning import identity_columns
-from distop.commit.layout.schemas import fields_within
+from distop.commit.layout.schemas import check_types, fields_within
 from distop.commit.predicates.binding import ALL, Predicate, predicate_of
 from distop.commit.predicates.footers import matching_groups
 from distop.commit.predicates.proofs import Pruning
@@ -106,6 +106,8 @@ class TableSnapshot:
     ------
     PreconditionFailed
         The default value of a column (of format 3) is no value of its type.
+    UnsupportedType
+        A column that the snapshot was written with has a type that distop does not read.
     """
 
     metadata: TableMetadata
@@ -117,6 +119,7 @@ class TableSnapshot:
     """Indexes of the table, of any age: planning excludes files by them."""
 
     def __post_init__(self) -> None:
+        check_types(self.schema, self.metadata.location)
         _check_defaults(self.schema.fields)
 
     @property
@@ -320,6 +323,8 @@ def open_snapshot(
         There is no such snapshot (any more).
     CorruptRecord
         The metadata file is missing or damaged.
+    UnsupportedType
+        A column has a type that distop does not read.
     """
     found = _opened(metadata_location, dict(storage or {}), snapshot_id, as_of_ms, branch)
     return replace(found, indexes=tuple(indexes))

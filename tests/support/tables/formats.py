@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
-from support.tables.publishing import local
+from support.tables.publishing import Table, local
 
 
 def in_format(version: int, location: str) -> str:
@@ -23,4 +24,25 @@ def in_format(version: int, location: str) -> str:
         entry["metadata-file"] = in_format(1, entry["metadata-file"])
     written = path.with_name(f"{path.stem.partition('.')[0]}-{version}.metadata.json")
     written.write_text(json.dumps(raw))
+    return f"file://{written}"
+
+
+def as_format_3(table: Table, *added: dict[str, Any]) -> str:
+    """The table's metadata as :func:`newer_metadata`; its location."""
+    return newer_metadata(table.record().metadata_location, *added)
+
+
+def newer_metadata(location: str, *added: dict[str, Any]) -> str:
+    """A metadata file as another program has written it in format 3: with row ids, and columns that no data
+    file has; its location."""
+    path = local(location)
+    newer = json.loads(path.read_text())
+    rows = sum(int(one["summary"].get("added-records", 0)) for one in newer["snapshots"])
+    newer |= {"format-version": 3, "next-row-id": rows, "last-column-id": 99}
+    for one in newer["snapshots"]:
+        one |= {"first-row-id": 0, "added-rows": rows}
+    columns = newer["schemas"][0]["fields"]
+    columns += [{"id": 40 + at, "required": False, **column} for at, column in enumerate(added)]
+    written = path.with_name("00009-newer.metadata.json")
+    written.write_text(json.dumps(newer))
     return f"file://{written}"

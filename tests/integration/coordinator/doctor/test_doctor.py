@@ -68,6 +68,7 @@ from support.etcd.starts import begin, make_table
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.services.whole import LINGER_S, Whole, coordinated, whole, write_csv
+from support.tables.formats import newer_metadata
 from support.waiting import eventually
 
 SOON = Patience(hand_over_s=0.05)
@@ -805,3 +806,19 @@ async def test_an_operation_that_is_marked_by_nobody_known_ends_without_a_findin
         assert (await looking).findings == ()
         history = client.keyspace.table("t").history(operation)
         await eventually(lambda: client.get(history), holds=lambda found: found.exists)
+
+
+@pytest.mark.parametrize("kind", ["variant", "timestamp_ns"])
+async def test_a_table_with_a_type_that_is_not_read_is_named_and_the_others_are_looked_at(
+    files: Practice, ingested: Whole, kind: str
+) -> None:
+    """V5: its files are there, and other programs read them: nothing is to be put back."""
+    last = max((ingested.location / "metadata").glob("*.metadata.json"))
+    newer = newer_metadata(f"file://{last}", {"name": "x", "type": kind})
+    await files.put(files.table.head, Head(metadata_location=newer, snapshot_id=None))
+    await files.client.put(files.space.paused_table("gone"), b"{}")
+    told = {one.finding.code: one.finding for one in await files.examine("", deep=True)}
+    assert told.keys() - {ETCD_VERSION} == {"UNSUPPORTED_TYPE", "PAUSE_INDEX_WITHOUT_PAUSE"}
+    found = told["UNSUPPORTED_TYPE"]
+    assert (found.table, found.severity) == ("t", Severity.WARNING)
+    assert f"has column 'x' of the type {kind}" in found.sentence

@@ -35,6 +35,7 @@ from distop.spark_jobs.maintenance.validate import Validate
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 from support.refusals import refused
 from support.tables.deletes import deletion_vector, equality_deletes, publish_deletes
+from support.tables.formats import as_format_3
 from support.tables.maintaining import Run
 from support.tables.partition_values import (
     VALUES,
@@ -308,20 +309,6 @@ def test_a_table_of_format_3_is_read_and_no_operation_begins_on_it(tmp_path: Pat
     assert before.ids() == [*range(6), *range(7, 11)]
 
 
-def test_columns_of_types_that_are_not_known_are_named_with_the_format(tmp_path: Path) -> None:
-    """V5: such as a variant."""
-    table = new_table(tmp_path)
-    table.publish(table.staged([rows(0, 1)]))
-    path = Path(table.record().metadata_location.removeprefix("file://"))
-    newer = json.loads(path.read_text()) | {"format-version": 3}
-    newer["schemas"][0]["fields"][1]["type"] = "variant"
-    written = path.with_name("00009-newer.metadata.json")
-    written.write_text(json.dumps(newer))
-    for read in (open_snapshot, load_metadata):
-        with pytest.raises(CorruptRecord, match="it has Iceberg format 3, which is known here in part"):
-            read(f"file://{written}")
-
-
 @pytest.mark.parametrize("zone", [None, "UTC"])
 def test_times_in_int96_have_their_value_in_any_year(tmp_path: Path, zone: str | None) -> None:
     """V5: those before 1677 and after 2262 were other times, to every reader and to what rewrites files."""
@@ -347,22 +334,6 @@ def test_times_in_int96_have_their_value_in_any_year(tmp_path: Path, zone: str |
     snapshot = opened(table)
     [batch] = snapshot.batches(snapshot.plan_files())
     assert batch["t"].to_pylist() == [times[1], times[3], times[4], None]
-
-
-def as_format_3(table: Table, *added: dict[str, Any]) -> str:
-    """The table's metadata as another program has written it: with row ids, and columns that its files do not
-    have; its location."""
-    path = Path(table.record().metadata_location.removeprefix("file://"))
-    newer = json.loads(path.read_text())
-    rows = sum(int(one["summary"].get("added-records", 0)) for one in newer["snapshots"])
-    newer |= {"format-version": 3, "next-row-id": rows, "last-column-id": 99}
-    for one in newer["snapshots"]:
-        one |= {"first-row-id": 0, "added-rows": rows}
-    columns = newer["schemas"][0]["fields"]
-    columns += [{"id": 40 + at, "required": False, **column} for at, column in enumerate(added)]
-    written = path.with_name("00009-newer.metadata.json")
-    written.write_text(json.dumps(newer))
-    return f"file://{written}"
 
 
 NOON = datetime(2017, 11, 16, 12, 0, 0, 123_456)  # noqa: DTZ001 - a time without a zone
