@@ -88,7 +88,7 @@ class BatchDiffers(AlreadyExists):
 
 
 class BatchLate(PreconditionFailed):
-    """The batch sorts before one that was applied or skipped, and the table rejects such batches."""
+    """The batch sorts before one that was applied or skipped, and the table does not take it."""
 
     code = "BATCH_LATE"
     default_hint = "publish it again with republish, or under a later name"

@@ -25,7 +25,7 @@ class BacklogCalls(Calls):
     ) -> Enqueued:
         """Queue a batch; it is applied once all batches that sort before it are.
 
-        Idempotent: an equal batch that is already queued or applied stays as it is.
+        Idempotent: an equal batch that is already queued or applied stays as it is, in order or without.
 
         Parameters
         ----------

@@ -26,7 +26,6 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, take_back, unblock
 from distop.metastore.backlog.queue import enqueue
-from distop.metastore.backlog.unordered import add
 from distop.metastore.etcd.beginnings import first_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue, Put
@@ -80,9 +79,14 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
                 details={"field": "argument"},
             )
         audit = self._audit(keys, "enqueue", request.batch, request.requested_by, now, record.uid)
-        publish = add if request.unordered else enqueue
-        answer = await publish(
-            self._client, keys, request.batch, record, republish=request.republish, also=(audit,)
+        answer = await enqueue(
+            self._client,
+            keys,
+            request.batch,
+            record,
+            ordered=not request.unordered,
+            republish=request.republish,
+            also=(audit,),
         )
         fields = {"table": keys.name, "batch": request.batch, "became": answer.became.value}
         log.info("batch_queued", extra=fields)

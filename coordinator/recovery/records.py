@@ -22,7 +22,7 @@ from distop.metastore.backlog.batches import (
     BatchRecord,
     ordering_of,
 )
-from distop.metastore.backlog.unordered import without_failed
+from distop.metastore.backlog.unordered import without_block, without_failed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
     Compare,
@@ -159,8 +159,7 @@ async def _remember(
             if not done.exists:
                 ops.append(Put(done.key, _applied(operation, queued, found.at)))
             changed = without_failed(changed, found.unordered)
-        if changed.blocked is not None and changed.blocked.batch in found.batches:
-            changed = msgspec.structs.replace(changed, blocked=None)
+        changed = without_block(changed, *found.batches)
         if found.batches or changed != ordering:
             ops += [Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")]
         compares: tuple[Compare, ...] = (absent(line), epoch.held())

@@ -26,7 +26,7 @@ from distop.metastore.backlog.batches import (
     OrderingRecord,
     ordering_of,
 )
-from distop.metastore.backlog.unordered import without_failed
+from distop.metastore.backlog.unordered import without_block, without_failed
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult, unchanged
@@ -255,8 +255,7 @@ async def take_back(
                 hint=f"cancel that first: distop cancel {operation}",
                 details={"table": keys.name, "batch": batch, "operation": operation},
             )
-        blocks = now.blocked is not None and now.blocked.batch == batch
-        left = msgspec.structs.replace(without_failed(now, batch), blocked=None if blocks else now.blocked)
+        left = without_block(without_failed(now, batch), batch)
         deletes = tuple(Delete(kv.key) for kv, _ in standing)
         return left, Txn(tuple(unchanged(kv) for kv in found), deletes)
 

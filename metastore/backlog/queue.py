@@ -8,20 +8,34 @@ removes it from the backlog, so the removed batch is the applied one, whatever a
 ``_backlog.<table>`` says that a leader should look. Every change that may let a batch go on writes it in the
 same transaction; the leader removes it, unless it was written since, when nothing is left to do. No lost
 event can strand a batch (B5).
+
+A batch has one name, whether it is applied in order or without one: :mod:`~.unordered` has the keys of the
+latter. So a batch is published by reading all of its keys, and is applied once whichever way it comes (B1).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 import msgspec
 
 from distop.errors import BatchDiffers, BatchLate, TableNotFound
-from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, check_batch, ordering_of
+from distop.metastore.backlog.batches import (
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    AppliedRecord,
+    BatchRecord,
+    check_batch,
+    ordering_of,
+)
+from distop.metastore.backlog.unordered import without_block, without_failed
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Compare, Get, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
@@ -54,15 +68,21 @@ async def enqueue(
     batch: str,
     record: BatchRecord,
     *,
+    ordered: bool,
     republish: bool = False,
     also: tuple[Op, ...] = (),
 ) -> Answer:
-    """Queue a batch. Idempotent: an equal batch that is already queued or applied stays as it is (B1).
+    """Publish a batch. Idempotent: an equal batch that is already queued or applied stays as it is (B1), also
+    if it was published the other way.
+
+    An unordered batch that has failed is retried if it is published with other content.
 
     Parameters
     ----------
+    ordered:
+        Whether it is applied in the order of names; else as soon as possible.
     republish:
-        Apply it again if it was applied before, and replace one that is queued.
+        Apply it again if it was applied before, or has failed, and replace one that is queued.
     also:
         Written in the same transaction: the audit entry.
 
@@ -71,52 +91,97 @@ async def enqueue(
     BatchDiffers
         A batch with this name is queued with different content, or is being applied.
     BatchLate
-        It sorts before an applied one, and the table rejects such batches.
+        It sorts before an applied one, and the table rejects such batches; or, unordered, it sorts where the
+        table does not remember what was applied.
     TableNotFound, Exhausted
         Nothing was written.
     """
     check_batch(batch)
-    entry_key, applied_key = keys.backlog(batch), keys.applied(batch)
-    wanted = (keys.table, keys.ordering, entry_key, applied_key)
+    wanted = (
+        keys.table,
+        keys.ordering,
+        keys.backlog(batch),
+        keys.applied(batch),
+        *(keys.unordered(state, batch) for state in (WAITING, RUNNING, FAILED, DONE)),
+    )
 
     async def decide(read: TxnResult) -> tuple[Txn | None, Answer]:
-        table, ordering_kv, entry, applied = (read.one(index, key) for index, key in enumerate(wanted))
+        table, ordering_kv, *own = (read.one(index, key) for index, key in enumerate(wanted))
+        entry, applied, waiting, running, failed, done = own
         if not table.exists:
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
-        if applied.exists:
-            done = decode(applied.value, AppliedRecord, applied.key)
-            if done.uid == record.uid or not (republish or entry.exists):
-                became = Queued.SKIPPED if done.outcome == "skipped" else Queued.ALREADY_APPLIED
-                return None, Answer(became=became, operation=done.operation)
-        if entry.exists:
-            standing = decode(entry.value, BatchRecord, entry.key)
-            if standing.uid == record.uid:
-                return None, Answer(became=Queued.QUEUED, operation=standing.operation)
-            if standing.digest == record.digest:
-                return None, Answer(became=Queued.ALREADY_QUEUED, operation=standing.operation)
-            if standing.operation or not republish:
+        queued = [
+            (kv, decode(kv.value, BatchRecord, kv.key))
+            for kv in (entry, waiting, running, failed)
+            if kv.exists
+        ]
+        ends = [decode(kv.value, AppliedRecord, kv.key) for kv in (applied, done) if kv.exists]
+        known = _ended_before(record, ends, again=republish or bool(queued))
+        for kv, standing in queued:
+            known = known or _queued_before(record, standing, failed=kv is failed, republish=republish)
+            if known is None and (standing.operation or not (kv is failed or republish)):
                 raise BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
                     f"{'being applied' if standing.operation else 'queued'} with different content",
                     details={"table": keys.name, "batch": batch, "operation": standing.operation},
                 )
+        if known is not None:
+            return None, known
         ordering = ordering_of(ordering_kv)
         # A republished batch is never late. For others the decision is made when their turn comes; the answer
         # says what it would be now.
-        late = not republish and ordering.is_late(batch)
+        late = ordered and not republish and ordering.is_late(batch)
         if late and ordering.late == "reject":
             raise BatchLate(
                 f"table {keys.name!r} takes no late batch, and {batch!r} is one: {ordering.why_late(batch)}",
                 details={"table": keys.name, "batch": batch, "last": ordering.last},
             )
-        compares: tuple[Compare, ...] = (unchanged(table), unchanged(entry), unchanged(applied))
-        if ordering.late == "reject":
-            compares += (unchanged(ordering_kv),)
+        # An unordered batch has no turn at which somebody could decide.
+        if not (ordered or republish or queued) and ordering.is_forgotten(batch):
+            raise BatchLate(
+                f"batch {batch!r} of table {keys.name!r} may have been applied before: batches up to "
+                f"{ordering.forgotten!r} are not remembered by name",
+                hint="if it was not, publish it with --republish",
+                details={"table": keys.name, "batch": batch},
+            )
+        place = entry if ordered else waiting
+        replaced = [kv for kv, _ in queued if kv is not place]
+        left = without_failed(ordering, batch)
+        if entry in replaced:
+            left = without_block(left, batch)
         entered = encode(msgspec.structs.replace(record, anyway=republish))
+        ops: tuple[Op, ...] = (Put(place.key, entered), Put(keys.backlog_index, b"{}"), *also)
+        ops += tuple(Delete(kv.key) for kv in replaced)
+        compares = tuple(map(unchanged, (table, *own)))
+        if left != ordering:
+            ops += (Put(keys.ordering, encode(left)),)
+        if left != ordering or not ordered or ordering.late == "reject":
+            compares += (unchanged(ordering_kv),)
         reached("enqueue.before")
-        txn = Txn(compares, (Put(entry_key, entered), Put(keys.backlog_index, b"{}"), *also))
-        return txn, Answer(became=Queued.QUEUED, late=late and ordering.stops_at(batch))
+        late = late and ordering.stops_at(batch)
+        return Txn(compares, ops), Answer(became=Queued.QUEUED, late=late)
 
     reads = [Get(key) for key in wanted]
     what, replied = f"table {keys.name!r}", lambda: reached("enqueue.after")
     return (await update(client, reads, decide, what=what, replied=replied))[0]
+
+
+def _ended_before(record: BatchRecord, ends: Sequence[AppliedRecord], *, again: bool) -> Answer | None:
+    """The answer for a batch that was applied or skipped; ``None``: it was not, or is applied ``again``."""
+    # An old copy of a request may arrive at any time, also of one to apply it again.
+    if not ends or (again and all(end.uid != record.uid for end in ends)):
+        return None
+    last = max(ends, key=lambda end: end.at)
+    became = Queued.SKIPPED if last.outcome == "skipped" else Queued.ALREADY_APPLIED
+    return Answer(became=became, operation=last.operation)
+
+
+def _queued_before(
+    record: BatchRecord, standing: BatchRecord, *, failed: bool, republish: bool
+) -> Answer | None:
+    """The answer for a batch that is equal to one that waits, is being applied or has failed."""
+    own = standing.uid == record.uid
+    if not own and (standing.digest != record.digest or (failed and republish)):
+        return None
+    became = Queued.FAILED if failed else Queued.QUEUED if own else Queued.ALREADY_QUEUED
+    return Answer(became=became, operation=standing.operation)

@@ -22,10 +22,16 @@ def record_of(argument: dict[str, Any] | None = None, kind: str = "noop") -> Bat
 
 
 async def put(
-    client: EtcdClient, batch: str, *, republish: bool = False, kind: str = "noop", **argument: Any
+    client: EtcdClient,
+    batch: str,
+    *,
+    ordered: bool = True,
+    republish: bool = False,
+    kind: str = "noop",
+    **argument: Any,
 ) -> Answer:
-    record = record_of(argument or None, kind)
-    return await enqueue(client, client.keyspace.table("t"), batch, record, republish=republish)
+    record, keys = record_of(argument or None, kind), client.keyspace.table("t")
+    return await enqueue(client, keys, batch, record, ordered=ordered, republish=republish)
 
 
 async def configure(client: EtcdClient, **fields: Any) -> None:
@@ -68,6 +74,14 @@ async def has_applied(client: EtcdClient, batches: list[str]) -> bool:
 async def drained(client: EtcdClient) -> bool:
     prefix = client.keyspace.table("t").backlog_prefix
     return not (await client.get_range(prefix, prefix_end(prefix), limit=1)).kvs
+
+
+async def places(client: EtcdClient) -> list[str]:
+    """The keys of all batches below that of the table, such as ``backlog.a`` and ``unordered.done.a``."""
+    keys = client.keyspace.table("t")
+    prefixes = (keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix)
+    found = [kv.key for prefix in prefixes for kv in (await client.scan(prefix)).kvs]
+    return [key[len(keys.prefix) :].decode() for key in found]
 
 
 async def rested(client: EtcdClient) -> bool:

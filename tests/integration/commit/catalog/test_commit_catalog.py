@@ -401,7 +401,7 @@ def test_a_table_with_batches_keeps_its_name(catalog: EtcdCatalog, store: SyncEt
     catalog.create_table("flights", SCHEMA)
     keys = keys_of(store, "flights")
     if where == "queued":
-        store.run(lambda client: enqueue(client, keys, "a", BatchRecord(type="noop", uid="u")))
+        store.run(lambda client: enqueue(client, keys, "a", BatchRecord(type="noop", uid="u"), ordered=True))
     else:
         store.put(keys.applied("a"), b'{"outcome":"applied"}')
     keeps_its_name(catalog, store, BacklogInUse, "flights")
@@ -417,7 +417,7 @@ def test_a_batch_queued_during_a_rename_is_not_lost(
 
     def list_and_be_too_slow(self: Naming, keys: TableKeys) -> tuple[list[KeyValue], list[Delete]]:
         found = listed(self, keys)
-        store.run(lambda client: enqueue(client, old, "a", BatchRecord(type="noop", uid="u")))
+        store.run(lambda client: enqueue(client, old, "a", BatchRecord(type="noop", uid="u"), ordered=True))
         return found
 
     monkeypatch.setattr(Naming, "_settings", list_and_be_too_slow)

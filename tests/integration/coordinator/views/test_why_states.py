@@ -286,7 +286,7 @@ async def blocked_by_a_late_one(world: World, table: str) -> None:
 )
 async def blocked_by_an_unknown_type(world: World, table: str) -> None:
     keys = world.store.keyspace.table(table)
-    await enqueue(world.store, keys, "a", record_of({}, "strange"))
+    await enqueue(world.store, keys, "a", record_of({}, "strange"), ordered=True)
 
 
 @state(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import os
 import threading
 import time
@@ -18,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from distop.client import AsyncClient, Client, Operation, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.table import decode_watermarks
 from distop.spark_jobs.landing.folder import Landing, Report
 from distop.spark_jobs.landing.tables import Landings
 from support.services.coordinators import config_of, running
@@ -325,6 +327,36 @@ async def test_unordered_batches_start_at_once_and_once(dock: Dock) -> None:
     applied = await dock.look(dock.fresh())
     assert (applied.published, applied.known) == ([], ["1"])
     assert [operation.name async for operation in dock.sdk.list("t")] == ["t/friend/1"]
+
+
+@pytest.mark.parametrize("ordered_first", [False, True])
+async def test_an_order_that_comes_or_goes_later_applies_nothing_twice(
+    dock: Dock, client: EtcdClient, ordered_first: bool
+) -> None:
+    """B1, B13: whichever process looks, and whatever it knows of those before."""
+
+    async def string(expected: str) -> bool:
+        kv = await client.get(client.keyspace.table("t").watermarks)
+        return decode_watermarks(kv.value).get("letters", {}).get("string", "") == expected
+
+    async def look() -> Report:
+        return await dock.look(Landing(dock.client, "t", str(dock.folder), type="letters"))
+
+    await dock.sdk.open_gate("t")
+    order = dock.folder / "_config" / "ORDERME"
+    dock.control("_config/a.json", "{}")
+    if ordered_first:
+        order.touch()
+    for number, letter in enumerate("ABCD", 1):
+        if letter == "D":
+            order.unlink() if ordered_first else order.touch()
+        dock.control(f"{number}/_config/a.json", json.dumps({"letters": letter}))
+        dock.drop(str(number), data="x")
+        assert (await look()).published == [str(number)]
+        assert await eventually(lambda done="ABCD"[:number]: string(done))
+    report = await look()
+    assert (report.published, report.known, report.problems) == ([], ["1", "2", "3", "4"], {})
+    assert len([operation async for operation in dock.sdk.list("t")]) == (2 if ordered_first else 4)
 
 
 async def test_an_unordered_batch_that_failed_is_told_until_somebody_decides(dock: Dock) -> None:
