@@ -14,6 +14,9 @@ from distop.spark_jobs.dataframes.source import DistopDataSource
 from support.refusals import refused
 from support.spark.spark_driver import numbers
 from support.spark.spark_service import Service, ids_of, reading, writing
+from support.tables.deletes import delete_ids
+from support.tables.formats import as_format_3
+from support.tables.publishing import filled
 
 pytestmark = pytest.mark.spark
 
@@ -79,6 +82,19 @@ def test_a_table_is_read_by_a_function(service: Service, spark: Any) -> None:
 
 
 _IN_SPARK = {"x is nan": "isnan(x)"}
+
+
+def test_rows_that_other_engines_have_deleted_are_not_read(
+    service: Service, spark: Any, tmp_path: Path
+) -> None:
+    """V5: by positions, deletion vectors and equality, in a table of format 3."""
+    made = filled(tmp_path, 3, partition_by=())
+    for kind, gone in {"positions": [1], "vectors": [12, 15], "equality": [20, 29]}.items():
+        delete_ids(made, kind, gone)
+    left = [n for n in range(30) if n not in (1, 12, 15, 20, 29)]
+    service.catalog.register_table(f"default.{tmp_path.name}", as_format_3(made))
+    assert ids_of(reading(service, spark, tmp_path.name, filter="id > 9")) == left[9:]
+    assert ids_of(read(spark, tmp_path.name, coordinator=service.address)) == left
 
 
 @pytest.mark.slow("fifteen jobs of Spark")

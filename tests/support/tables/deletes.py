@@ -149,6 +149,28 @@ def delete_positions(
     return publish_deletes(table, position_deletes(table.iceberg(), file, positions, bounds=False))
 
 
+def delete_ids(table: publishing.Table, kind: str, ids: Sequence[int]) -> None:
+    """Delete rows with these ids, which follow one another in each file of the table.
+
+    Parameters
+    ----------
+    kind:
+        By files of ``positions``, by deletion ``vectors``, or by ``equality``.
+    """
+    if kind == "equality":
+        publish_deletes(table, equality_deletes(table.iceberg(), "id", list(ids), None))
+        return
+    number = table.iceberg().schema().find_field("id").field_id
+    for task in table.iceberg().scan().plan_files():
+        first = int.from_bytes(task.file.lower_bounds[number], "little")
+        if not (places := [one - first for one in ids if 0 <= one - first < task.file.record_count]):
+            continue
+        if kind == "vectors":
+            publish_deletes(table, deletion_vector(table.iceberg(), task.file, places))
+        else:
+            publish_deletes(table, position_deletes(table.iceberg(), task.file, places, bounds=False))
+
+
 def _manifests(table: Table, draft: Draft, file: DataFile, snapshot_id: int) -> list[ManifestFile]:
     spec, place = table.metadata.specs()[file.spec_id], draft.new_manifest_path()
     entry = ManifestEntry.from_args(status=ManifestEntryStatus.ADDED, snapshot_id=snapshot_id, data_file=file)
