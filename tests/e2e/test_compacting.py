@@ -6,9 +6,18 @@ import asyncio
 
 import pytest
 
+from distop.commit.layout.model import Layout
+from distop.coordinator.leading import timekeeping
 from distop.metastore import crashpoints
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
+from distop.metastore.tables.schedules import agenda_of
 from support.services.executing import Child
+from support.services.schedules import operations
 from support.services.whole import Whole
+from support.tables.deletes import equality_deletes, publish_deletes
+from support.tables.publishing import ROWS, Table
+from support.waiting import eventually
 
 
 async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole) -> None:
@@ -36,6 +45,41 @@ async def test_no_row_is_lost_or_doubled_while_two_others_append(service: Whole)
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == expected
     assert service.data_files() == await asyncio.to_thread(service.published_files)
+
+
+async def test_a_schedule_that_can_change_nothing_starts_once_and_says_why(
+    service: Whole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """V5: the rows of a delete file cannot be read here, so it stays."""
+    monkeypatch.setattr(timekeeping, "HEADS_EVERY_S", 0.05)
+    await service.fill(1)
+    await service.at_rest()
+    key = service.store.keyspace.table("t").head
+    made = Table("t", f"file://{service.location}", Layout.create(ROWS, ["kind"]))
+    made.head = await service.store.get(key)
+    [some, *_] = [task.file for task in made.iceberg().scan("id = 0").plan_files()]
+    unreadable = equality_deletes(made.iceberg(), "id", [-1], some, key_metadata=b"k")
+    await asyncio.to_thread(publish_deletes, made, unreadable)
+    await service.store.put(key, made.head.value)
+    before = made.record().metadata_location
+
+    await service.client.add_schedule("t", "s", "compact", when="delete_files > 0")
+
+    async def said() -> str:
+        return (await service.client.explain("t")).sentence
+
+    why = await eventually(said, holds=lambda line: "schedule s" in line and "compact/1 succeeded" in line)
+    assert "its last operation changed nothing, since it passed over files" in why
+
+    async def looked() -> bool:
+        agenda = agenda_of(await service.store.get(service.store.keyspace.table("t").agenda))
+        return agenda.due is None and agenda.head == (await service.store.get(key)).mod_revision
+
+    assert await eventually(looked), "the head as it is now"
+    ended = await service.client.get("t/compact/1")
+    assert (ended.facts["passedOver"], ended.jobs.total) == ({"deletes": 1}, 0)
+    assert decode((await service.store.get(key)).value, Head).metadata_location == before
+    assert [one for one in await operations(service.store) if "compact" in one] == ["t/compact/1"]
 
 
 async def test_it_is_collected_without_any_answer(service: Whole, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,9 @@ from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
+from pyiceberg.io.pyarrow import parquet_file_to_data_file
+from pyiceberg.table import TableProperties
+from pyiceberg.typedef import Record
 
 from distop.commit.layout.hive import columns_in_files
 from distop.commit.layout.model import Layout
@@ -101,3 +104,31 @@ def append_as_hive(table: Table, rows: pa.Table) -> None:
         writer.write(rows)
         operation.jobs["0"] = JobRecord(state="success", attempt="7-0", result=writer.finish())
     table.publish(operation)
+
+
+def add_files(table: Table, files: Mapping[str, Any], *, hive: bool) -> None:
+    """Add files that have no field ids to a table by one column, each with the value of its partition.
+
+    Parameters
+    ----------
+    hive:
+        As Spark's procedure ``add_files`` does, by the names of folders; otherwise as pyiceberg does, by the
+        column in the files.
+    """
+    transaction = table.iceberg().transaction()
+    if not hive:
+        transaction.add_files(list(files))
+    else:
+        mapping = table.iceberg().schema().name_mapping.model_dump_json()
+        transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
+        with transaction._append_snapshot_producer({}) as appended:
+            for path, value in files.items():
+                file = parquet_file_to_data_file(table.iceberg().io, transaction.table_metadata, path)
+                file[_PARTITION] = Record(value)
+                appended.append_data_file(file)
+    snapshot = transaction.table_metadata.current_snapshot_id
+    table.replace(table.draft().write(*transaction._updates), snapshot)
+
+
+_PARTITION = 3
+"""The place of a data file's partition in its record."""

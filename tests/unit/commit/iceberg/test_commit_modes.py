@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestEntryStatus
@@ -105,6 +106,20 @@ def test_null_and_nan_are_partitions_like_any_other(table: Table, tmp_path: Path
     again = pa.record_batch({"id": [20], "x": [nan]}, schema=schema)
     floats.publish(floats.staged([again]), IcebergOverwritePartitions())
     assert floats.ids() == [1, 2, 20]
+
+
+def test_partitions_of_numbers_are_replaced_by_the_very_same_numbers(tmp_path: Path) -> None:
+    """P5: 0.1 is no number of 32 bits, and stays what it is when manifests are merged."""
+    schema = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+    layout = Layout.create(schema, ["x"], {"commit.manifest.min-count-to-merge": "2"})
+    table = Table("t", f"file://{tmp_path}/t", layout)
+    numbers = [0.1, 0.2, float(np.float32(0.1)), -1 / 3]
+    for id, x in enumerate(numbers):
+        table.append({"id": [id], "x": [x]}, schema)
+    again = pa.record_batch({"id": [10, 13], "x": [numbers[0], numbers[3]]}, schema=schema)
+    facts = table.publish(table.staged([again]), IcebergOverwritePartitions()).facts
+    assert facts["removedFiles"] == 2
+    assert table.ids() == [1, 2, 10, 13]
 
 
 @pytest.mark.parametrize("term", ["month(day)", "bucket[4](id)", "truncate[2](id)", "day"])

@@ -19,6 +19,7 @@ from distop.spark_jobs.merge import batch
 from distop.spark_jobs.rules.findings import VIOLATED
 from support.refusals import refused
 from support.sources.ingesting import Ingesting
+from support.tables.publishing import drop_partitioning
 
 Row = dict[str, Any]
 
@@ -127,6 +128,28 @@ def test_it_is_refused_when_others_have_written_meanwhile(table: Ingesting) -> N
         table.finish(arg, jobs)
     assert "rebase" not in refused.value.hint
     assert table.rows("id", "n") == [(1, 1), (2, 5)]
+
+
+def test_rows_in_partitions_of_numbers_are_found(tmp_path: Path) -> None:
+    """P3: 0.1 is no number of 32 bits."""
+    table = Ingesting(tmp_path, {"schema": {"id": "long", "x": "double"}, "partitionBy": ["x"]})
+    for id, x in enumerate((0.1, 0.2, 0.3)):
+        assert counts(merge(table, [{"id": id, "x": x}])) == (1, 0, 0)
+    assert counts(merge(table, [{"id": 0, "x": 0.2}, {"id": 1, "x": 0.1}, {"id": 3, "x": 0.1}])) == (1, 2, 0)
+    assert table.rows("id", "x") == [(0, 0.2), (1, 0.1), (2, 0.3), (3, 0.1)]
+    partitions = {task.file.partition[0] for task in table.table.iceberg().scan().plan_files()}
+    assert partitions == {0.1, 0.2, 0.3}
+
+
+def test_rows_in_files_partitioned_by_a_column_that_was_dropped_are_found(table: Ingesting) -> None:
+    """P3: whatever changes goes into the present partitioning."""
+    merge(table, [row(1, 1), row(2, 2, "b"), row(3, 3, "b")])
+    drop_partitioning(table.table, "part")
+    assert counts(merge(table, [{"id": 2, "n": 20}, {"id": 4, "n": 40}])) == (1, 1, 0)
+    assert table.rows("id", "n") == [(1, 1), (2, 20), (3, 3), (4, 40)]
+    assert table.read().schema.names == ["id", "n"]
+    left = [task.file.spec_id for task in table.table.iceberg().scan("id = 1").plan_files()]
+    assert left == [0], "its file was not touched"
 
 
 def test_nothing_to_do_changes_nothing(table: Ingesting) -> None:
