@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from distop.commit.writing.floats import unlike_texts, unlike_wider
+from distop.commit.writing.integers import unlike_text
 
 Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 
@@ -21,18 +22,17 @@ class InvalidValue(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no typ
 def checked_cast(values: Values, target: pa.DataType) -> Values:
     """``values`` as ``target``; raises ``pa.ArrowInvalid`` if one does not fit.
 
-    Arrow makes finite numbers infinite that are too large for a float, and rounds those with more digits than
-    it has, and says nothing.
+    Arrow makes finite numbers infinite that are too large for a float, rounds those with more digits than it
+    has, reads some texts as hexadecimal numbers, and says nothing.
     """
     result = values.cast(target)
     if not values.type.equals(target):
-        check_floats(values, result)
+        _check_numbers(values, result)
     return result
 
 
-def check_floats(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray) -> None:
-    """Check that floating-point numbers are those that were given, as numbers or texts; also within nested
-    values.
+def _check_numbers(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray) -> None:
+    """Check that numbers are those that were given, as numbers or texts; also within nested values.
 
     Raises ``pa.ArrowInvalid``.
     """
@@ -41,19 +41,26 @@ def check_floats(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedA
         return
     if is_.is_struct(kind):
         for name in (field.name for field in kind if given.type.get_field_index(field.name) >= 0):
-            check_floats(pc.struct_field(given, name), pc.struct_field(made, name))
+            _check_numbers(pc.struct_field(given, name), pc.struct_field(made, name))
     elif is_.is_map(kind):
-        check_floats(pc.list_flatten(as_lists(given)), pc.list_flatten(as_lists(made)))
+        _check_numbers(pc.list_flatten(as_lists(given)), pc.list_flatten(as_lists(made)))
     elif is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
-        check_floats(pc.list_flatten(given), pc.list_flatten(made))
-    elif is_.is_floating(kind):
-        reason = ""
-        if is_.is_floating(given.type):
-            reason = unlike_wider(given, made)
-        elif not is_.is_integer(given.type) and not is_.is_boolean(given.type):  # Arrow checks these
-            reason = unlike_texts(given.cast(pa.large_string()), made)
-        if reason:
-            raise InvalidValue(reason)
+        _check_numbers(pc.list_flatten(given), pc.list_flatten(made))
+    elif reason := _unlike(given, made):
+        raise InvalidValue(reason)
+
+
+def _unlike(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray) -> str:
+    """Why a number is not what it is made of; empty if all are."""
+    source, kind = given.type, made.type
+    if is_.is_floating(kind) and is_.is_floating(source):
+        return unlike_wider(given, made)
+    is_checked = is_.is_integer(source) or is_.is_boolean(source)  # by Arrow
+    if is_.is_floating(kind) and not is_checked:
+        return unlike_texts(given.cast(pa.large_string()), made)
+    if is_.is_integer(kind) and not is_.is_primitive(source) and not is_.is_decimal(source):
+        return unlike_text(given.cast(pa.large_string()), kind)
+    return ""
 
 
 def as_lists(maps: Values) -> Values:

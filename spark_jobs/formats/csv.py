@@ -20,6 +20,7 @@ from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from distop.commit.writing.casts import Values
 from distop.commit.writing.floats import has_large, may_round
+from distop.commit.writing.integers import may_be_hexadecimal
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
 from distop.spark_jobs.formats.guesses import first_code, is_int_or_float
@@ -187,19 +188,13 @@ class CsvRecords:
         self._schema = schema
         self._options = options
         self._values = CsvValues(options)
-        types = {field.name: self._values.parsed(field.type) for field in schema}
-        self._as_texts = self._conversion(types)
+        self._types = {field.name: self._values.parsed(field.type) for field in schema}
         plain = [field for field in schema if self._values.is_plain(field.type)]
         self._doubles = [field for field in plain if is_.is_floating(field.type)]
         moments = [field for field in plain if is_.is_timestamp(field.type) and not field.type.tz]
-        direct = {field.name: field.type for field in [*self._doubles, *moments]}
-        self._as_values = self._conversion(types | direct) if direct else None
-
-    def _conversion(self, types: Mapping[str, pa.DataType]) -> ConvertOptions:
-        conversion = convert_options(self._options, self._schema.names, types)
-        # If a file must have all of them, one that lacks some has been refused already.
-        conversion.include_missing_columns = True
-        return conversion
+        self._direct = {field.name: field.type for field in [*self._doubles, *moments]}
+        integers = [field.name for field in schema if is_.is_integer(field.type)]
+        self._integers_as_texts = dict.fromkeys(integers, _TEXT)
 
     def convert(self, rows: Lines) -> pa.Table:
         """The required columns of some rows.
@@ -215,16 +210,26 @@ class CsvRecords:
         return pa.table([self._column(table, field) for field in self._schema], schema=self._schema)
 
     def _parsed(self, data: bytes) -> pa.Table:
-        """The columns, as texts if Arrow's parser may make something else of some: it rounds numbers."""
-        if self._as_values is not None and not self._may_round(data):
+        """The columns, as texts if Arrow's parser may make something else of some: it rounds numbers, and
+        reads hexadecimal ones."""
+        types, quote = self._types, self._options.quote.encode()
+        if self._integers_as_texts and may_be_hexadecimal(data, quote):
+            types = types | self._integers_as_texts
+        if self._direct and not self._may_round(data):
             with suppress(pa.ArrowInvalid):  # more texts are values than this parser knows
-                table = read_records(data, self._names, self._options, self._as_values)
+                table = self._read(data, types | self._direct)
                 if not any(has_large(table.column(field.name)) for field in self._doubles):
                     return table
         try:
-            return read_records(data, self._names, self._options, self._as_texts)
+            return self._read(data, types)
         except pa.ArrowInvalid as error:
             raise self._explained(str(error), data) from None
+
+    def _read(self, data: bytes, types: Mapping[str, pa.DataType]) -> pa.Table:
+        conversion = convert_options(self._options, self._schema.names, types)
+        # If a file must have all of them, one that lacks some has been refused already.
+        conversion.include_missing_columns = True
+        return read_records(data, self._names, self._options, conversion)
 
     def _may_round(self, data: bytes) -> bool:
         bits = min((field.type.bit_width for field in self._doubles), default=0)

@@ -139,6 +139,12 @@ def _bad(
     return Case(text, value, text, doors=carried, refused=carried, source=source, spark=spark)
 
 
+def _hexadecimal(text: str) -> Case:
+    """Of a column of integers; files with types and DataFrames hold it as a text, and so does JSON."""
+    value, json = text.encode(), f'"{text}"'
+    return Case(text, value, text, refused=_EVERY, source=pa.string(), spark="string", json=json)
+
+
 def _floats(read: Callable[[str], float], *finite: str) -> tuple[Case, ...]:
     special = ("NaN", "inf", "-inf", "Infinity", "-Infinity")
     infinite = [Case(text, float(text), text, doors=_NO_JSON) for text in special]
@@ -198,6 +204,7 @@ KINDS: tuple[Kind, ...] = (
             _bad("2147483648", 2**31, pa.int64(), "bigint"),
             _bad("-2147483649", -(2**31) - 1, pa.int64(), "bigint"),
             _bad("1.5", 1.5, pa.float64(), "double"),
+            _hexadecimal("0x1F"),
         ),
     ),
     Kind(
@@ -210,6 +217,7 @@ KINDS: tuple[Kind, ...] = (
             _bad("9223372036854775808", 2**63, pa.uint64(), doors=_NO_TYPE_OF_AVRO),
             _bad("-9223372036854775809"),
             _bad("1.5", 1.5, pa.float64(), "double"),
+            _hexadecimal("0xFFFFFFFFFFFFFFFF"),
         ),
     ),
     Kind(

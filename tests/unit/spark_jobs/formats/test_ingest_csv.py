@@ -523,6 +523,21 @@ def test_numbers_that_a_type_cannot_hold_are_bad_rows_and_infinite_ones_are_not(
     }
 
 
+@pytest.mark.parametrize("written", ["0x1F", "0X00ff", " 0xFFFFFFFFFFFFFFFF", '"0x1F"', '"0"x1F'])
+def test_hexadecimal_numbers_are_bad_rows_where_integers_are_wanted(
+    ingesting: Ingesting, written: str
+) -> None:
+    """Arrow's parser reads them. Rows beside them stay good."""
+    lines = ["i,f,s", " 1,0.5,0x1F", f"{written},1.5,x", "2,0.10000000000000001,0X1F"]
+    schema = {"i": "long", "f": "double", "s": "string"}
+    path = ingesting.write("\n".join(lines))
+    jobs = ingesting.ingest(paths=path, schema=schema, on_bad_rows="quarantine")
+    assert ingesting.rows("i", "f", "s") == [(1, 0.5, "0x1F"), (2, 0.1, "0X1F")]
+    (entry,) = quarantined(ingesting, jobs)
+    value = written.replace('"', "").strip()
+    assert entry["reason"] == f"column 'i': invalid value {value!r} for int64"
+
+
 # -- newlines within values --------------------------------------------------------------------------
 
 TEXTS = {"a": "string", "b": "string"}

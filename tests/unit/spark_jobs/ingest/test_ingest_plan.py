@@ -283,6 +283,9 @@ def test_folders_that_do_not_fit_are_refused_by_name(ingesting: Ingesting) -> No
     path = by_day(ingesting, "b", "id\n1\n", "x")
     with refused("partition_columns_from_path", "in the names of folders does not fit: column 'day'.* 'x'"):
         ingesting.start(paths=path, schema={"id": "long", "day": "date", "kind": "string"}, **option)
+    hexadecimal = ingesting.write("id\n1\n", "c/hour=0x1F/x.csv")
+    with refused("partition_columns_from_path", "column 'hour': invalid value '0x1F' for int32"):
+        ingesting.start(paths=hexadecimal, schema={"id": "long", "hour": "int"}, **option)
     with refused("partition_columns_from_path", "cannot be a"):
         ingesting.start(paths=path, schema={"id": "long", "day": "binary", "kind": "string"}, **option)
     with refused("columns", "only folders name these columns"):
