@@ -48,8 +48,9 @@ many `predicates` were tried, and how many `differences` there were between thei
 
 In the tables `=` is the same value for every reader. *refused* is a refusal that names the column, and the
 value; or the types, if no value of that type can come in this way. A dot is a value that this way cannot
-carry: JSON has no NaN, text files are UTF-8, Avro and Spark have no unsigned integers. Spark's own reader
-cannot read `uuid`.
+carry: text files are UTF-8, Avro and Spark have no unsigned integers. JSON has no NaN and no infinity: a text
+that says so is refused as other texts are, and without quotes it is no JSON. Spark's own reader cannot read
+`uuid`.
 """
 
 INFERRED = """\

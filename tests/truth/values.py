@@ -114,7 +114,7 @@ def array_of(values: Sequence[Any], dtype: pa.DataType) -> pa.Array:
 _EVERY = frozenset(DOORS)
 _NO_TEXT = _EVERY.difference(TEXTS)
 _NO_TYPE_OF_AVRO = frozenset((*TEXTS, PARQUET))
-_NO_JSON = _EVERY.difference({JSON, KAFKA})
+_JSON = frozenset({JSON, KAFKA})
 
 
 def _null() -> Case:
@@ -147,8 +147,13 @@ def _hexadecimal(text: str) -> Case:
 
 def _floats(read: Callable[[str], float], *finite: str) -> tuple[Case, ...]:
     special = ("NaN", "inf", "-inf", "Infinity", "-Infinity")
-    infinite = [Case(text, float(text), text, doors=_NO_JSON) for text in special]
-    return (_null(), *_plain(read, "0.0", "-0.0", "0.1", *finite), *infinite)
+    # JSON has no such numbers: these are texts, and without quotes no JSON.
+    infinite = [Case(text, float(text), text, refused=_JSON, json=f'"{text}"') for text in special]
+    bare = [
+        Case(text, None, f"{text} without quotes", doors=_JSON, refused=_JSON, malformed=True)
+        for text in ("NaN", "-Infinity")
+    ]
+    return (_null(), *_plain(read, "0.0", "-0.0", "0.1", *finite), *infinite, *bare)
 
 
 def _single(text: str) -> float:
@@ -369,8 +374,8 @@ KINDS: tuple[Kind, ...] = (
                 "\\ud800",
                 None,
                 "half a surrogate pair",
-                doors=frozenset({JSON, KAFKA}),
-                refused=frozenset({JSON, KAFKA}),
+                doors=_JSON,
+                refused=_JSON,
                 json='"a\\ud800b"',
                 malformed=True,
             ),
@@ -413,7 +418,7 @@ KINDS: tuple[Kind, ...] = (
             Case("[]", [], "[]"),
             Case("[null]", [None], "[null]"),
             Case("[-0.0, 0.1]", [-0.0, 0.1], "[-0.0, 0.1]"),
-            Case("[NaN, inf]", [math.nan, math.inf], "[NaN, inf]", doors=_NO_JSON),
+            Case('["NaN", "Infinity"]', [math.nan, math.inf], "[NaN, inf]", refused=_JSON),
         ),
         refused=frozenset({CSV, WRITE}),
         nested=True,

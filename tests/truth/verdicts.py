@@ -19,6 +19,8 @@ _BEFORE_ROWS = re.compile(
     r"INVALID_ARGUMENT|InvalidArgument|PRECONDITION_FAILED|PreconditionFailed|cannot become"
 )
 """In a refusal of all values of a type, which comes before there is a value that could be named."""
+_COLUMN = re.compile(r"'v['.]")
+"""The column, or a field of it."""
 _BAD_ROW = re.compile(r"BAD_ROW|BadRow")
 
 
@@ -75,7 +77,7 @@ def _unnamed(case: Case, refusal: str) -> str:
     """What a refusal does not name, though it should: the column, and the value or its type."""
     if not refusal:
         return "expected a refusal, seen none, nor a row"
-    if "'v'" not in refusal and not case.malformed:
+    if not _COLUMN.search(refusal) and not case.malformed:
         return f"expected a refusal that names the column, seen {refusal}"
     if _BEFORE_ROWS.search(refusal):
         return ""
