@@ -115,7 +115,7 @@ def choose_columns(
     moments = _moments(argument, types, present, declared)
     ignored = []
     if argument.on_new_columns == "ignore" and argument.columns is None:
-        ignored = [name for name in names if name not in read]
+        ignored = [name for name in sample.all_names if name not in read]
     widened: dict[str, pa.DataType] = {}
     grows: dict[str, pa.DataType] = {}
     if table is not None:
@@ -222,7 +222,7 @@ def _nested_types(
     names = [name for name in targets if is_nested(present.get(name, pa.null()))]
     if file_format in TYPED:
         return {name: types[name] for name in names}
-    if argument.kafka is not None and argument.on_new_columns != "add":
+    if argument.kafka is not None and argument.on_new_columns == "fail":
         return {}  # records are not read only for this
     return {name: grown(present[name], dtype) for name, dtype in _plain_types(names, sample).items()}
 

@@ -302,6 +302,15 @@ def test_columns_are_those_of_the_table_whatever_keys_come(ingesting: Ingesting,
     assert ids(ingesting) == [1, 2, 3, 4]
 
 
+def test_ignored_keys_of_the_first_records_are_named(ingesting: Ingesting, topic: KafkaTopic) -> None:
+    topic.produce([{"id": 1, "c": {"a": 1}}], 0)
+    ingesting.ingest(kafka=topic.argument())
+    topic.produce([{"id": 2, "c": {"a": 2, "b": 3}, "new": 1}], 0)
+    facts = ingesting.facts(kafka=topic.argument(), on_new_columns="ignore")
+    assert facts["ignoredColumns"] == ["new", "c.b"]
+    assert ingesting.rows("id", "c") == [(1, {"a": 1}), (2, {"a": 2})]
+
+
 def test_a_record_larger_than_one_fetch_comes_through(ingesting: Ingesting, topic: KafkaTopic) -> None:
     values = [{"id": number, "text": "x" * 700_000} for number in range(5)]
     topic.produce(values, 0)

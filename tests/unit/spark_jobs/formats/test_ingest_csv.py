@@ -427,7 +427,8 @@ def test_a_later_file_with_other_columns_fails(ingesting: Ingesting) -> None:
     extra = ingesting.write("a,b,c\n2,y,z\n", "c.csv")
     with pytest.raises(JobFailed, match=r"c\.csv has a column 'c' that is not wanted"):
         ingesting.run(ingesting.start(paths=[first, extra]))
-    ingesting.ingest(paths=[first, extra], on_new_columns="ignore")
+    facts = ingesting.facts(paths=[first, extra], on_new_columns="ignore")
+    assert facts["ignoredColumns"] == ["c"]
     assert ingesting.rows("a", "b") == [(1, "x"), (2, "y")]
 
 
