@@ -61,7 +61,11 @@ def absolute(location: str | None) -> str | None:
 
 
 def register(catalog: EtcdCatalog, call: Call) -> Reply:
-    return told(catalog.register_table(call.named, call.body.metadata_location, call.body.overwrite))
+    """Take a table over; its metadata is answered as stored, since pyiceberg writes none of format 3."""
+    made = catalog.register_table(call.named, call.body.metadata_location, call.body.overwrite)
+    location = made.metadata_location
+    stored = msgspec.Raw(_text(catalog, location))
+    return json_reply(_loaded(location, stored), etag=_etag(location, "all"))
 
 
 def load(catalog: EtcdCatalog, call: Call) -> Reply:

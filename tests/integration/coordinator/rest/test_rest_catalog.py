@@ -15,6 +15,7 @@ from pyiceberg.types import StringType
 from distop.commit.catalog.catalog import EtcdCatalog
 from support.services.rest import RestDoor
 from support.tables.catalogs import SCHEMA, ids, ids_in, metadata_files
+from support.tables.formats import newer_metadata
 
 
 def test_what_one_door_makes_the_other_sees(rest: RestClient, python: EtcdCatalog, tmp_path: Path) -> None:
@@ -82,6 +83,20 @@ def test_a_table_is_taken_over_where_it_lies(rest: RestClient, python: EtcdCatal
     assert ids_in(python, "default.b") == [0, 1]
     with pytest.raises(exceptions.TableAlreadyExistsError):
         rest.register_table("default.b", where)
+
+
+def test_a_table_of_format_3_is_taken_over_unless_a_type_is_not_known(rest: RestClient) -> None:
+    """V5: the answer was 501, which says that nothing has happened, and the table was there."""
+    table = rest.create_table("default.a", SCHEMA)
+    table.append(ids(0, 2))
+    where = table.metadata_location
+    rest.drop_table("default.a")
+    with pytest.raises(exceptions.BadRequestError, match="column 'x' of the type variant"):
+        rest.register_table("default.b", newer_metadata(where, {"name": "x", "type": "variant"}))
+    assert not rest.table_exists("default.b")
+    taken = rest.register_table("default.b", newer_metadata(where))
+    assert taken.metadata.format_version == 3
+    assert taken.metadata == rest.load_table("default.b").metadata
 
 
 def test_a_table_made_with_its_first_rows_appears_with_them(rest: RestClient, python: EtcdCatalog) -> None:
