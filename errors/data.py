@@ -20,6 +20,14 @@ class SourceEmpty(InvalidArgument):
     code = "SOURCE_EMPTY"
 
 
+class SourceIncomplete(PreconditionFailed, JobFailed):
+    """The files of a source are not complete, or were written again while they were read."""
+
+    code = "SOURCE_INCOMPLETE"
+    retryable = True
+    default_hint = "its producer writes the marker once all files are there"
+
+
 class AlreadyIngested(PreconditionFailed):
     """The source was already ingested, according to its watermark."""
 

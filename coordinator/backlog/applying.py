@@ -89,8 +89,8 @@ def _failed(
     by_hand = failure.in_doubt or failure.code in (Cancelled.code, COMPLETION_FAILED)
     spent = by_hand if alone else not failure.passes
     for _, kv, record in entries:
-        attempts = record.attempts + (not alone)
-        spent = spent or attempts >= ordering.max_attempts
+        attempts = record.attempts if alone else failure.attempts(record)
+        spent = spent or (attempts >= ordering.max_attempts and not failure.waits)
         left = msgspec.structs.replace(record, operation="", attempts=attempts, in_doubt=failure.in_doubt)
         left.alone = alone or record.alone
         if not alone or failure.in_doubt:

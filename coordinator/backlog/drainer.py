@@ -17,7 +17,7 @@ import msgspec
 
 from distop.coordinator.backlog.policy import Apply, Backlog, Failure, InFlight, Rest, Stop, Waiting, decide
 from distop.coordinator.backlog.reading import Reader
-from distop.coordinator.backlog.unordered import UnorderedBatches
+from distop.coordinator.backlog.unordered import UnorderedBatches, growing_pause
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
@@ -85,6 +85,8 @@ class Drainer:
         """How long to wait for an event while unordered batches are left that the last look has not seen."""
         self._stood_back = 0
         """The revision of a failed batch whose back-off is over."""
+        self._incomplete = 0, 0.0
+        """The revision of a batch whose source is incomplete, and since when it waits for that."""
         self._flying = False
         """Batches were being applied at the last look."""
         self.resting = False
@@ -164,7 +166,8 @@ class Drainer:
                 return 0.0
             case Apply(batches):
                 first = batches[0]
-                if first.record.attempts and self._stood_back != first.kv.mod_revision:
+                tried = first.record.attempts or first.record.code
+                if tried and self._stood_back != first.kv.mod_revision:
                     self._stood_back = first.kv.mod_revision
                     return min(FIRST_PAUSE_S * 2.0 ** min(first.record.attempts, 10), LONGEST_PAUSE_S)
                 return await self._apply(backlog, batches)
@@ -275,11 +278,20 @@ class Drainer:
         table."""
         failure = Failure.of(error)
         message = shortened(failure.message, MAX_ERROR_LENGTH)
-        attempts = first.record.attempts + 1
+        attempts = failure.attempts(first.record)
         record = msgspec.structs.replace(first.record, attempts=attempts, code=failure.code, error=message)
-        spent = not failure.passes or attempts >= backlog.ordering.max_attempts
+        if record == first.record:
+            return self._pause_for_source(first)
+        spent = failure.is_final(attempts, backlog.ordering.max_attempts)
         await self._note(backlog, first, record, failure.code if spent else "", message)
         return 0.0
+
+    def _pause_for_source(self, first: Waiting) -> float:
+        """The batch still waits for its source, and says so. Nothing announces what it waits for."""
+        now = asyncio.get_running_loop().time()
+        if self._incomplete[0] != first.kv.mod_revision:
+            self._incomplete = first.kv.mod_revision, now
+        return growing_pause(now - self._incomplete[1])
 
     async def _note(
         self, backlog: Backlog, first: Waiting, record: BatchRecord, code: str, error: str

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import Unavailable, as_distop
+from distop.errors import SourceIncomplete, Unavailable, as_distop
 from distop.errors.base import error_class
 from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord
 from distop.metastore.etcd.txn import KeyValue, Put
@@ -112,15 +112,25 @@ class Failure:
     message: str
     passes: bool = False
     """Whether another attempt may succeed (B9)."""
+    waits: bool = False
+    """Whether its source is incomplete: the batch waits for that, and the attempt does not count."""
     in_doubt: bool = False
     """Whether rows of its batches may be in the table."""
+
+    def attempts(self, record: BatchRecord) -> int:
+        """The failed attempts at a batch, with this one."""
+        return record.attempts + (not self.waits)
+
+    def is_final(self, attempts: int, most: int) -> bool:
+        """Whether a batch with so many failed attempts is not tried again."""
+        return not self.passes or (attempts >= most and not self.waits)
 
     @classmethod
     def of(cls, error: Exception) -> Failure:
         """The failure of a start: errors from outside distop may be transient."""
         known = as_distop(error)
         passes = known is not error or known.retryable or isinstance(error, Unavailable)
-        return cls(known.code, str(known), passes=passes)
+        return cls(known.code, str(known), passes=passes, waits=isinstance(known, SourceIncomplete))
 
 
 _MISHAPS = frozenset({"LAUNCH_FAILED", "ATTEMPT_TIMEOUT", "DEADLINE_EXCEEDED"})
@@ -140,4 +150,7 @@ def failure_of(error: ErrorRecord | None, failed: Mapping[str, str]) -> Failure:
     kind = error_class(code)
     # An operator has aborted it, and decides on its batches, too.
     passes = code != COMPLETION_FAILED and (code in _MISHAPS or kind is None or kind.retryable)
+    if kind is SourceIncomplete:
+        why = error.message if code == error.code else next(iter(failed.values())).partition(":")[2].strip()
+        return Failure(code, why, passes=passes, waits=True)
     return Failure(error.code, error.message, passes=passes)

@@ -50,6 +50,10 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
 """Back-off before a failed batch is retried, doubled each time."""
 
 
+LONGEST_SOURCE_PAUSE_S = 5.0
+"""The same for a batch whose source is incomplete: about how often a landing folder is polled."""
+
+
 class UnorderedBatches:
     """Starts those of one table for one epoch."""
 
@@ -67,6 +71,8 @@ class UnorderedBatches:
         self._clock, self._wall = clock, wall
         self._due: dict[int, float] = {}
         """When failed batches are retried, by their revision."""
+        self._incomplete: dict[int, float] = {}
+        """Since when batches wait for their sources, by their revision."""
 
     async def look(self, backlog: Backlog) -> float | None:
         """Start what can start; return the seconds until the next look, 0 to wait for events, ``None``: no
@@ -80,7 +86,7 @@ class UnorderedBatches:
         free, pauses, now = MAX_RUNNING - len(page.kvs), [0.0], self._clock()
         for waiting in backlog.unordered[: max(0, free)]:
             record, revision = waiting.record, waiting.kv.mod_revision
-            if record.attempts:
+            if record.attempts or record.code:
                 pause = min(FIRST_PAUSE_S * 2.0 ** min(record.attempts, 10), LONGEST_PAUSE_S)
                 if (left := self._due.setdefault(revision, now + pause) - now) > 0:
                     pauses.append(left)
@@ -90,10 +96,12 @@ class UnorderedBatches:
             except OF_THE_WORLD:
                 raise
             except Exception as error:
-                await self._failed(waiting, error)
-                started = Launched.LOST
+                self._due.pop(revision, None)
+                pauses.append(await self._failed(waiting, error))
+                continue
             if started is not Launched.IN_THE_WAY:
                 self._due.pop(revision, None)
+                self._incomplete.pop(revision, None)
                 pauses.append(FIRST_PAUSE_S)  # for the batches after the examined ones
         return min((pause for pause in pauses if pause), default=0.0)
 
@@ -136,17 +144,29 @@ class UnorderedBatches:
                 # One at a time, then: this type takes no objects, or this argument does not allow it.
         raise AssertionError("it is started, or raises why not")
 
-    async def _failed(self, waiting: Waiting, error: Exception) -> None:
-        """A batch whose operation could not be started."""
+    async def _failed(self, waiting: Waiting, error: Exception) -> float:
+        """A batch whose operation could not be started; return the seconds until the next look."""
+        failure, revision, now = Failure.of(error), waiting.kv.mod_revision, self._clock()
+        message = shortened(failure.message, MAX_ERROR_LENGTH)
+        if failure.waits and (waiting.record.code, waiting.record.error) == (failure.code, message):
+            pause = growing_pause(now - self._incomplete.setdefault(revision, now))
+            self._due[revision] = now + pause
+            return pause
+        self._incomplete.pop(revision, None)
         ordering_kv = await self._client.get(self._keys.ordering)
-        failure = Failure.of(error)
         txn = after_failure(
             self._keys, ordering_kv, waiting.kv, waiting.name, waiting.record, failure, self._wall()
         )
         reached("batch.note.before")
         await self._launcher.settled(txn, lambda: reached("batch.note.after"))
         fields = {"table": self._keys.name, "batch": waiting.name, "error": failure.message}
-        log.warning("batch_not_started", extra={**fields, "attempts": waiting.record.attempts + 1})
+        log.warning("batch_not_started", extra={**fields, "attempts": failure.attempts(waiting.record)})
+        return FIRST_PAUSE_S
+
+
+def growing_pause(waited_s: float) -> float:
+    """Seconds until the next look at what has waited for so long, for a source that is incomplete."""
+    return min(max(FIRST_PAUSE_S, waited_s), LONGEST_SOURCE_PAUSE_S)
 
 
 def after_failure(
@@ -160,10 +180,10 @@ def after_failure(
 ) -> Txn:
     """Count one more failed attempt at the batch with this key: it waits for the next attempt, or for a
     decision."""
-    message, attempts = shortened(failure.message, MAX_ERROR_LENGTH), record.attempts + 1
+    message, attempts = shortened(failure.message, MAX_ERROR_LENGTH), failure.attempts(record)
     left = msgspec.structs.replace(record, operation="", attempts=attempts, code=failure.code, error=message)
     looked_at = Txn((), (Put(keys.backlog_index, b"{}"),))
-    if failure.passes and attempts < ordering_of(ordering_kv).max_attempts:
+    if not failure.is_final(attempts, ordering_of(ordering_kv).max_attempts):
         waits = Put(keys.unordered(WAITING, batch), encode(left))
         moved = () if at.key == waits.key else (Delete(at.key),)
         return looked_at + Txn((unchanged(at),), (*moved, waits))

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from distop.errors import CorruptRecord, shortened
+from distop.errors import CorruptRecord, SourceIncomplete, shortened
 from distop.metastore.records.options import OperationOptions
 from distop.proto import distop_pb2 as pb
 
@@ -196,6 +196,9 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
     if ordering.running:
         return _led(f"batch {first} is being applied", "end it", leader, members)
     error, failed = table.next_batch_error, table.next_batch_attempts
+    if error.code == SourceIncomplete.code:
+        what = f"batch {first} waits for its source: {cut(error.message)}; distop backlog rm {name} {first}"
+        return Reason(Mood.WAITING, f"{what} withdraws it")
     if error.code and not failed:
         return Reason(Mood.STUCK, f"batch {first} cannot be read: {error.code}: {cut(error.message)}")
     if failed:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distop.errors import DistopError, JobFailed
+from distop.errors import DistopError, JobFailed, SourceIncomplete
 from distop.executor.launch.launch import Launch, LaunchFailed
 from distop.executor.launch.settings import refuse_unchecked
 from distop.executor.launch.spark_job import SparkJob
@@ -40,7 +40,8 @@ HEARD_WITHIN_S = 30.0
 _RESULT = "result binary"
 _UNDER_WAY = ("PENDING", "ACTIVE")
 _PERMANENT = re.compile(
-    r"^distop\.errors(?:\.\w+)*\.(?:InvalidArgument|JobFailed|BadRow|SourceUnreadable): (.*)$", re.MULTILINE
+    r"^distop\.errors(?:\.\w+)*\.(InvalidArgument|JobFailed|BadRow|SourceUnreadable|SourceIncomplete): (.*)$",
+    re.MULTILINE,
 )
 
 
@@ -123,7 +124,10 @@ class SparkFrame(SparkJob[list[FrameResult]]):
         """The permanent error of the function that makes the DataFrame, from a worker: an unreadable row, a
         changed file. Spark only has its text."""
         said = _PERMANENT.findall(str(error))
-        return JobFailed(said[-1].strip()) if said else super()._failure(error)
+        if not said:
+            return super()._failure(error)
+        name, text = said[-1]
+        return (SourceIncomplete if name == SourceIncomplete.__name__ else JobFailed)(text.strip())
 
     def _check_computed_once(self, stages: set[int], tasks: int) -> None:
         """Raise :class:`LaunchFailed` unless no stage of this launch was repeated."""

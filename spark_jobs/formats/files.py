@@ -12,7 +12,8 @@ import os
 import posixpath
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
@@ -21,7 +22,14 @@ from distop.commit.files.allowed import check_source
 from distop.commit.files.info import entity_tag, modified
 from distop.commit.files.storage import require_file_system
 from distop.commit.files.web import web_options
-from distop.errors import ArgumentTooLarge, DistopError, SourceEmpty, SourceUnreadable
+from distop.errors import (
+    ArgumentTooLarge,
+    Cancelled,
+    DistopError,
+    SourceEmpty,
+    SourceIncomplete,
+    SourceUnreadable,
+)
 from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
 
@@ -214,6 +222,58 @@ def find_files(
             details={"field": "paths"},
         )
     return FoundSource(fs.unstrip_protocol(folder).removesuffix("/"), found)
+
+
+def marker_versions(urls: Collection[str]) -> dict[str, str]:
+    """The files that mark a source as complete, and their present versions.
+
+    Unlike files of data they may be empty. The entity tags of empty files are equal: the time counts, too.
+
+    Raises :class:`~distop.errors.SourceIncomplete` if one does not exist.
+    """
+    if len(urls) > MAX_PATHS:
+        raise invalid("markers", f"there are more than {MAX_PATHS} markers", "start several operations")
+    found = {}
+    for url in urls:
+        fs, path = resolve(_checked_url(url))
+        fs.invalidate_cache()
+        try:
+            info = fs.info(path)
+        except FileNotFoundError:
+            raise _incomplete(url, "does not exist") from None
+        found[url] = f"{entity_tag(info)} {modified(info)}".strip()
+    return found
+
+
+def check_markers(versions: Mapping[str, str]) -> None:
+    """Check that no marker was removed or written again since: then files may have been, too.
+
+    Raises :class:`~distop.errors.SourceIncomplete`.
+    """
+    for url, version in marker_versions(versions).items():
+        if version != versions[url]:
+            raise _incomplete(url, "was written again while the files were read")
+
+
+@contextmanager
+def while_complete(markers: Mapping[str, str]) -> Iterator[None]:
+    """Read files of a source whose markers had these versions before, and have them still at the end.
+
+    An error is only the source's own if they do: half-written files are bad in many ways. Raises
+    :class:`~distop.errors.SourceIncomplete` in place of it.
+    """
+    try:
+        yield
+    except (SourceIncomplete, Cancelled):
+        raise
+    except Exception:
+        check_markers(markers)
+        raise
+    check_markers(markers)
+
+
+def _incomplete(marker: str, why: str) -> SourceIncomplete:
+    return SourceIncomplete(f"{marker} {why}", details={"field": "markers", "path": marker})
 
 
 @dataclass

@@ -53,6 +53,10 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     paths: str | list[str] = []
     """Files, folders (read recursively) and globs: absolute local paths or URLs that fsspec knows. Inside
     folders, names that begin with ``_`` or ``.`` and empty files are skipped."""
+    markers: list[str] = []
+    """Files that exist once those of ``paths`` are complete, such as the ``_SUCCESS`` of a landing folder:
+    absolute local paths or URLs. Without one of them nothing is read; if one is removed or written again
+    before all is read, nothing is published."""
     kafka: dict[str, Any] | None = None
     """A Kafka topic in place of ``paths``; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
     format: Format | None = None
@@ -218,6 +222,8 @@ def _check_source(argument: IngestArgument) -> None:
             raise invalid("paths", "paths and kafka are both given", "start one operation for each")
     elif not paths or not all(paths):
         raise invalid("paths", "paths is empty" if not paths else "a path is empty")
+    if argument.markers and argument.kafka is not None:
+        raise invalid("markers", "a topic has no markers")
     if argument.source is not None and not argument.source.strip():
         raise invalid("source", "source is empty")
     if argument.new_only:

@@ -19,7 +19,7 @@ from distop.spark_jobs.formats.avro import AvroReader
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, Rows
 from distop.spark_jobs.formats.conversion import fitting
 from distop.spark_jobs.formats.csv import CsvReader
-from distop.spark_jobs.formats.files import OpenFile
+from distop.spark_jobs.formats.files import OpenFile, while_complete
 from distop.spark_jobs.formats.jsonl import JsonLinesReader
 from distop.spark_jobs.formats.parquet import ParquetReader
 from distop.spark_jobs.formats.reader import FileUnusable, FormatReader
@@ -158,8 +158,9 @@ class FilesSplit:
         ------
         BadRow, JobFailed, Cancelled
         """
-        for piece in self._plan.pieces(self._split):
-            yield from self._rows_of(piece)
+        with while_complete(self._plan.markers):
+            for piece in self._plan.pieces(self._split):
+                yield from self._rows_of(piece)
 
     def _rows_of(self, piece: Piece) -> Iterator[Converted]:
         entry = self._plan.files[piece.file]

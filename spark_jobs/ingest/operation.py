@@ -42,6 +42,8 @@ class Ingest(DistributedOperation):
             A field is invalid, or does not fit the files or the table.
         SourceUnreadable, SourceEmpty
             A path cannot be read, or is empty.
+        SourceIncomplete
+            A marker does not exist, or was written again meanwhile.
         AlreadyIngested
             The watermark of a path already exists.
         TableNotEmpty
@@ -88,20 +90,23 @@ class Ingest(DistributedOperation):
             return [StepRecord(step="ingest.report")]
         # What may refuse comes first: then nothing has been prepared or executed.
         steps = [StepRecord(step="rules.gate")] if operation.argument.get(RULES) else []
-        reports = any(operation.argument.get(name) for name in REPORTED)
+        reports = any(operation.argument.get(name) for name in (*REPORTED, "markers"))
         if reports or operation.argument.get("onBadRows") == "quarantine" or "kafka" in operation.argument:
             steps.append(StepRecord(step="ingest.report"))
         return [*steps, *steps_of(operation)]
 
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
-        """The paths of both, if everything else is equal and the mode appends."""
+        """The paths and markers of both, if everything else is equal and the mode appends."""
         if first.get("mode", "append") != "append" or "paths" not in first or "paths" not in second:
             return None
         if first.get("transform") is not None:
             return None  # the query's result for both may differ from the results for each
-        rest, other = ({**one, "paths": None} for one in (first, second))
+        rest, other = ({**one, "paths": None, "markers": None} for one in (first, second))
         paths = [*_paths_of(first), *_paths_of(second)]
-        return {**first, "paths": paths} if rest == other and len(paths) <= MAX_PATHS else None
+        if rest != other or len(paths) > MAX_PATHS:
+            return None
+        markers = [*first.get("markers", ()), *second.get("markers", ())]
+        return {**first, "paths": paths} | ({"markers": markers} if markers else {})
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
         """Ingest one split, or one partition of a DataFrame.
@@ -117,6 +122,8 @@ class Ingest(DistributedOperation):
         ------
         BadRow
             A row cannot be parsed; names file and line.
+        SourceIncomplete
+            A marker of the source was removed, or written again, since the start.
         JobFailed
             A file has changed since the start, or is invalid.
         """

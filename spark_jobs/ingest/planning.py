@@ -24,6 +24,8 @@ from distop.spark_jobs.formats.files import (
     FoundSource,
     OpenFile,
     find_files,
+    marker_versions,
+    while_complete,
 )
 from distop.spark_jobs.formats.inference import (
     CsvSample,
@@ -102,10 +104,14 @@ def plan_ingest(request: PlanRequest) -> Plan:
         return Plan(argument=ignored(request))
     if argument.kafka is not None:
         return plan_topic(request, argument, parse_kafka(argument.kafka), in_part=in_part)
-    return _plan_files(request, argument, in_part=in_part)
+    markers = marker_versions(argument.markers)
+    with while_complete(markers):
+        return _plan_files(request, argument, markers, in_part=in_part)
 
 
-def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool) -> Plan:
+def _plan_files(
+    request: PlanRequest, argument: IngestArgument, markers: dict[str, str], *, in_part: bool
+) -> Plan:
     found = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
     skipped = remaining = 0
     if argument.new_only:
@@ -156,6 +162,7 @@ def _plan_files(request: PlanRequest, argument: IngestArgument, *, in_part: bool
             FileEntry(file.path, file.size, file.version, None if extent.blocks is None else extent.units)
             for file, extent in zip(found.files, extents, strict=True)
         ],
+        markers=markers,
         cuts=cuts,
         files_skipped=skipped,
         files_remaining=remaining,

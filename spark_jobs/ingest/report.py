@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from distop.commit.layout.model import file_io
-from distop.commit.layout.staging import format_of, quarantine_folder
+from distop.commit.layout.staging import ICEBERG, format_of, quarantine_folder
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.errors import TooManyBadRows
 from distop.metastore.records.operation import OperationArg
 from distop.operations.job import staging_folder
 from distop.spark_jobs.formats.bad_rows import first_of
+from distop.spark_jobs.formats.files import check_markers
 from distop.spark_jobs.ingest.job import QUARANTINE
 from distop.spark_jobs.ingest.modes import NOTHING, REPORTED
 
@@ -30,6 +31,9 @@ class IngestReport(TransactionalStep):
         Raises
         ------
         TooManyBadRows
+        SourceIncomplete
+            The source was written again since its rows were read, or is being written. Only checked where
+            all steps belong to the transaction: others may have been executed already.
         """
         operation = context.view.arg
         results = [job.result for job in context.view.jobs.values() if job.state == "success"]
@@ -42,6 +46,8 @@ class IngestReport(TransactionalStep):
             first = next((str(result[QUARANTINE]) for result in results if QUARANTINE in result), "")
             shown = first_of(file_io(operation.location, operation.storage), f"{operation.location}/{first}")
             raise TooManyBadRows(f"{excess}; the first: {shown}" if shown else excess, facts={"badRows": bad})
+        if format_of(operation) == ICEBERG:
+            check_markers(operation.argument.get("markers", {}))
         facts: dict[str, Any] = {
             name: operation.argument[name] for name in REPORTED if name in operation.argument
         }

@@ -93,7 +93,8 @@ class Landing:
     url:
         The folder of the table, on any file system that fsspec knows.
     type:
-        The operation type that applies batches. Its argument is the configuration, plus ``paths``.
+        The operation type that applies batches. Its argument is the configuration, plus ``paths``, and
+        ``markers`` of ``ingest``.
     """
 
     def __init__(
@@ -166,10 +167,11 @@ class Landing:
     # -- batches ---------------------------------------------------------------------------------------
 
     def _publish(self, batch: Found, report: Report) -> None:
+        argument = batch.argument
+        if self._type == "ingest" and batch.marker:  # it may wait for long, and is checked when it is read
+            argument = argument | {"markers": [batch.marker]}
         reached("landing.publish.before")
-        answer = self._client.enqueue(
-            self._table, batch.name, self._type, batch.argument, ordered=batch.ordered
-        )
+        answer = self._client.enqueue(self._table, batch.name, self._type, argument, ordered=batch.ordered)
         reached("landing.publish.after")
         if answer.became == "failed before":
             return

@@ -47,6 +47,9 @@ class Found:
     name: str
     ordered: bool
     argument: dict[str, Any]
+    marker: str
+    """URL of the ``_SUCCESS`` next to its data. Empty if the data is elsewhere: who reads it may then have no
+    access to this folder."""
 
 
 @dataclass(frozen=True)
@@ -240,7 +243,8 @@ class Walk:
                 self.problems[name] = f"{POINTER} names {len(paths)} places"
                 return None
         # A batch without data is published, too: the operation fails, and names the batch.
-        return Found(name, scope.ordered, {**scope.argument, "paths": paths})
+        marker = "" if POINTER in entries else f"{paths[0]}/{SUCCESS}"
+        return Found(name, scope.ordered, {**scope.argument, "paths": paths}, marker)
 
 
 def beginning(fs: FileSystem, path: str, size: int) -> bytes:

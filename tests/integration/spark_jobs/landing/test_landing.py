@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from distop.spark_jobs.landing.folder import Landing, Report
 from distop.spark_jobs.landing.tables import Landings
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
-from support.services.whole import coordinated, write_csv
+from support.services.whole import Whole, coordinated, write_csv
 from support.sources.s3 import S3
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
@@ -424,6 +425,119 @@ async def test_unordered_batches_are_applied_side_by_side(
             assert len(await service.operations()) == 5
         finally:
             await blocking(blocking_client.close)
+
+
+class Rewritten:
+    """A batch of two files that its producer writes again while it waits, or is read."""
+
+    def __init__(self, service: Whole, folder: Path) -> None:
+        self.service, self.folder = service, folder / "1"
+        self._write("a.csv", 1)
+        self._write("b.csv", 2)
+        (self.folder / "_SUCCESS").touch()
+
+    def _write(self, name: str, number: int) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(f"id\n{number}\n")
+
+    def begin(self) -> None:
+        (self.folder / "_SUCCESS").unlink()
+        self._write("a.csv", 11)
+
+    def complete(self) -> None:
+        self._write("b.csv", 12)
+        (self.folder / "_SUCCESS").touch()
+
+    async def waits(self) -> bool:
+        return "batch 1 waits for its source: " in (await self.service.client.explain("t")).sentence
+
+    async def has_rows(self, *ids: int) -> bool:
+        head = (await self.service.client.get_table("t")).snapshot_id
+        return bool(head) and await asyncio.to_thread(self.service.ids) == list(ids)
+
+
+@asynccontextmanager
+async def rewritten(
+    etcd_config: EtcdConfig, tmp_path: Path, client: EtcdClient, *, ordered: bool = True
+) -> AsyncIterator[tuple[Rewritten, Callable[[], Any]]]:
+    """A batch, and a look at its folder."""
+    folder = tmp_path / "landing"
+    async with coordinated(etcd_config, tmp_path, client, partitionBy=[]) as service:
+        if ordered:
+            (folder / "_config").mkdir(parents=True)
+            (folder / "_config" / "ORDERME").touch()
+        [member] = await service.client.members()
+        feed = Landing(sdk := Client(member.address), "t", str(folder))
+        try:
+            yield Rewritten(service, folder), lambda: blocking(feed.poll)
+        finally:
+            await blocking(sdk.close)
+
+
+@pytest.mark.parametrize("held_by", ["gate", "approval", "block"])
+async def test_a_batch_that_is_written_again_while_it_waits_is_applied_as_it_is_then(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, held_by: str
+) -> None:
+    """B12, B6, B7, B8: nothing of it before its marker is back, and nothing of what it was."""
+    async with rewritten(etcd_config, tmp_path, client) as (batch, look), runner(client):
+        sdk = batch.service.client
+        if held_by == "gate":
+            await sdk.set_ordering("t", gate="closed")
+        else:
+            first = tmp_path / "landing" / "0"
+            first.mkdir()
+            if held_by == "approval":  # without data it blocks the table
+                (first / "a.csv").write_text("id\n0\n")
+            (first / "_SUCCESS").touch()
+            await sdk.set_ordering("t", validation=held_by == "approval")
+        assert "1" in (await look()).published
+        ordering = await eventually(
+            lambda: sdk.ordering("t"), holds=lambda now: held_by == "gate" or now.awaiting or now.blocked
+        )
+        batch.begin()
+        if held_by == "gate":
+            await sdk.open_gate("t")
+        elif held_by == "approval":
+            await sdk.approve("t", ordering.awaiting)
+        else:
+            await sdk.skip_batch("t", "0")
+        assert await eventually(batch.waits)
+        [waiting] = [one async for one in sdk.backlog("t")]
+        assert (waiting.name, waiting.state, waiting.attempts) == ("1", "waiting", 0)
+        assert not [one async for one in sdk.list("t") if one.state is not OperationState.SUCCEEDED]
+        batch.complete()
+        before = (0,) if held_by == "approval" else ()
+        assert await eventually(lambda: batch.has_rows(*before, 11, 12))
+        assert (await look()).published == []
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_batch_that_is_written_again_while_it_is_read_is_applied_as_it_is_then(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, ordered: bool
+) -> None:
+    """B12, B13: the operation ends, and the batch returns to its place."""
+    async with rewritten(etcd_config, tmp_path, client, ordered=ordered) as (batch, look):
+        sdk = batch.service.client
+        await sdk.set_ordering("t", max_attempts=1)
+        await look()
+
+        async def operations() -> list[Operation]:
+            return [one async for one in sdk.list("t")]
+
+        async def waits() -> bool:
+            if ordered:
+                return await batch.waits()
+            waiting = [one async for one in sdk.backlog("t", ordered=False)]
+            return [(one.state, one.attempts) for one in waiting if one.error] == [("waiting", 0)]
+
+        [reads] = await eventually(operations)  # there is nobody to do its jobs
+        batch.begin()
+        async with runner(client):
+            ended = await sdk.wait(reads.name, timeout_s=60)
+            assert ended.state is OperationState.FAILED
+            assert await eventually(waits)
+            batch.complete()
+            assert await eventually(lambda: batch.has_rows(11, 12))
 
 
 @pytest.mark.parametrize("missing", ["not-there", "not/there/either"])
