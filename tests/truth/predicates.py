@@ -80,8 +80,6 @@ class Kind:
     transforms: Sequence[str] = ("{}", "bucket(3, {})")
     is_float: bool = False
     is_text: bool = False
-    in_source: bool = True
-    """Whether files that are ingested may have it."""
 
 
 def numbers(*texts: str) -> list[Literal]:
@@ -184,7 +182,6 @@ KINDS = (
         "time",
         [time(), time(12, 34, 56, 1), time(23, 59, 59, 999_999)],
         [same(quoted(text)) for text in ("00:00:00", "12:34:56.000001", "12:35:00", "23:59:59.999999")],
-        in_source=False,
     ),
     Kind(
         "timestamp",
@@ -212,7 +209,6 @@ KINDS = (
             same(quoted(str(one)))
             for one in (UUID(int=0), UUID(int=2), UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7"))
         ],
-        in_source=False,
     ),
     Kind(
         "binary",
@@ -225,7 +221,6 @@ KINDS = (
         [b"aa", b"ab", b"\xff\xff"],
         [same(quoted(text)) for text in ("aa", "ab", "b", "\\xFF\\xff")],
         ("{}", "bucket(3, {})"),
-        in_source=False,
     ),
 )
 
@@ -533,7 +528,7 @@ def disagreements(
     world: World, condition: Condition, answers: dict[int, bool | None], turn: int
 ) -> Iterator[str]:
     """What differs from the reference."""
-    case, text = world.case, condition.text
+    text = condition.text
     predicate = predicate_of(text, world.table.layout.schema)
     found = dict(zip(answers, truth(predicate, world.rows).to_pylist(), strict=True))
     if found != answers:
@@ -547,10 +542,7 @@ def disagreements(
             yield f"a file with {matching} is left out"
         if pruning.whole(entry.data_file) and matching != set(ids):
             yield f"a file with {set(ids) - matching} would be deleted as a whole"
-    ways = [*OFTEN, SELDOM[turn % len(SELDOM)]]
-    if not all(kind.in_source for kind in case.kinds.values()):
-        ways = [way for way in ways if way not in (ingested, merged)]
-    for way in ways:
+    for way in (*OFTEN, SELDOM[turn % len(SELDOM)]):
         if (selected := way(world, text)) != expected:
             yield f"{way.__name__}: {selected}"
     if (broken := broken_rule(world, condition)) != sum(answer is False for answer in answers.values()):
