@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
+from distop.commit.writing import decimals
 from distop.commit.writing.floats import unlike_texts, unlike_wider
 from distop.commit.writing.integers import unlike_text
 
@@ -58,8 +59,14 @@ def _unlike(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray)
     is_checked = is_.is_integer(source) or is_.is_boolean(source)  # by Arrow
     if is_.is_floating(kind) and not is_checked:
         return unlike_texts(given.cast(pa.large_string()), made)
-    if is_.is_integer(kind) and not is_.is_primitive(source) and not is_.is_decimal(source):
+    is_text = not is_.is_primitive(source) and not is_.is_decimal(source)
+    if is_.is_integer(kind) and is_text:
         return unlike_text(given.cast(pa.large_string()), kind)
+    if is_.is_decimal(kind) and is_text:
+        return decimals.unlike_text(given.cast(pa.large_string()), made)
+    if is_.is_decimal(kind) and not is_.is_floating(source):
+        whole = given.cast(pa.decimal128(decimals.MAX_DIGITS, 0)) if is_checked else given
+        return decimals.unlike_number(whole, made)
     return ""
 
 

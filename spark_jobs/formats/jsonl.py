@@ -7,9 +7,9 @@ on a line, and some invalid lines (a lone ``null``) crash its process.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -26,11 +26,16 @@ from distop.spark_jobs.formats.text_file import OpenTextFile, TextFile
 from distop.spark_jobs.formats.text_rows import Lines
 from distop.spark_jobs.formats.types import convert, is_number, json_type
 
+_Check: TypeAlias = Callable[[Any, pa.DataType, str], None]
+"""Of a value, with its type and column; raises ``Unconvertible``."""
+
 _IN_ROW = re.compile(r" in row \d+$")
 _OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
 _UNNAMED = re.compile(r"Failed to convert JSON to |The string '|Number too big ")
 """Errors of Arrow's parser about a value that do not name its column."""
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
+_TINY = re.compile(rb"[0-9.][eE]-[0-9]{2}")
+"""A number that may have more decimals than Arrow can drop: it makes zero of that."""
 _WHERE = re.compile(r" - at `.*`$")
 
 
@@ -94,7 +99,8 @@ class JsonObjects:
 
     def __init__(self, wanted: Wanted) -> None:
         self._schema = wanted.schema
-        self._doubles = [field for field in wanted.schema if _has_doubles(field.type)]
+        self._doubles = [field for field in wanted.schema if _holds(field.type, is_.is_floating)]
+        self._decimals = [field for field in wanted.schema if _holds(field.type, is_.is_decimal)]
         self._parse_options = ParseOptions(
             explicit_schema=pa.schema([(field.name, json_type(field.type)) for field in wanted.schema]),
             unexpected_field_behavior="error" if wanted.strict else "ignore",
@@ -119,7 +125,15 @@ class JsonObjects:
         if table.num_rows != count:
             raise Unconvertible("a line must hold one JSON object")
         self._check_doubles(data, table)
-        columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
+        if self._decimals and _TINY.search(data):
+            for line in filter(_TINY.search, data.split(b"\n")):
+                _check_numbers(line, self._decimals)
+        try:
+            columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
+        except Unconvertible:
+            if count == 1:
+                _check_numbers(data, self._decimals)  # names them as they are written
+            raise
         return pa.table(columns, schema=self._schema)
 
     def _check_doubles(self, data: bytes, parsed: pa.Table) -> None:
@@ -128,12 +142,7 @@ class JsonObjects:
             return
         numbers = (part for field in self._doubles for part in _doubles_of(parsed.column(field.name)))
         for line in doubtful_lines(data, integers=any(map(has_large, numbers))):
-            try:
-                row = _spelled_object.decode(line)
-            except msgspec.MsgspecError as error:  # an integer with thousands of digits
-                raise Unconvertible(_WHERE.sub("", str(error))) from None
-            for field in self._doubles:
-                _check_leaves(row.get(field.name), field.type, field.name, _check_double)
+            _check_numbers(line, self._doubles, _check_double)
 
     def _parsed(self, data: bytes) -> pa.Table:
         try:
@@ -146,10 +155,10 @@ class JsonObjects:
             raise Unconvertible(_explained(str(error), data, self._schema)) from None
 
 
-def _has_doubles(dtype: pa.DataType) -> bool:
-    return is_.is_floating(dtype) or any(
-        _has_doubles(dtype.field(index).type) for index in range(dtype.num_fields)
-    )
+def _holds(dtype: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is of a kind, or a type within it."""
+    within = (dtype.field(index).type for index in range(dtype.num_fields))
+    return is_kind(dtype) or any(_holds(inner, is_kind) for inner in within)
 
 
 def _doubles_of(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
@@ -162,9 +171,7 @@ def _doubles_of(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
             yield from _doubles_of(part)
 
 
-def _check_leaves(
-    value: Any, dtype: pa.DataType, column: str, check: Callable[[Any, pa.DataType, str], None]
-) -> None:
+def _check_leaves(value: Any, dtype: pa.DataType, column: str, check: _Check) -> None:
     """Check the values of a JSON value that are not nested, with their types and columns."""
     if isinstance(value, list) and is_.is_nested(dtype):
         for item in value:
@@ -211,7 +218,13 @@ def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
     """An Arrow error in terms of the line."""
     message = _IN_ROW.sub("", message.removeprefix("JSON parse error: "))
     if _UNNAMED.match(message):
-        return _bad_number(data, schema) or message
+        try:
+            _check_numbers(data, schema)
+        except (
+            Unconvertible
+        ) as error:  # of several lines no number is checked: the bad one comes again, alone
+            return str(error)
+        return message
     if match := _OTHER_KIND.match(message):
         column, at = match["column"], schema.get_field_index(match["column"])
         if at < 0:
@@ -228,17 +241,14 @@ def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
     return message
 
 
-def _bad_number(data: bytes, schema: pa.Schema) -> str:
-    """Why a line is bad that has a number that does not fit its column; empty if it is not known."""
+def _check_numbers(line: bytes, fields: Iterable[pa.Field], check: _Check = _check_number) -> None:
+    """Check the numbers of some columns of a line."""
     try:
-        row = _spelled_object.decode(data)
-        for field in schema:
-            _check_leaves(row.get(field.name), field.type, field.name, _check_number)
-    except msgspec.MsgspecError:  # several lines: the bad one comes again, alone
-        pass
-    except Unconvertible as error:
-        return str(error)
-    return ""
+        row = _spelled_object.decode(line)
+    except msgspec.MsgspecError as error:  # an integer with thousands of digits
+        raise Unconvertible(_WHERE.sub("", str(error))) from None
+    for field in fields:
+        _check_leaves(row.get(field.name), field.type, field.name, check)
 
 
 def _unknown_key(value: Any, dtype: pa.DataType, path: str = "") -> str:

@@ -16,6 +16,7 @@ from pyarrow import types as is_
 
 from distop.commit.layout.sizes import MAX_NESTING
 from distop.commit.writing.casts import InvalidValue, Values, as_lists, checked_cast
+from distop.commit.writing.decimals import with_room
 from distop.errors import JobFailed
 from distop.spark_jobs.formats.bad_rows import Unconvertible, bad_value
 from distop.spark_jobs.formats.moments import UTC, times_of
@@ -75,7 +76,7 @@ def text_type(dtype: pa.DataType) -> pa.DataType:
     UnsupportedType
         The type cannot be written in CSV.
     """
-    if is_.is_timestamp(dtype) or is_.is_time(dtype) or is_.is_floating(dtype):
+    if is_.is_timestamp(dtype) or is_.is_time(dtype) or is_.is_floating(dtype) or is_.is_decimal(dtype):
         return pa.large_string()
     if is_.is_nested(dtype) or _family(dtype) == "bytes":
         raise UnsupportedType(f"CSV cannot hold values of type {dtype}")
@@ -96,6 +97,8 @@ def json_type(dtype: pa.DataType) -> pa.DataType:
         raise UnsupportedType(f"JSON cannot hold values of type {dtype}")
     if is_.is_float32(dtype):
         return pa.float64()  # Arrow's parser would make numbers infinite that are too large
+    if is_.is_decimal(dtype):
+        return with_room(dtype)
     if is_.is_list(dtype) or is_.is_large_list(dtype):
         return pa.list_(json_type(dtype.value_type))
     return _nested(dtype, json_type) if is_.is_struct(dtype) else dtype

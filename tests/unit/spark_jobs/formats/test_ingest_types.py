@@ -253,6 +253,53 @@ def test_a_number_with_more_digits_than_a_float_is_refused(value: object, kind: 
         convert(pa.chunked_array([[value]]), kind, "f")
 
 
+@pytest.mark.parametrize(
+    ("values", "target"),
+    [
+        (["922.56"], pa.decimal128(38, 38)),
+        (pa.array([922], pa.int64()), pa.decimal128(38, 38)),
+        (pa.array([Decimal("922.56")], pa.decimal128(5, 2)), pa.decimal128(38, 38)),
+        (
+            pa.array([{"x": Decimal("7e30")}], pa.struct([("x", pa.decimal128(38, 0))])),
+            pa.struct([("x", pa.decimal128(38, 18))]),
+        ),
+        (["999799999999999999999999999999999999999"], pa.decimal128(38, 10)),
+        (["1311813896133929241244275003959758946808050e-44"], pa.decimal128(9, 5)),
+        (["33833465208641E-40"], pa.decimal128(37, 1)),
+    ],
+)
+def test_a_decimal_without_room_for_a_number_is_no_other_number(values: Any, target: pa.DataType) -> None:
+    with pytest.raises(Unconvertible, match=r"column 'd[^']*': invalid value "):
+        convert(pa.chunked_array([values]), target, "d")
+
+
+def test_decimals_are_the_same_numbers_in_csv_and_json(ingesting: Ingesting) -> None:
+    texts = [
+        "1.25",
+        "0.500000000000000000000000000",
+        "12345678901234567890.123456789012345678",
+        "1e19",
+        "-12e-3",
+    ]
+    wrong = ["123456789012345678901", "1e20", "1e-19", "1e-60", "7e37", "9" * 39, "0.1234567890123456789"]
+    written = {
+        "a.csv": "d\n" + "\n".join([*texts, *wrong]),
+        "a.jsonl": "\n".join(f'{{"d": {text}}}' for text in [*texts, *wrong]),
+        "b.jsonl": "\n".join(f'{{"d": "{text}"}}' for text in [*texts, *wrong]),
+    }
+    for name, text in written.items():
+        jobs = ingesting.ingest(
+            paths=ingesting.write(text + "\n", name),
+            schema={"d": "decimal(38,18)"},
+            mode="overwrite",
+            on_bad_rows="quarantine",
+        )
+        assert set(ingesting.rows("d")) == {Decimal(text) for text in texts}, name
+        assert [entry["line"] for entry in quarantined(ingesting, jobs)] == [
+            1 + at + (name == "a.csv") for at in range(len(texts), len(texts) + len(wrong))
+        ]
+
+
 def test_a_struct_without_fields_has_no_place_in_a_table() -> None:
     with pytest.raises(UnsupportedType, match="without any key"):
         table_type(pa.list_(pa.struct([])))
