@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.operations.jobs import FAILED
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import (
     ABORTING,
@@ -140,7 +141,9 @@ class TableLaws:
         if change.before.get(keys.runner).create_revision != token:
             raise Broken(f"{record.attempt} marks a job of {keys.operation} under a run that is over")
         arg = decode(change.before.get(keys.arg).value, OperationArg, keys.arg)
-        if arg.exclusive:
+        # A runner gives up jobs that no launch could run: they have failed, whoever owns them.
+        is_given_up = record.state == FAILED and "-runner-" in record.attempt
+        if arg.exclusive and not is_given_up:
             claim = change.before.get(new.key.removesuffix(b"state") + b"claim")
             if not claim.exists or decode(claim.value, ClaimRecord, claim.key).attempt != record.attempt:
                 raise Broken(f"{record.attempt} marks a job of {keys.operation} that it does not own")
