@@ -235,7 +235,12 @@ class Lab:
                 if book.plain or last.get(book.table) == seen:  # a tree has no pointer that moves at once
                     continue
                 last[book.table] = seen
-                problem = await asyncio.to_thread(check_whole, book, seen, self._sizes)
+                try:
+                    problem = await asyncio.to_thread(check_whole, book, seen, self._sizes)
+                except FileNotFoundError:
+                    if book in self.books.values():
+                        raise
+                    continue  # it was dropped with its files
                 self.reads += 1
                 if problem:
                     self.torn.append(problem)
