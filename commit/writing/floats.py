@@ -25,6 +25,8 @@ _Bytes: TypeAlias = NDArray[np.uint8]
 _Doubles: TypeAlias = NDArray[np.float64]
 _Places: TypeAlias = NDArray[np.int64]
 
+DIGITS = 15
+"""Each text of so many digits is a double, if its exponent is neither too large nor too small (``DBL_DIG``)."""
 _EXACT = Context(prec=1_500, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 """Has room for all digits of a double, and for those of a text that it is compared with."""
 
@@ -47,7 +49,7 @@ class _Kind(NamedTuple):
 _KINDS = {
     16: _Kind(3, 2.0**-14, 2.0**11, 1, 3),
     32: _Kind(6, 2.0**-126, 2.0**24, 2, 8),
-    64: _Kind(15, 2.0**-1022, 2.0**53, 3, 17),
+    64: _Kind(DIGITS, 2.0**-1022, 2.0**53, 3, 17),
 }
 """By bits of a number."""
 

@@ -19,6 +19,7 @@ from pyarrow import types as is_
 from pyarrow.csv import ConvertOptions, ParseOptions, ReadOptions, read_csv
 
 from distop.commit.writing.casts import Values
+from distop.commit.writing.decimals import has_room, may_vanish
 from distop.commit.writing.floats import has_large, may_round
 from distop.commit.writing.integers import may_be_hexadecimal
 from distop.spark_jobs.formats.bad_rows import Unconvertible
@@ -192,7 +193,9 @@ class CsvRecords:
         plain = [field for field in schema if self._values.is_plain(field.type)]
         self._doubles = [field for field in plain if is_.is_floating(field.type)]
         moments = [field for field in plain if is_.is_timestamp(field.type) and not field.type.tz]
-        self._direct = {field.name: field.type for field in [*self._doubles, *moments]}
+        decimals = [field for field in plain if is_.is_decimal(field.type) and has_room(field.type)]
+        self._direct = {field.name: field.type for field in [*self._doubles, *moments, *decimals]}
+        self._has_decimals = bool(decimals)
         integers = [field.name for field in schema if is_.is_integer(field.type)]
         self._integers_as_texts = dict.fromkeys(integers, _TEXT)
 
@@ -232,8 +235,11 @@ class CsvRecords:
         return read_records(data, self._names, self._options, conversion)
 
     def _may_round(self, data: bytes) -> bool:
+        quote = self._options.quote.encode()
+        if self._has_decimals and may_vanish(data, quote):
+            return True
         bits = min((field.type.bit_width for field in self._doubles), default=0)
-        return bits > 0 and may_round(data, bits, self._options.quote.encode())
+        return bits > 0 and may_round(data, bits, quote)
 
     def _column(self, table: pa.Table, field: pa.Field) -> pa.ChunkedArray:
         try:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
+from distop.commit.writing.decimals import may_vanish
 from distop.commit.writing.floats import doubtful_lines, has_large, unlike_double
 from distop.spark_jobs.formats.bad_rows import Unconvertible
 from distop.spark_jobs.formats.files import OpenFile
@@ -34,8 +35,6 @@ _OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+
 _UNNAMED = re.compile(r"Failed to convert JSON to |The string '|Number too big ")
 """Errors of Arrow's parser about a value that do not name its column."""
 _BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
-_TINY = re.compile(rb"[0-9.][eE]-[0-9]{2}")
-"""A number that may have more decimals than Arrow can drop: it makes zero of that."""
 _WHERE = re.compile(r" - at `.*`$")
 
 
@@ -125,8 +124,8 @@ class JsonObjects:
         if table.num_rows != count:
             raise Unconvertible("a line must hold one JSON object")
         self._check_doubles(data, table)
-        if self._decimals and _TINY.search(data):
-            for line in filter(_TINY.search, data.split(b"\n")):
+        if self._decimals and may_vanish(data):
+            for line in filter(may_vanish, data.split(b"\n")):
                 _check_numbers(line, self._decimals)
         try:
             columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
