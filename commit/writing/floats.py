@@ -26,7 +26,7 @@ _Doubles: TypeAlias = NDArray[np.float64]
 _Places: TypeAlias = NDArray[np.int64]
 
 DIGITS = 15
-"""Each text of so many digits is a double, unless its exponent is too large or too small (``DBL_DIG``)."""
+"""Each text of so many digits is a double, if its exponent is not extreme (C's ``DBL_DIG``)."""
 _EXACT = Context(prec=1_500, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 """Has room for all digits of a double, and for those of a text that it is compared with."""
 
