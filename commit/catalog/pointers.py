@@ -140,14 +140,12 @@ class Pointers:
         """Create a table with its record and head, unless it exists. ``action``: for the audit trail."""
         keys = self.keyspace.table(check_new_name(record.name, "name"))
         claim, tombstone = Claim.of(self.keyspace, record), self.keyspace.dropped(record.name)
+        audit = self.audit(action, record.name, keys)
+        free_names = (absent(keys.table), absent(keys.head), absent(keys.view), absent(tombstone))
+        # A late copy finds the entry of the first: a table that was dropped since stays so.
         txn = Txn(
-            (absent(keys.table), absent(keys.head), absent(keys.view), absent(tombstone), *claim.free()),
-            (
-                *table_puts(keys, record),
-                Put(keys.head, encode(head)),
-                claim.put,
-                *self.audit(action, record.name, keys),
-            ),
+            (*free_names, absent(audit[0].key), *claim.free()),
+            (*table_puts(keys, record), Put(keys.head, encode(head)), claim.put, *audit),
         )
 
         def ours(found: Pointer) -> bool | None:

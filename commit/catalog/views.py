@@ -50,9 +50,11 @@ class Views:
     def create(self, name: str, record: ViewRecord, action: str) -> Swap:
         """Create a view, if its name and its location are free. ``action``: for the audit trail."""
         keys, claim = self._keyspace.table(check_new_name(name, "name")), self._claim(name, record)
+        audit = self._pointers.audit(action, name)
+        # A late copy finds the entry of the first: a view that was dropped since stays so.
         txn = Txn(
-            (absent(keys.view), absent(keys.table), *claim.free()),
-            (Put(keys.view, encode(record)), claim.put, *self._pointers.audit(action, name)),
+            (absent(keys.view), absent(keys.table), absent(audit[0].key), *claim.free()),
+            (Put(keys.view, encode(record)), claim.put, *audit),
             (Get(keys.view), Get(claim.key)),
         )
 

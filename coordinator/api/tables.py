@@ -67,9 +67,10 @@ class TableService(PublishedCalls):
         audit = [tells(trail, by=by, at=at) for trail in trails]
         puts = (*table_puts(keys, record), *audit)
         tombstone, claim = keys.keyspace.dropped(record.name), Claim.of(keys.keyspace, record)
-        txn = Txn(
-            (absent(keys.table), absent(keys.view), absent(tombstone), *claim.free()), (*puts, claim.put)
-        )
+        # A late copy finds the entry of the first: a table that was dropped since stays so.
+        once = audit[-1].key
+        free_names = (absent(keys.table), absent(keys.view), absent(tombstone), absent(once))
+        txn = Txn((*free_names, *claim.free()), (*puts, claim.put))
         if txn.size() > MAX_REQUEST_BYTES:
             raise ArgumentTooLarge(
                 f"the table's record takes {txn.size():,} bytes, etcd allows {MAX_REQUEST_BYTES:,}",
@@ -85,17 +86,19 @@ class TableService(PublishedCalls):
                 if request_id in decode(standing.value, TableRecord, standing.key).altered:
                     return None, None
                 raise TableExists(f"table {record.name!r} already exists", details={"table": record.name})
+            if read.one(3, once).exists:
+                return None, None  # it was made, and dropped since
             if dropped.exists:
                 # The leftovers of an interrupted drop must not become this table's past.
                 before = decode(dropped.value, DropRecord, tombstone)
                 await finish_drop(self._client, keys, before, self._leave)
             else:
-                claim.check([read.got(index) for index in range(3, len(reads))])
+                claim.check([read.got(index) for index in range(4, len(reads))])
             reached("table.create.before")
             return txn, None
 
         what, replied = f"table {record.name!r}", lambda: reached("table.create.after")
-        reads = (Get(keys.table), Get(tombstone), Get(keys.view), *claim.reads())
+        reads = (Get(keys.table), Get(tombstone), Get(keys.view), Get(once), *claim.reads())
         free = TxnResult(True, 0, ([],) * len(reads))  # the name is usually new: nothing is read first
         await update(self._client, reads, decide, what=what, first=free, replied=replied)
         await prune_softly(self._client, keys.keyspace.audit_prefix)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
 
+import grpc.aio
 import pytest
 import pytest_asyncio
 from google.protobuf import duration_pb2, timestamp_pb2
@@ -16,6 +18,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from distop import errors
 from distop.client import AsyncClient
 from distop.coordinator.api import published
+from distop.coordinator.api.tables import TableService
+from distop.coordinator.work.work import Work
 from distop.metastore.backlog.batches import BatchRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -26,9 +30,11 @@ from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import TableRecord, Watermarks
 from distop.metastore.tables.audit import denial_put
 from distop.metastore.tables.listing import table_puts
+from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from support.etcd.jobs import mark
+from support.etcd.lossy import LossyClient, puts
 from support.services.coordinators import Service, leader_of, raising, serving
 from support.tables.nowhere import nowhere
 from support.waiting import eventually
@@ -639,3 +645,18 @@ async def test_large_integers_survive_to_every_reader(sdk: AsyncClient, client: 
     record = HistoryRecord(outcome="success", facts=NUMBERS)
     await client.put(client.keyspace.table("t").history(ended), encode(record))
     assert same((await sdk.get(str(ended))).facts)
+
+
+async def test_a_late_copy_of_its_creation_brings_no_dropped_table_back(
+    service: Service, etcd_config: EtcdConfig
+) -> None:
+    """U3."""
+    lossy, context = LossyClient(etcd_config), cast("grpc.aio.ServicerContext[Any, Any]", None)
+    with ThreadPoolExecutor(1) as threads:
+        calls = TableService(lossy, Work(Registry(), threads))
+        await calls.CreateTable(pb.CreateTableRequest(name="t", location=nowhere()), context)
+        (copy,) = [txn for txn in lossy.sent if puts(lossy.keyspace.table("t").table)(txn)]
+        await calls.DropTable(pb.DropTableRequest(name="t"), context)
+        assert not (await lossy.txn(copy)).succeeded
+        assert not (await tables(service)).tables
+    await lossy.close()
