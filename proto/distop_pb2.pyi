@@ -1080,7 +1080,7 @@ class ControlBacklogRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., signal: _Optional[str] = ...) -> None: ...
 
 class Schedule(_message.Message):
-    __slots__ = ("table", "name", "type", "object", "argument_json", "cron", "when", "added_by", "added_at", "pause", "next_at", "last_at", "started", "operation", "skipped", "skip", "skipped_at")
+    __slots__ = ("table", "name", "type", "object", "argument_json", "cron", "when", "added_by", "added_at", "pause", "next_at", "last_at", "started", "operation", "skipped", "skip", "skipped_at", "timezone")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1098,6 +1098,7 @@ class Schedule(_message.Message):
     SKIPPED_FIELD_NUMBER: _ClassVar[int]
     SKIP_FIELD_NUMBER: _ClassVar[int]
     SKIPPED_AT_FIELD_NUMBER: _ClassVar[int]
+    TIMEZONE_FIELD_NUMBER: _ClassVar[int]
     table: str
     name: str
     type: str
@@ -1115,10 +1116,11 @@ class Schedule(_message.Message):
     skipped: int
     skip: OperationError
     skipped_at: _timestamp_pb2.Timestamp
-    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., added_by: _Optional[str] = ..., added_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[int] = ..., operation: _Optional[str] = ..., skipped: _Optional[int] = ..., skip: _Optional[_Union[OperationError, _Mapping]] = ..., skipped_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    timezone: str
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., added_by: _Optional[str] = ..., added_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[int] = ..., operation: _Optional[str] = ..., skipped: _Optional[int] = ..., skip: _Optional[_Union[OperationError, _Mapping]] = ..., skipped_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., timezone: _Optional[str] = ...) -> None: ...
 
 class AddScheduleRequest(_message.Message):
-    __slots__ = ("table", "name", "type", "object", "argument_json", "options", "cron", "when", "requested_by", "request_id")
+    __slots__ = ("table", "name", "type", "object", "argument_json", "options", "cron", "when", "requested_by", "request_id", "timezone")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1129,6 +1131,7 @@ class AddScheduleRequest(_message.Message):
     WHEN_FIELD_NUMBER: _ClassVar[int]
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TIMEZONE_FIELD_NUMBER: _ClassVar[int]
     table: str
     name: str
     type: str
@@ -1139,7 +1142,8 @@ class AddScheduleRequest(_message.Message):
     when: str
     requested_by: str
     request_id: str
-    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    timezone: str
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., cron: _Optional[str] = ..., when: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., timezone: _Optional[str] = ...) -> None: ...
 
 class ListSchedulesRequest(_message.Message):
     __slots__ = ("table",)

@@ -28,7 +28,10 @@ def add(
     table: TableName,
     name: Name,
     type: Annotated[str, typer.Argument(metavar="TYPE", help="Operation to start, such as compact.")],
-    cron: Annotated[str, typer.Option(metavar="CRON", help="At these times, in UTC: '30 3 * * *'.")] = "",
+    cron: Annotated[str, typer.Option(metavar="CRON", help="At these times: '30 3 * * *'.")] = "",
+    timezone: Annotated[
+        str, typer.Option(metavar="ZONE", help="Of --cron, such as Europe/Berlin (default: UTC).")
+    ] = "",
     when: Annotated[
         str,
         typer.Option(
@@ -47,7 +50,10 @@ def add(
     missed while no coordinator ran, only the last is made up for. A time is skipped, and counted, while the
     last operation still runs, an incompatible one runs, or the table is paused.
 
-    Example: distop schedules add flights nightly compact --cron '30 3 * * *'
+    In a time zone, a time that the clocks jump over comes at that moment, and one that they show twice the
+    first time only. '0 * * * *' comes in each hour that passes.
+
+    Example: distop schedules add flights nightly compact --cron '30 3 * * *' --timezone Europe/Berlin
 
     Example: distop schedules add flights many compact --when 'small_files > 200'
     """
@@ -58,6 +64,7 @@ def add(
             type,
             argument,
             cron=cron,
+            timezone=timezone,
             when=when,
             object=object,
             deadline_s=parse_duration(deadline, "deadline") if deadline is not None else None,

@@ -19,7 +19,7 @@ def schedules_grid(schedules: Sequence[Schedule]) -> Grid:
         grid.add_row(
             printable(one.name),
             printable(one.type),
-            printable(one.cron or one.when),
+            printable(" ".join(filter(None, (one.cron or one.when, one.timezone)))),
             "paused" if one.pause else when(one.next_at),
             when(one.last_at),
             str(one.started or ""),
@@ -37,7 +37,7 @@ def schedule_pairs(one: Schedule) -> list[tuple[str, str]]:
         ("table", one.table),
         ("starts", "/".join(filter(None, (one.type, one.object)))),
         ("asked for", "\n".join(f"{name}: {text_of(value)}" for name, value in one.argument.items())),
-        ("at (UTC)", one.cron),
+        (f"at ({printable(one.timezone) or 'UTC'})", one.cron),
         ("when", one.when),
         ("next", when(one.next_at)),
         ("paused", paused(one.pause)),

@@ -22,6 +22,7 @@ class ScheduleCalls(Calls):
         argument: Mapping[str, Any] | None = None,
         *,
         cron: str = "",
+        timezone: str = "",
         when: str = "",
         object: str = "",
         deadline_s: float | None = None,
@@ -36,8 +37,11 @@ class ScheduleCalls(Calls):
         type, argument, object, deadline_s:
             As of :meth:`~distop.client.aio.AsyncClient.start`; planned each time.
         cron:
-            Five fields, in UTC: ``"30 3 * * *"``. Of the times missed while no coordinator ran, only the last
-            is made up for.
+            Five fields: ``"30 3 * * *"``. Of the times missed while no coordinator ran, only the last is made
+            up for.
+        timezone:
+            Of these times, such as ``"Europe/Berlin"``; empty: UTC. A time that the clocks jump over comes at
+            that moment, and one that they show twice the first time.
         when:
             Instead: a condition, such as ``"small_files > 200"``. It is evaluated when the table's head has
             moved, at most once a minute.
@@ -56,6 +60,7 @@ class ScheduleCalls(Calls):
             argument_json=to_json(argument or {}, "argument"),
             options=operation_options(deadline_s=deadline_s),
             cron=cron,
+            timezone=timezone,
             when=when,
         )
         return Schedule.from_proto(reply)

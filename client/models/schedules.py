@@ -21,7 +21,9 @@ class Schedule(Model):
     object: str = ""
     argument: dict[str, Any] = field(default_factory=dict)
     cron: str = ""
-    """Five fields, in UTC; empty: it has a condition."""
+    """Five fields; empty: it has a condition."""
+    timezone: str = ""
+    """Of these times; empty: UTC."""
     when: str = ""
     """The condition, such as ``small_files > 200``."""
     added_by: str = ""

@@ -72,20 +72,26 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             raise InvalidArgument(
                 "a schedule has either a cron expression or a condition", details={"field": "cron"}
             )
+        if request.timezone and not request.cron:
+            raise InvalidArgument(
+                "a time zone is for a cron expression, a condition needs none", details={"field": "timezone"}
+            )
         measure, above = parse_condition(request.when) if request.when else ("", 0)
         call = request.request_id or uuid.uuid4().hex
         record = ScheduleRecord(
+            version=2 if request.timezone else 1,
             type=body.type,
             object=body.object,
             argument=body.argument,
             options=body.options,
-            cron=check_cron(request.cron, now) if request.cron else "",
+            cron=check_cron(request.cron, now, request.timezone) if request.cron else "",
+            timezone=request.timezone,
             measure=measure,
             above=above,
             added_by=acting.get().subject or request.requested_by,
             added_at=now,
             # Another request with the same id is not a repetition: it must not be reported as done.
-            request=digest_of([call, "add", name, body.digest, request.cron, request.when]),
+            request=digest_of([call, "add", name, body.digest, request.cron, request.when, request.timezone]),
             tick=now,
         )
 
@@ -174,7 +180,7 @@ def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedu
     try:
         check_times(record)
         if record.cron and record.pause is None:
-            next_at = next_tick(record.cron, record.tick)
+            next_at = next_tick(record.cron, record.tick, record.timezone)
     except CorruptRecord as error:
         skip = Skip(code=error.code, message=error.message)
     return pb.Schedule(
@@ -184,6 +190,7 @@ def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedu
         object=record.object,
         argument_json=to_json(without_secrets(record.argument), "argument"),
         cron=record.cron,
+        timezone=record.timezone,
         when=f"{record.measure} > {record.above}" if record.measure else "",
         added_by=record.added_by,
         added_at=timestamp(record.added_at),

@@ -64,7 +64,7 @@ def check_times(record: ScheduleRecord) -> None:
     wrote it."""
     try:
         if record.cron:
-            check_cron(record.cron, record.tick)
+            check_cron(record.cron, record.tick, record.timezone)
     except InvalidArgument as error:
         raise CorruptRecord(error.message) from error
 
@@ -87,7 +87,8 @@ def due_tick(
     if record.pause is not None:
         return None
     if record.cron:
-        return Tick(last_tick(record.cron, now)) if next_tick(record.cron, record.tick) <= now else None
+        at = last_tick(record.cron, record.tick, now, record.timezone)
+        return Tick(at) if at is not None else None
     if not looks(record, head) or measures is None or measures.get(record.measure, 0) <= record.above:
         return None
     return Tick(now, head)
@@ -119,9 +120,8 @@ def rested(
         Whether a true condition could not start its operation, or a schedule could not be read.
     """
     active = [record for record in records if record.pause is None]
-    times = [
-        tick for record in active if record.cron and (tick := next_tick(record.cron, record.tick)) < math.inf
-    ]
+    ticks = [next_tick(record.cron, record.tick, record.timezone) for record in active if record.cron]
+    times = [tick for tick in ticks if tick < math.inf]
     watches = any(record.measure for record in active)
     return msgspec.structs.replace(
         agenda,

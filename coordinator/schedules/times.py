@@ -1,10 +1,17 @@
-"""Cron expressions: five fields, in UTC, where no hour is missing or repeated."""
+"""Cron expressions: five fields, in UTC or another time zone.
+
+Where the clocks of a zone are put forward or back, the rule is that of Debian's cron. A time that the clock
+jumps over comes at that moment, several of them once; a time that the clock shows twice comes the first time
+only. But an expression whose minute or hour begins with ``*`` comes at every moment whose local time matches:
+``0 * * * *`` once in each hour that passes.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
@@ -15,34 +22,76 @@ MAX_LENGTH = 100
 
 _ALLOWED = re.compile(r"[0-9A-Za-z*,/#-]+(?: [0-9A-Za-z*,/#-]+){4}")
 
+_ZONE = re.compile(r"(?!localtime|posix|right)[A-Za-z][A-Za-z0-9_+/-]{0,63}")
+"""Names that mean the same on every host."""
 
-def check_cron(text: str, now: float) -> str:
-    """An expression in canonical form; raises :class:`~distop.errors.InvalidArgument` if it is invalid, or
-    has no time after ``now`` (seconds since the Unix epoch)."""
+
+def zone_of(name: str) -> tzinfo:
+    """The time zone with a name of the IANA database; UTC if the name is empty.
+
+    Raises :class:`~distop.errors.InvalidArgument` if it is unknown on this host.
+    """
+    if not name:
+        return UTC
+    zone = _zone(name) if _ZONE.fullmatch(name) else None
+    if zone is None:
+        raise InvalidArgument(
+            f"this coordinator knows no time zone {name[:64]!r}",
+            hint="give a name such as Europe/Berlin"
+            if _zone("Europe/Berlin") is not None
+            else "its host has no time zones: install the package tzdata there",
+            details={"field": "timezone"},
+        )
+    return zone
+
+
+def _zone(name: str) -> tzinfo | None:
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # no such file, a damaged one, a folder
+        return None
+
+
+def check_cron(text: str, now: float, timezone: str = "") -> str:
+    """An expression in canonical form; raises :class:`~distop.errors.InvalidArgument` if it or the time zone
+    is invalid, or if it has no time after ``now`` (seconds since the Unix epoch)."""
+    zone_of(timezone)
     cron = " ".join(text.split())
     try:
         if len(cron) > MAX_LENGTH or not _ALLOWED.fullmatch(cron):
             raise CronSimError("five fields are required: minute, hour, day of month, month, day of week")
-        if next_tick(cron, now) == math.inf:
+        if next_tick(cron, now, timezone) == math.inf:
             raise CronSimError("there is no such time")
     except (CronSimError, AssertionError, TypeError, ValueError) as error:
         why = str(error) or "a field is invalid"
         raise InvalidArgument(
             f"{text[:MAX_LENGTH]!r} is not a cron expression: {why}",
             hint="such as '30 3 * * *' for half past three every night, '0 * * * SUN' for every hour of "
-            "Sundays; times are in UTC",
+            "Sundays; in UTC, unless a time zone is given",
             details={"field": "cron"},
         ) from None
     return cron
 
 
-def next_tick(cron: str, after: float) -> float:
+def next_tick(cron: str, after: float, timezone: str = "") -> float:
     """The first time of an expression after a time, both in seconds since the Unix epoch; infinity: there is
     none in 50 years."""
-    times = CronSim(cron, datetime.fromtimestamp(int(after), UTC))
-    return found.timestamp() if (found := next(times, None)) is not None else math.inf
+    times = CronSim(cron, datetime.fromtimestamp(int(after), zone_of(timezone)))
+    # In the second of two equal hours the library begins with the times of the first, which are over.
+    return next((tick for time in times if (tick := time.timestamp()) > after), math.inf)
 
 
-def last_tick(cron: str, until: float) -> float:
-    """The last time of an expression up to and with a time, both in seconds since the Unix epoch."""
-    return next(CronSim(cron, datetime.fromtimestamp(int(until) + 1, UTC), reverse=True)).timestamp()
+def last_tick(cron: str, after: float, until: float, timezone: str = "") -> float | None:
+    """The last time of an expression after one time and up to another, all in seconds since the Unix epoch;
+    ``None``: there is none."""
+    tick = next_tick(cron, after, timezone)
+    if tick > until:
+        return None
+    back = CronSim(cron, datetime.fromtimestamp(int(until) + 1, zone_of(timezone)), reverse=True)
+    found = next(back, None)
+    if found is not None and found.timestamp() <= until:
+        tick = max(tick, found.timestamp())
+    # Backwards the library may pass over times of a repeated hour: no more than those of one day.
+    while (following := next_tick(cron, tick, timezone)) <= until:
+        tick = following
+    return tick

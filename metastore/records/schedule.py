@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -36,15 +36,19 @@ class ScheduleRecord(Record, kw_only=True):
     """``<table>.schedule.<name>``: an operation that is started at times, or on a condition.
 
     The transaction that starts it compares this record as it was read, and writes it with the tick decided.
+    Layout 2 is for those that release 0.2.0 would start at other times, or otherwise: with a time zone.
     """
 
+    LAYOUT: ClassVar[int] = 2
     type: str
     object: str = ""
     argument: dict[str, Any] = {}
     """The argument as the caller sent it: it is planned at each tick."""
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
     cron: str = ""
-    """Five fields, in UTC; or:"""
+    """Five fields; or:"""
+    timezone: str = ""
+    """Of the cron expression; empty: UTC."""
     measure: str = ""
     """The measure, evaluated when the table's head has moved; the operation starts if it is more than:"""
     above: int = 0

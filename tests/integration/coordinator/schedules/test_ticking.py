@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 import msgspec
 import pytest
@@ -146,6 +147,28 @@ async def test_a_clock_that_jumps_back_starts_nothing_twice(leader: Leader) -> N
     assert await operations(leader.client) == ["t/noop/1"]
     await leader.look(6.0 * HOUR)  # the first still runs here
     assert (await schedule(leader.client, "s")).skipped == 1
+
+
+@pytest.mark.parametrize(
+    ("day", "hours", "started"),
+    [
+        ("2026-03-29T00:00+01:00", 23, "2026-03-29T03:00+02:00"),
+        ("2026-10-25T00:00+02:00", 25, "2026-10-25T02:30+02:00"),
+    ],
+)
+async def test_a_time_in_a_missing_or_repeated_hour_starts_once(
+    leader: Leader, day: str, hours: int, started: str
+) -> None:
+    """The leader looks every half hour, the clock of Berlin jumps over half past two or shows it twice."""
+    begin = datetime.fromisoformat(day).timestamp()
+    nightly = msgspec.structs.replace(HOURLY, cron="30 2 * * *", timezone="Europe/Berlin", tick=begin)
+    await leader.add("s", nightly)
+    for half in range(12):
+        await leader.look(begin + half * HOUR / 2)
+    record = await schedule(leader.client, "s")
+    assert (record.started, record.skipped) == (1, 0)
+    assert record.last == datetime.fromisoformat(started).timestamp()
+    assert await leader.due() == begin + hours * HOUR + 2.5 * HOUR
 
 
 async def test_a_leader_that_was_replaced_starts_nothing(leader: Leader) -> None:

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from distop.coordinator.schedules import times
 from distop.coordinator.schedules.policy import AGAIN_S, Tick, due_tick, looks, rested, was_told
-from distop.coordinator.schedules.times import check_cron, last_tick, next_tick
+from distop.coordinator.schedules.times import check_cron, last_tick, next_tick, zone_of
 from distop.errors import InvalidArgument
 from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
 
 
 def at(text: str) -> float:
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+    time = datetime.fromisoformat(text)
+    return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +53,8 @@ def test_the_next_time_is_the_first_one_after(cron: str, after: str, expected: s
     ],
 )
 def test_the_last_time_is_the_one_up_to_now(cron: str, until: str, expected: str) -> None:
-    assert last_tick(cron, at(until)) == at(expected)
+    assert last_tick(cron, at("2026-01-01T00:00:00"), at(until)) == at(expected)
+    assert last_tick(cron, at(expected), at(until)) is None
 
 
 def test_every_half_hour_of_a_year_comes_once_also_when_clocks_are_put_forward_and_back() -> None:
@@ -55,8 +62,104 @@ def test_every_half_hour_of_a_year_comes_once_also_when_clocks_are_put_forward_a
     while (tick := next_tick("0,30 * * * *", tick)) < at("2027-01-01T00:00:00"):
         count += 1
         if count % 7 == 0:
-            assert last_tick("0,30 * * * *", tick) == tick
+            assert last_tick("0,30 * * * *", tick - 1, tick) == tick
     assert count == 365 * 48 - 1
+
+
+def ticks_of(cron: str, after: str, until: str, zone: str) -> list[str]:
+    """All times of an expression in a time zone, in local time with its distance from UTC."""
+    tick, ticks = at(after), list[str]()
+    while (tick := next_tick(cron, tick, zone)) <= at(until):
+        ticks.append(datetime.fromtimestamp(tick, ZoneInfo(zone)).isoformat(timespec="minutes"))
+    return ticks
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        ("30 2 * * *", ["2026-03-28T02:30+01:00", "2026-03-29T03:00+02:00", "2026-03-30T02:30+02:00"]),
+        ("0,20,40 2 29 3 *", ["2026-03-29T03:00+02:00"]),
+        ("0 2,3 29 3 *", ["2026-03-29T03:00+02:00"]),
+        ("0 * 29 3 *", [f"2026-03-29T{h:02}:00+0{1 if h < 2 else 2}:00" for h in range(24) if h != 2]),
+        ("*/40 2 29,30 3 *", ["2026-03-30T02:00+02:00", "2026-03-30T02:40+02:00"]),
+    ],
+)
+def test_a_time_in_the_missing_hour_comes_when_the_clock_passes_over_it(
+    cron: str, expected: list[str]
+) -> None:
+    assert ticks_of(cron, "2026-03-28T00:00+01:00", "2026-03-30T12:00+02:00", "Europe/Berlin") == expected
+
+
+@pytest.mark.parametrize(
+    ("cron", "expected"),
+    [
+        ("30 2 * * *", ["2026-10-24T02:30+02:00", "2026-10-25T02:30+02:00", "2026-10-26T02:30+01:00"]),
+        ("59 2 25 10 *", ["2026-10-25T02:59+02:00"]),
+        ("0 3 25 10 *", ["2026-10-25T03:00+01:00"]),
+        (
+            "*/40 2 25 10 *",
+            [f"2026-10-25T02:{at}" for at in ("00+02:00", "40+02:00", "00+01:00", "40+01:00")],
+        ),
+        ("0 1-3/1 25 10 *", ["2026-10-25T01:00+02:00", "2026-10-25T02:00+02:00", "2026-10-25T03:00+01:00"]),
+        (
+            "0 */8 25 10 *",
+            [f"2026-10-25T{hour}" for hour in ("00:00+02:00", "08:00+01:00", "16:00+01:00")],
+        ),
+    ],
+)
+def test_a_time_in_the_repeated_hour_comes_the_first_time(cron: str, expected: list[str]) -> None:
+    assert ticks_of(cron, "2026-10-24T00:00+02:00", "2026-10-26T12:00+01:00", "Europe/Berlin") == expected
+
+
+@pytest.mark.parametrize(
+    "after", ["2026-10-25T02:15+01:00", "2026-10-25T02:30+01:00", "2026-10-25T02:30+02:00"]
+)
+def test_in_the_second_of_two_equal_hours_the_first_is_over(after: str) -> None:
+    tomorrow = at("2026-10-26T02:30+01:00")
+    assert next_tick("30 2 * * *", at(after), "Europe/Berlin") == tomorrow
+    first = at("2026-10-25T02:30+02:00")
+    yesterday = at("2026-10-24T02:30+02:00")
+    assert last_tick("30 2 * * *", yesterday, at(after), "Europe/Berlin") == first
+    assert last_tick("30 2 * * *", first, at(after), "Europe/Berlin") is None
+
+
+ZONES = ["Europe/Berlin", "America/Havana", "Africa/Cairo", "America/Sao_Paulo", "Australia/Lord_Howe", "UTC"]
+CRONS = ["30 2 * * *", "0 0 * * *", "*/30 0,23 * * *", "15 */2 * * *", "0 * * * *", "5 0,1,2,3,23 * * 0,6"]
+
+
+@given(
+    st.sampled_from(ZONES),
+    st.sampled_from(CRONS),
+    st.integers(1_500_000_000, 1_800_000_000),
+    st.integers(0, 200),
+)
+@settings(max_examples=300, deadline=None)
+def test_the_last_time_is_the_last_of_the_next_ones(zone: str, cron: str, after: int, hours: int) -> None:
+    """Or one time would be started again and again. Clocks change at midnight in some zones, by half an hour
+    in another."""
+    until, tick, last = after + 1800.0 * hours, float(after), None
+    while (tick := next_tick(cron, tick, zone)) <= until:
+        assert last is None or last < tick
+        last = tick
+    assert last_tick(cron, after, until, zone) == last
+
+
+@pytest.mark.parametrize(
+    "zone",
+    ["Berlin", "europe/berlin", "+02:00", "../etc/passwd", "Europe", "localtime", "right/UTC", "E" * 65],
+)
+def test_an_unknown_time_zone_is_refused_by_name(zone: str) -> None:
+    """U3."""
+    with pytest.raises(InvalidArgument, match=re.escape(zone[:64])) as refused:
+        check_cron("0 0 * * *", 0.0, zone)
+    assert refused.value.details["field"] == "timezone"
+
+
+def test_a_host_without_time_zones_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(times, "ZoneInfo", lambda name: {}[name])
+    with pytest.raises(InvalidArgument) as refused:
+        zone_of("Europe/Berlin")
+    assert "install the package tzdata" in refused.value.hint
 
 
 @pytest.mark.parametrize(
