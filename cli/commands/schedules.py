@@ -30,7 +30,8 @@ def add(
     type: Annotated[str, typer.Argument(metavar="TYPE", help="Operation to start, such as compact.")],
     cron: Annotated[str, typer.Option(metavar="CRON", help="At these times: '30 3 * * *'.")] = "",
     timezone: Annotated[
-        str, typer.Option(metavar="ZONE", help="Of --cron, such as Europe/Berlin (default: UTC).")
+        str,
+        typer.Option(metavar="ZONE", help="Of --cron and templates, such as Europe/Berlin (default: UTC)."),
     ] = "",
     when: Annotated[
         str,
@@ -50,12 +51,17 @@ def add(
     missed while no coordinator ran, only the last is made up for. A time is skipped, and counted, while the
     last operation still runs, an incompatible one runs, or the table is paused.
 
+    In texts of the argument {{ tick }}, {{ tick | date }} and {{ tick | date('%Y/%m') }} stand for the time
+    that the operation is started for: the scheduled one, not the present one.
+
     In a time zone, a time that the clocks jump over comes at that moment, and one that they show twice the
     first time only. '0 * * * *' comes in each hour that passes.
 
     Example: distop schedules add flights nightly compact --cron '30 3 * * *' --timezone Europe/Berlin
 
     Example: distop schedules add flights many compact --when 'small_files > 200'
+
+    Example: distop schedules add trips daily ingest --cron '0 6 * * *' --arg 'paths=/in/{{ tick | date }}'
     """
     session.out.show(
         session.client.add_schedule(

@@ -35,13 +35,15 @@ class ScheduleCalls(Calls):
         name:
             Name of the schedule within the table.
         type, argument, object, deadline_s:
-            As of :meth:`~distop.client.aio.AsyncClient.start`; planned each time.
+            As of :meth:`~distop.client.aio.AsyncClient.start`; planned each time. In texts of the argument
+            ``{{ tick }}``, ``{{ tick | date }}`` and ``{{ tick | date('%Y/%m') }}`` stand for the time that
+            the operation is started for.
         cron:
             Five fields: ``"30 3 * * *"``. Of the times missed while no coordinator ran, only the last is made
             up for.
         timezone:
-            Of these times, such as ``"Europe/Berlin"``; empty: UTC. A time that the clocks jump over comes at
-            that moment, and one that they show twice the first time.
+            Of these times and of the templates, such as ``"Europe/Berlin"``; empty: UTC. A time that the
+            clocks jump over comes at that moment, and one that they show twice the first time.
         when:
             Instead: a condition, such as ``"small_files > 200"``. It is evaluated when the table's head has
             moved, at most once a minute.

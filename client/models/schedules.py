@@ -23,7 +23,7 @@ class Schedule(Model):
     cron: str = ""
     """Five fields; empty: it has a condition."""
     timezone: str = ""
-    """Of these times; empty: UTC."""
+    """Of these times and of templates; empty: UTC."""
     when: str = ""
     """The condition, such as ``small_files > 200``."""
     added_by: str = ""

@@ -14,7 +14,8 @@ import msgspec
 from distop.commit.files.storage import without_secrets
 from distop.coordinator.schedules.conditions import check_measured, parse_condition
 from distop.coordinator.schedules.policy import check_times
-from distop.coordinator.schedules.times import check_cron, next_tick
+from distop.coordinator.schedules.templates import has_templates, rendered
+from distop.coordinator.schedules.times import check_cron, next_tick, zone_of
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.views.operations import pause_of, timestamp
@@ -72,14 +73,14 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             raise InvalidArgument(
                 "a schedule has either a cron expression or a condition", details={"field": "cron"}
             )
-        if request.timezone and not request.cron:
-            raise InvalidArgument(
-                "a time zone is for a cron expression, a condition needs none", details={"field": "timezone"}
-            )
         measure, above = parse_condition(request.when) if request.when else ("", 0)
+        zone_of(request.timezone)
+        rendered(
+            body.argument, now, request.timezone
+        )  # an invalid template is refused here, not at each tick
         call = request.request_id or uuid.uuid4().hex
         record = ScheduleRecord(
-            version=2 if request.timezone else 1,
+            version=2 if request.timezone or has_templates(body.argument) else 1,
             type=body.type,
             object=body.object,
             argument=body.argument,

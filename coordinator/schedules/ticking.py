@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from distop.coordinator.metrics.counts import Metrics, code_of
 from distop.coordinator.schedules.conditions import measured
 from distop.coordinator.schedules.policy import Tick, check_times, due_tick, looks, rested, was_told
+from distop.coordinator.schedules.templates import rendered
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
@@ -215,13 +216,16 @@ class Ticker:
         keys, registry = self._keys, self._planner.registry
         kind = registry.get(record.type)
         unique = f"schedule.{name}.{kv.mod_revision}"
+        argument = record.argument
+        if record.version > 1:  # in a schedule of release 0.2.0 braces are braces
+            argument = rendered(argument, tick.at, record.timezone)
         body = StartBody(
             table=keys.name,
             type=kind.type,
             object=record.object,
-            argument=record.argument,
+            argument=argument,
             options=record.options,
-            digest=digest_of([kind.type, record.object, record.argument, unique]),
+            digest=digest_of([kind.type, record.object, argument, unique]),
         )
         self._check_free(seen, kind, body, record)
 

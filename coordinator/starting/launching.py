@@ -73,8 +73,8 @@ class Launcher:
         self._client, self._keys, self._epoch, self._planner = client, keys, epoch, planner
         self._check, self._wall = check, wall
         self._before, self._after = before, after
-        self._planning: tuple[tuple[str, str], float, Planning] | None = None
-        """The last lost start: its request and object, and when it was lost."""
+        self._planning: tuple[tuple[str, str, str], float, Planning] | None = None
+        """The last lost start: its request, object and body, and when it was lost."""
 
     async def launch(
         self,
@@ -115,7 +115,7 @@ class Launcher:
         if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
             log.info("launch_waits", extra={"table": keys.name, "of": whose, "operation": str(other)})
             return Launched.IN_THE_WAY
-        planned, loop = (unique, body.object), asyncio.get_running_loop()
+        planned, loop = (unique, body.object, body.digest), asyncio.get_running_loop()
         if kept is not None and kept[0] == planned and loop.time() - kept[1] < AGAIN_S:
             planning = kept[2]
         else:

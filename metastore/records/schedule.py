@@ -36,19 +36,20 @@ class ScheduleRecord(Record, kw_only=True):
     """``<table>.schedule.<name>``: an operation that is started at times, or on a condition.
 
     The transaction that starts it compares this record as it was read, and writes it with the tick decided.
-    Layout 2 is for those that release 0.2.0 would start at other times, or otherwise: with a time zone.
+    Layout 2 is for those that release 0.2.0 would start at other times, or otherwise: with a time zone, or
+    templates.
     """
 
     LAYOUT: ClassVar[int] = 2
     type: str
     object: str = ""
     argument: dict[str, Any] = {}
-    """The argument as the caller sent it: it is planned at each tick."""
+    """The argument as the caller sent it: it is rendered and planned at each tick."""
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
     cron: str = ""
     """Five fields; or:"""
     timezone: str = ""
-    """Of the cron expression; empty: UTC."""
+    """Of the cron expression, and of the times in templates; empty: UTC."""
     measure: str = ""
     """The measure, evaluated when the table's head has moved; the operation starts if it is more than:"""
     above: int = 0

@@ -106,6 +106,8 @@ async def test_nonsense_is_refused_and_leaves_nothing(sdk: AsyncClient, client: 
     await refused("INVALID_NAME", name="n" * 101)
     await refused("INVALID_ARGUMENT", cron="* * * *")
     await refused("INVALID_ARGUMENT", cron="0 0 30 2 *")
+    await refused("INVALID_ARGUMENT", timezone="Berlin")
+    await refused("INVALID_ARGUMENT", argument={"paths": ["{{ tock | date }}"]})
     await refused("INVALID_ARGUMENT", cron="", when="files > 3")
     await refused("INVALID_ARGUMENT", cron="", when="small_files > -1")
     await refused("INVALID_ARGUMENT", cron="")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -169,6 +170,21 @@ async def test_a_time_in_a_missing_or_repeated_hour_starts_once(
     assert (record.started, record.skipped) == (1, 0)
     assert record.last == datetime.fromisoformat(started).timestamp()
     assert await leader.due() == begin + hours * HOUR + 2.5 * HOUR
+
+
+async def test_templates_are_rendered_with_the_scheduled_time(leader: Leader) -> None:
+    """However late it is started. Braces in a schedule of release 0.2.0, which has layout 1, are braces."""
+    asked = {"partitions": 0, "word": "{{ tick | date('%j %H:%M') }}"}
+    berlin = msgspec.structs.replace(HOURLY, version=2, argument=asked, timezone="Europe/Berlin", request="b")
+    await leader.add("a", msgspec.structs.replace(berlin, type="friend"))
+    await leader.add("b", msgspec.structs.replace(HOURLY, type="friendly", argument=asked))
+    await leader.look(5.9 * HOUR)
+    words = {}
+    for name in await operations(leader.client):
+        key = leader.keys.operation(OperationId.parse(name)).arg
+        arg = decode((await leader.client.get(key)).value, OperationArg)
+        words[arg.schedule] = json.loads(arg.asked)["word"]
+    assert words == {"a": "001 06:00", "b": asked["word"]}
 
 
 async def test_a_leader_that_was_replaced_starts_nothing(leader: Leader) -> None:
