@@ -76,6 +76,7 @@ class Client:
     enqueue = _blocking(AsyncClient.enqueue)
     backlog = _iterating(AsyncClient.backlog)
     ordering = _blocking(AsyncClient.ordering)
+    replace_batch = _blocking(AsyncClient.replace_batch)
     set_ordering = _blocking(AsyncClient.set_ordering)
     open_gate = _blocking(AsyncClient.open_gate)
     take_back = _blocking(AsyncClient.take_back)

@@ -144,6 +144,8 @@ class IcebergOutput(Output):
     def steps(self, arg: OperationArg) -> list[StepRecord]:
         """With ``onConflict = refuse`` the head must still be at ``expectedSnapshotId``."""
         plan, mode = arg.argument, str(arg.argument.get("mode"))
+        if replaces := plan.get("replaces"):
+            return [StepRecord(step="iceberg.append_instead", argument={"operation": replaces})]
         expected = {"expectedSnapshotId": plan.get("expectedSnapshotId")}
         # Plans of an earlier version do not have this field.
         refuses = (plan.get("onConflict") or ("refuse" if mode.startswith("overwrite") else "")) == "refuse"

@@ -80,6 +80,13 @@ class RequestIdReused(AlreadyExists):
     default_hint = "use a new request id for a new request"
 
 
+class RolledBack(PreconditionFailed):
+    """What this request has written was rolled back since."""
+
+    code = "ROLLED_BACK"
+    default_hint = "to write it again, use another request id"
+
+
 class BatchDiffers(AlreadyExists):
     """A batch with this name is queued with different content."""
 

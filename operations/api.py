@@ -127,6 +127,8 @@ class DistributedOperation(ABC):
     """Whether a job takes less than the milliseconds that a task costs Spark: many then share a task."""
     stages_files: ClassVar[bool] = False
     """Whether jobs leave files under the operation's staging folders, to be swept after the end."""
+    can_replace: ClassVar[bool] = False
+    """Whether its argument has the field ``replaces``: an earlier operation, whose rows it takes out."""
     nested_files: ClassVar[bool] = False
     """Whether these files may lie in folders below the staging folders."""
     builds_index: ClassVar[bool] = False

@@ -65,6 +65,20 @@ def ls(
 
 
 @command(group)
+def replace(
+    argument: JsonArgument,
+    session: Connected,
+    table: TableName,
+    batch: Annotated[str, typer.Argument(metavar="BATCH", help="A batch that was applied.")],
+) -> None:
+    """Apply a batch anew, in place of the rows that it has added before. What came later stays.
+
+    Without --arg it is applied as it was published. Example: distop backlog replace flights 2013-01-02
+    """
+    session.out.show(session.client.replace_batch(table, batch, argument))
+
+
+@command(group)
 def rm(
     session: Connected,
     table: TableName,

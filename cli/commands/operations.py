@@ -86,6 +86,13 @@ class StartOptions:
             str | None,
             typer.Option(help="Makes the command idempotent: only a failed operation is started again."),
         ] = None,
+        again: Annotated[
+            bool,
+            typer.Option(
+                "--again",
+                help="With --request-id: if it has succeeded, run it anew, in place of the rows of that run.",
+            ),
+        ] = False,
         if_new: Annotated[
             bool, typer.Option("--if-new", help="Succeed if the source was ingested already.")
         ] = False,
@@ -104,6 +111,9 @@ class StartOptions:
         if not then and (then_arg or then_object):
             raise InvalidArgument("--then-arg and --then-object belong to --then", details={"field": "then"})
         self.request_id = request_id
+        self.again = again
+        if again and not request_id:
+            raise InvalidArgument("--again belongs to --request-id", details={"field": "again"})
         self.if_new = if_new
         self.wait = wait
 
@@ -372,6 +382,7 @@ def start_operation(
             max_failed_partitions=options.max_failed,
             then=then,
             request_id=options.request_id,
+            again=options.again,
             **chosen,
         )
     except AlreadyIngested as error:

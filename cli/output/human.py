@@ -130,7 +130,11 @@ class HumanOutput(Output):
 
     def started(self, operation: Operation) -> None:
         self._out.print(printable(operation.name))
-        said = "had been started before by the same request" if operation.found else "started"
+        said = "started"
+        if operation.found:
+            said = f"had been started before by the same request, at {when(operation.started_at)}"
+        if operation.found and operation.state.value == "succeeded":
+            said += "; if its source has changed since, --again runs it anew in place of that run"
         if operation.retry_of and not operation.found:
             said += f" again: {operation.retry_of} has ended without success"
         self.note(f"{said}; follow it with: distop watch {operation.name}")
@@ -256,7 +260,7 @@ class HumanOutput(Output):
         self._screen.pairs(
             [
                 ("table", ordering.table),
-                ("gate", ordering.gate),
+                ("gate", f"{ordering.gate} by {ordering.held_by}" if ordering.held_by else ordering.gate),
                 ("validation", "after each batch" if ordering.validation else ""),
                 ("late batches", ordering.late),
                 ("together", str(ordering.together)),

@@ -59,6 +59,32 @@ class BacklogCalls(Calls):
             table=table, batch=batch, became=answer.became, operation=answer.operation, late=answer.late
         )
 
+    async def replace_batch(
+        self, table: str, batch: str, argument: Mapping[str, Any] | None = None
+    ) -> Enqueued:
+        """Apply a batch again that was applied before, in place of the rows that it has added then: they
+        leave the table in the same transaction. What came later stays.
+
+        Parameters
+        ----------
+        argument:
+            Of the operation that applies it. Default: as it was published.
+
+        Raises
+        ------
+        NotFound
+            It was not applied, as far as the table remembers.
+        """
+        answer = await self._once(
+            "EnqueueBatch",
+            table=table,
+            batch=batch,
+            type="ingest",
+            argument_json=to_json(argument or {}, "argument"),
+            replace=True,
+        )
+        return Enqueued(table=table, batch=batch, became=answer.became, operation=answer.operation)
+
     def backlog(
         self, table: str, *, applied: bool = False, ordered: bool = True, page_size: int = PAGE_SIZE
     ) -> AsyncGenerator[Batch, None]:

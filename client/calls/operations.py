@@ -13,7 +13,13 @@ from distop.client.calls.following import follow
 from distop.client.models.follow_up import FollowUp, operation_options
 from distop.client.models.operation import Operation, OperationState, OperationUpdate, Trace
 from distop.client.transport.connection import make_request
-from distop.errors import DeadlineExceeded, IncompatibleOperation, InvalidArgument, OperationNotFound
+from distop.errors import (
+    DeadlineExceeded,
+    IncompatibleOperation,
+    InvalidArgument,
+    OperationNotFound,
+    RolledBack,
+)
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json, to_json
 
@@ -40,6 +46,7 @@ class OperationCalls(Calls):
         then: FollowUp | None = None,
         request_id: str | None = None,
         once: bool = False,
+        again: bool = False,
         queue: bool = False,
         timeout_s: float | None = None,
     ) -> Operation:
@@ -73,6 +80,10 @@ class OperationCalls(Calls):
         once:
             Not even then: the operation stays the answer to ``request_id`` whatever its outcome, also for
             calls that do not say so.
+        again:
+            If ``request_id`` was used before, and its operation has succeeded, run it anew: the rows of that
+            operation leave the table in the same transaction. What came later stays. For ingests that append
+            or overwrite.
         queue:
             Wait while incompatible operations of the table run, instead of being refused. Only this call
             waits: the service does not know it, and of several waiting calls any may be the next.
@@ -84,6 +95,8 @@ class OperationCalls(Calls):
         ------
         OperationParked
             With ``queue``: the incompatible operation waits for a decision.
+        RolledBack
+            The rows of the request's operation were rolled back; with ``again`` it is run anew.
         """
         if isinstance(partitions, str):
             raise InvalidArgument("partitions is one string, not several", details={"field": "partitions"})
@@ -116,7 +129,15 @@ class OperationCalls(Calls):
                     timeout_s=timeout_s,
                     pace=self._connection.starts,
                 )
-                return Operation.from_proto(reply)
+                started = Operation.from_proto(reply)
+                # The service compares the name: a late copy of this call runs nothing anew.
+                if not (again and started.found and started.state is OperationState.SUCCEEDED):
+                    return started
+                again, request.again_of = False, started.name
+            except RolledBack as error:
+                if not again or "operation" not in error.details:
+                    raise
+                again, request.again_of = False, error.details["operation"]
             except IncompatibleOperation as error:
                 if not queue or "operation" not in error.details:
                     raise

@@ -49,6 +49,8 @@ class Ordering(Model):
     table: str
     gate: str = "open"
     """``open``; ``closed``: batches are collected until it is opened."""
+    held_by: str = ""
+    """The rollback that has closed the gate: until it is opened no batch is applied."""
     validation: bool = False
     """Whether each batch needs an approval."""
     late: str = "block"

@@ -43,7 +43,7 @@ from distop.commit.catalog.pointers import Pointers
 from distop.commit.catalog.publishing import Publishing, Step, undo
 from distop.commit.catalog.racing import Present, raced
 from distop.commit.catalog.recent import Recent
-from distop.commit.catalog.requests import Change, is_done, noting, request_of
+from distop.commit.catalog.requests import Change, is_done, noting, request_of, undone
 from distop.commit.catalog.update_checks import check_updates, refuse_unchecked
 from distop.commit.catalog.updates import format_upgraded, of_what_is_there, renumbered
 from distop.commit.catalog.view_catalog import ViewCatalog
@@ -340,6 +340,7 @@ class EtcdCatalog(ViewCatalog):
             if staged.metadata == current.metadata:
                 return current
             staged.metadata = in_order(staged.metadata, current.metadata)
+            besides += undone(self._etcd, keys, current.metadata, staged.metadata)
             step = self._publishing().moving(current, pointer, staged, besides)
         except BaseException:
             wanted.discard()

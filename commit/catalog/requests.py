@@ -29,7 +29,10 @@ from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.on_top import is_same
 from distop.commit.catalog.pointer import FOREIGN
+from distop.commit.iceberg.provenance import FOREIGN_REQUEST
+from distop.commit.iceberg.provenance import undone as undone_by
 from distop.errors import DistopError, InvalidArgument, RequestIdReused
+from distop.metastore.backlog.undoing import still_done, undoing
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.operations.requests import done_otherwise, forget
@@ -38,8 +41,6 @@ from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import RequestRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
-
-PROPERTY = "distop.request-id"
 
 Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
 """Of one table: what must hold of it, and what becomes of it."""
@@ -75,26 +76,40 @@ def _history(base: TableMetadata, ref: str) -> set[int]:
 def request_of(updates: Iterable[TableUpdate]) -> str:
     """The request id of a commit; empty if it has none. Raises :class:`~distop.errors.InvalidArgument`."""
     summaries = [update.snapshot.summary for update in updates if isinstance(update, AddSnapshotUpdate)]
-    given = {told.additional_properties.get(PROPERTY, "") for told in summaries if told is not None} - {""}
+    given = {
+        told.additional_properties.get(FOREIGN_REQUEST, "") for told in summaries if told is not None
+    } - {""}
     if len(given) > 1:
         raise InvalidArgument(
-            "the snapshots of one commit have several request ids", details={"field": PROPERTY}
+            "the snapshots of one commit have several request ids", details={"field": FOREIGN_REQUEST}
         )
-    return check_name(given.pop(), PROPERTY) if given else ""
+    return check_name(given.pop(), FOREIGN_REQUEST) if given else ""
+
+
+def undone(etcd: SyncEtcd, keys: TableKeys, before: TableMetadata, after: TableMetadata) -> Txn:
+    """The part of a commit that moves the main branch to a snapshot that existed before, as a rollback does:
+    what is gone from the table counts as applied no more."""
+    known = before.snapshot_by_id(after.current_snapshot_id or 0)
+    if known is None or after.current_snapshot_id == before.current_snapshot_id:
+        return Txn()
+    undoes, by = undone_by(before, known), str(OperationId(keys.name, FOREIGN, 0))
+    return etcd.run(lambda client: undoing(client, keys, undoes, by=by, now=time.time()))
 
 
 def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str) -> bool:
     """Whether a commit under this id has happened.
 
-    Raises :class:`~distop.errors.RequestIdReused` if it was an operation's.
+    Raises :class:`~distop.errors.RequestIdReused` if it was an operation's, and
+    :class:`~distop.errors.RolledBack` if its rows are gone.
     """
     kv = etcd.get(keys.request(request_id))
     if not kv.exists:
         return False
     record = decode(kv.value, RequestRecord, kv.key)
+    etcd.run(lambda client: still_done(client, keys, request_id, record))
     if record.digest != FOREIGN:
         raise RequestIdReused(
-            f"request id {request_id!r} was used for {record.operation}", details={"field": PROPERTY}
+            f"request id {request_id!r} was used for {record.operation}", details={"field": FOREIGN_REQUEST}
         )
     return True
 

@@ -10,7 +10,15 @@ from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summar
 from distop.commit.iceberg.append import Change, IcebergAppend, IcebergStep, added_counts, head_conflict
 from distop.commit.iceberg.content import data_of, is_ignored, not_empty, only_replaced
 from distop.commit.iceberg.merging import merged
-from distop.commit.iceberg.replace_partitions import Key, changed_since, partitions_in, replace_partitions
+from distop.commit.iceberg.provenance import INSTEAD_OF
+from distop.commit.iceberg.replace_partitions import (
+    Key,
+    added_by,
+    changed_since,
+    partitions_in,
+    replace_partitions,
+    take_out_added,
+)
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import JobsOutput, take_over
 from distop.commit.layout.model import Layout
@@ -65,6 +73,41 @@ class IcebergOverwritePartitions(IcebergStep):
         changed = changed_since(draft, layout, keys, then)
         if changed is not None:
             raise head_conflict(self._arg, self.expected, draft.file.snapshot(changed) or current)
+
+
+class IcebergAppendInstead(IcebergStep):
+    """Adds the operation's files in place of those that an earlier operation has added.
+
+    What others have written before, after or meanwhile stays.
+
+    Argument: ``operation``: the earlier one, which has only added files.
+    """
+
+    def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
+        """Find the snapshot of the earlier operation."""
+        self._earlier = added_by(draft.file, self.argument["operation"])
+
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`.
+
+        Raises :class:`~distop.errors.PreconditionFailed` if files of the earlier operation are gone.
+        """
+        replaced = take_out_added(draft, self._earlier, snapshot_id)
+        parent = draft.base.current_snapshot()
+        summary = update_snapshot_summaries(
+            Summary(operation=Operation.OVERWRITE, **added_counts(output), **replaced.counts()),
+            parent.summary if parent else None,
+        )
+        summary.additional_properties[INSTEAD_OF] = self.argument["operation"]
+        added = [] if output.empty else take_over(draft, layout, output, snapshot_id)
+        manifests = [*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)]
+        facts: dict[str, Any] = {
+            ADOPTED_FROM: output.adopt_from,
+            "insteadOf": self.argument["operation"],
+            "removedFiles": replaced.files,
+            "removedRows": replaced.rows,
+        }
+        return Change(manifests=manifests, summary=summary, facts=facts)
 
 
 class IcebergAppendIfEmpty(IcebergAppend):

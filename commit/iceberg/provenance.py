@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import msgspec
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from distop.commit.steps.partial import Moves
 from distop.errors import PreconditionFailed
+from distop.metastore.backlog.undoing import Done, Undoing
+from distop.metastore.operations.requests import REMEMBER_S
 from distop.metastore.records.operation import OperationArg, RequestNote, WatermarkMove
 from distop.metastore.records.structs import from_json
 from distop.metastore.records.watermark_chunks import position
@@ -29,8 +32,12 @@ UNORDERED = "distop.batch"
 """The applied batch without an order."""
 REQUEST = "distop.request"
 """The request that started it, if its caller has chosen the id: ``{"id": ..., "digest": ..., ...}``."""
+INSTEAD_OF = "distop.instead-of"
+"""The earlier operation in place of whose files it has added its own."""
+FOREIGN_REQUEST = "distop.request-id"
+"""The request id that another program has given its commit."""
 
-OURS = (WATERMARKS, WATERMARKS_BEFORE, OPERATION, UUID, STARTED_BY, BATCHES, UNORDERED, REQUEST)
+OURS = (WATERMARKS, WATERMARKS_BEFORE, OPERATION, UUID, STARTED_BY, BATCHES, UNORDERED, REQUEST, INSTEAD_OF)
 """All of these properties: readers trust them, so no other program may write them."""
 
 _KEEP = 'roll back with watermarks="keep"; what is ingested again then needs reingest'
@@ -100,6 +107,40 @@ def moves_of(snapshot: Snapshot) -> Moves:
         }
         for source, partitions in _decoded(snapshot, WATERMARKS).items()
     }
+
+
+def undone(before: TableMetadata, target: Snapshot) -> Undoing:
+    """What the move of the main branch to a snapshot that exists takes out of the table's history, and what
+    it brings back after an earlier one."""
+    present, then = (
+        {one.snapshot_id: one for one in ancestors_of(at, before)}
+        for at in (before.current_snapshot(), target)
+    )
+    was_there = {entry.snapshot_id for entry in before.snapshot_log}
+    return Undoing(
+        gone=_done_by(one for number, one in present.items() if number not in then),
+        back=_done_by(one for number, one in then.items() if number not in present and number in was_there),
+        left=_done_by(then.values()),
+    )
+
+
+def _done_by(snapshots: Iterable[Snapshot]) -> Done:
+    """The batches and requests that some snapshots, the newest first, have applied; each with the last
+    operation that did."""
+    done = Done()
+    for snapshot in reversed(list(snapshots)):
+        properties = snapshot.summary.additional_properties if snapshot.summary else {}
+        operation = properties.get(OPERATION, "")
+        if BATCHES in properties:
+            done.batches.update(dict.fromkeys(from_json(properties[BATCHES].encode(), list[str]), operation))
+        if UNORDERED in properties:
+            done.unordered[properties[UNORDERED]] = operation
+        if REQUEST in properties:
+            request = from_json(properties[REQUEST].encode(), Request)
+            done.requests[request.id] = operation, request.forget_at
+        elif FOREIGN_REQUEST in properties:
+            done.requests[properties[FOREIGN_REQUEST]] = "", snapshot.timestamp_ms / 1000 + REMEMBER_S
+    return done
 
 
 def _text(value: object) -> str:

@@ -14,9 +14,12 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import (
+    ADDED_DATA_FILES,
+    ADDED_RECORDS,
     DELETED_DATA_FILES,
     DELETED_RECORDS,
     REMOVED_FILE_SIZE,
+    Operation,
     Snapshot,
 )
 from pyiceberg.typedef import Record
@@ -24,10 +27,13 @@ from pyiceberg.types import PrimitiveType
 
 from distop.commit.files.storage import FILES_AT_ONCE
 from distop.commit.iceberg.content import is_live
+from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.provenance import BATCHES, INSTEAD_OF, OPERATION
 from distop.commit.iceberg.rewrite_plan import Place, unpacked_values
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import Layout, schema_of
 from distop.errors import CorruptRecord, PreconditionFailed
+from distop.metastore.records.structs import from_json
 
 Key: TypeAlias = tuple[Any, ...]
 """The partition values of a file."""
@@ -100,6 +106,73 @@ def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snap
             )
         (touched if area.may_hold(manifest) else replaced.untouched).append(manifest)
     take_out(draft, layout.spec, touched, area.holds, replaced, snapshot_id)
+    return replaced
+
+
+def added_by(file: TableFile, operation: str) -> Snapshot:
+    """The snapshot of the table's history with the files that an operation has added.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if there is none, or it did more than add them.
+    """
+    details = {"field": "replaces", "operation": operation}
+    snapshot = file.metadata.current_snapshot()
+    while snapshot is not None:
+        here, parent = snapshot, snapshot.parent_snapshot_id
+        snapshot = None if parent is None else file.snapshot(parent)
+        summary = here.summary
+        if summary is None or summary.additional_properties.get(OPERATION) != operation:
+            continue
+        if summary.operation != Operation.APPEND and INSTEAD_OF not in summary.additional_properties:
+            break
+        together = from_json(summary.additional_properties.get(BATCHES, "[]").encode(), list[str])
+        if len(together) > 1:
+            raise PreconditionFailed(
+                f"{operation} has applied several batches together: the rows of one cannot be taken out",
+                hint="to replace them, overwrite their partitions: mode=overwrite_partitions",
+                details=details,
+            )
+        return here
+    else:
+        raise PreconditionFailed(
+            f"the history of the table does not hold {operation}: it published nothing, was rolled back, or "
+            "its snapshot has expired",
+            hint="to replace what it wrote, overwrite its partitions: mode=overwrite_partitions",
+            details=details,
+        )
+    raise PreconditionFailed(
+        f"{operation} did more than add rows: what it wrote cannot be taken out again",
+        hint="roll the table back, or write under another request id",
+        details=details,
+    )
+
+
+def take_out_added(draft: Draft, earlier: Snapshot, snapshot_id: int) -> Replaced:
+    """Remove the files that a snapshot has added from a table.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if some of them are gone: their rows may be in others.
+    """
+    replaced, by_spec = Replaced(), dict[int, list[ManifestFile]]()
+    number = earlier.sequence_number or 0
+    for manifest in _manifests(draft.base.current_snapshot(), draft.io):
+        may_hold = (manifest.min_sequence_number or 0) <= number <= (manifest.sequence_number or number)
+        if manifest.content == ManifestContent.DATA and may_hold:
+            by_spec.setdefault(manifest.partition_spec_id, []).append(manifest)
+        else:
+            replaced.untouched.append(manifest)
+    for spec_id, manifests in by_spec.items():
+        spec = draft.base.specs()[spec_id]
+        take_out(
+            draft, spec, manifests, lambda e: e.snapshot_id == earlier.snapshot_id, replaced, snapshot_id
+        )
+    added = earlier.summary.additional_properties if earlier.summary else {}
+    files, rows = (int(added.get(name, 0)) for name in (ADDED_DATA_FILES, ADDED_RECORDS))
+    if (replaced.files, replaced.rows) != (files, rows):
+        raise PreconditionFailed(
+            f"of the {files} files of snapshot {earlier.snapshot_id} {replaced.files} are left in the table: "
+            "rows of the others are in files of a compaction, or were deleted",
+            hint="to replace what it wrote, overwrite its partitions: mode=overwrite_partitions",
+            details={"field": "replaces", "snapshot": str(earlier.snapshot_id)},
+        )
     return replaced
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pyiceberg.table.metadata import TableMetadata
@@ -10,14 +11,17 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from distop.commit.iceberg.append import dropped_metadata, head_conflict
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.provenance import without
+from distop.commit.iceberg.provenance import undone, without
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
-from distop.errors import PreconditionFailed
+from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
+
+MAX_NAMED = 100
+"""Most batches, and requests, that a rollback lists."""
 
 
 def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int | None) -> Snapshot:
@@ -38,6 +42,14 @@ def target_of(metadata: TableMetadata, *, snapshot_id: int | None, as_of_ms: int
             details={"field": "snapshot" if snapshot_id is not None else "as_of"},
         )
     return found
+
+
+def _named(fact: str, names: Collection[str]) -> dict[str, Any]:
+    """Some of these, for the history."""
+    shown = sorted(names)[:MAX_NAMED]
+    if len(names) > MAX_NAMED:
+        shown.append(f"and {len(names) - MAX_NAMED:,} more")
+    return {fact: shown} if shown else {}
 
 
 class IcebergRollback(TransactionalStep):
@@ -70,6 +82,12 @@ class IcebergRollback(TransactionalStep):
         facts: dict[str, Any] = {"snapshotId": str(target.snapshot_id), "rolledBackFrom": expected}
         if current == target:
             return Contribution(facts=facts)
+        undoes = undone(metadata, target)
+        gone = undoes.gone
+        if arg.batches or arg.unordered:
+            raise InvalidArgument("a rollback cannot be a batch: it takes batches out of the table")
+        facts |= _named("undoneBatches", [*gone.batches, *gone.unordered])
+        facts |= _named("undoneRequests", gone.requests)
         txn = self._watermarks(context, metadata, target)
         io = file_io(metadata.location, arg.storage)
         draft = Draft(io, TableFile.of(metadata, head.metadata_location))
@@ -82,6 +100,7 @@ class IcebergRollback(TransactionalStep):
         return Contribution(
             txn=txn + context.head_moved(new),
             facts=facts | dropped_metadata(draft),
+            undoes=undoes,
             discard=draft.discard,
         )
 

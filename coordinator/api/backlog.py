@@ -62,6 +62,10 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         kind = self._registry.get(check_type(request.type))
         if not request.unordered:
             check_scope(kind, "")
+        if request.replace and not kind.can_replace:
+            raise InvalidArgument(
+                f"{kind.type} cannot take the rows of a batch out again", details={"field": "replace"}
+            )
         argument, options = from_json(request.argument_json, "argument"), options_of(request.options)
         now = time.time()
         record = BatchRecord(
@@ -86,6 +90,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             record,
             ordered=not request.unordered,
             republish=request.republish,
+            replace=request.replace,
             also=(audit,),
         )
         fields = {"table": keys.name, "batch": request.batch, "became": answer.became.value}
@@ -190,21 +195,34 @@ def _batch(name: str, kv: KeyValue, request: pb.ListBacklogRequest) -> pb.Batch:
 def _readable_batch(name: str, kv: KeyValue, request: pb.ListBacklogRequest) -> pb.Batch:
     if request.applied:
         done = decode(kv.value, AppliedRecord, kv.key)
-        return pb.Batch(
+        batch = pb.Batch(
             name=name, state=done.outcome, operation=done.operation, finished_at=timestamp(done.at)
         )
+        if done.batch is not None:
+            batch.MergeFrom(_published(done.batch))
+        return batch
     record = decode(kv.value, BatchRecord, kv.key)
     state = RUNNING if record.operation else WAITING
     if request.unordered:
         state, _, name = name.partition(".")
+    batch = _published(record)
+    batch.MergeFrom(
+        pb.Batch(
+            name=name,
+            state=state,
+            attempts=record.attempts,
+            error=pb.OperationError(code=record.code, message=record.error) if record.code else None,
+            operation=record.operation,
+        )
+    )
+    return batch
+
+
+def _published(record: BatchRecord) -> pb.Batch:
+    """What was published as a batch."""
     return pb.Batch(
-        name=name,
-        state=state,
         type=record.type,
         argument_json=to_json(without_secrets(record.argument), "argument"),
         queued_by=record.queued_by,
         queued_at=timestamp(record.queued_at),
-        attempts=record.attempts,
-        error=pb.OperationError(code=record.code, message=record.error) if record.code else None,
-        operation=record.operation,
     )

@@ -56,6 +56,7 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import (
     RUNNING,
+    SUCCESS,
     CancelRecord,
     HistoryRecord,
     OperationArg,
@@ -120,6 +121,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 request_id,
                 self._registry.get(body.type),
                 call=request.call_id if request.request_id else request_id,
+                again_of=request.again_of,
                 keep_s=self._remember_s,
             )
             planning = Planning(
@@ -141,7 +143,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 body,
                 instance=now.next_instance,
                 request=wanted,
-                retry_of=now.request.operation if now.request is not None else "",
+                retry_of=now.request.operation if now.request and now.request.outcome != SUCCESS else "",
                 started_at=started_at,
                 started_by=started_by,
             )

@@ -67,10 +67,8 @@ def _applied(
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []
     for batch, kv, record in entries:
-        applied = AppliedRecord(
-            outcome="applied", operation=str(arg.id), digest=record.digest, uid=record.uid, at=now
-        )
-        ops += [Delete(kv.key), Put(keys.applied(batch), encode(applied))]
+        applied = encode(AppliedRecord.of(arg.id, record, now))
+        ops += [Delete(kv.key), Put(keys.applied(batch), applied)]
     awaiting = arg.batches[-1] if ordering.validation else ""
     done = ordering.done_with(*(batch for batch, _, _ in entries))
     return msgspec.structs.replace(done, running="", awaiting=awaiting), ops

@@ -15,7 +15,17 @@ from typing import Any
 
 import msgspec
 
-from distop.coordinator.backlog.policy import Apply, Backlog, Failure, InFlight, Rest, Stop, Waiting, decide
+from distop.coordinator.backlog.policy import (
+    Apply,
+    Backlog,
+    Failure,
+    InFlight,
+    PutBack,
+    Rest,
+    Stop,
+    Waiting,
+    decide,
+)
 from distop.coordinator.backlog.reading import Reader
 from distop.coordinator.backlog.unordered import UnorderedBatches, growing_pause
 from distop.coordinator.starting.body import StartBody
@@ -24,6 +34,7 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.call import Surroundings
 from distop.errors import OF_THE_WORLD, DistopError, LeadershipLost, LeaseLost, shortened
 from distop.metastore.backlog.batches import MAX_ERROR_LENGTH, BatchRecord, Block
+from distop.metastore.backlog.undoing import put_back
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Put, Txn, absent, unchanged
@@ -159,6 +170,12 @@ class Drainer:
                 return 0.0
             case Stop(first, code, error):
                 await self._note(backlog, first, first.record, code, error)
+                return 0.0
+            case PutBack():
+                reached("batch.back.before")
+                txn = await put_back(self._client, self._keys, backlog.ordering_kv)
+                await self._settled(txn, lambda: reached("batch.back.after"))
+                self._news.set()
                 return 0.0
             case Rest():
                 if rests and not backlog.unreadable:

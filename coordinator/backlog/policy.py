@@ -74,12 +74,19 @@ class Rest:
     """Nothing can be done before something changes."""
 
 
-Next: TypeAlias = Apply | InFlight | Stop | Rest
+@dataclass(frozen=True)
+class PutBack:
+    """Batches that a rollback has taken out must wait again first."""
+
+
+Next: TypeAlias = Apply | InFlight | Stop | PutBack | Rest
 
 
 def decide(backlog: Backlog) -> Next:
     """The next action."""
     ordering = backlog.ordering
+    if ordering.returning or ordering.returning_unordered:
+        return PutBack()
     if ordering.running:
         return InFlight(ordering.running)
     held = backlog.paused or ordering.blocked is not None or ordering.awaiting or ordering.gate != "open"

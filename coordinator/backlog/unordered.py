@@ -77,7 +77,14 @@ class UnorderedBatches:
     async def look(self, backlog: Backlog) -> float | None:
         """Start what can start; return the seconds until the next look, 0 to wait for events, ``None``: no
         batch can start in the present state."""
-        if not backlog.unordered or backlog.paused or len(backlog.ordering.failed) >= MAX_FAILED:
+        ordering = backlog.ordering
+        held = (
+            backlog.paused
+            or ordering.held_by
+            or ordering.returning_unordered
+            or len(ordering.failed) >= MAX_FAILED
+        )
+        if held or not backlog.unordered:
             return None
         running = self._keys.unordered(RUNNING)
         page = await self._client.get_range(
@@ -203,8 +210,6 @@ async def share_of_unordered(
         return Txn((unchanged(kv),))  # it was removed by hand
     if failure is not None:
         return after_failure(keys, ordering_kv, kv, arg.unordered, record, failure, now)
-    done = AppliedRecord(
-        outcome="applied", operation=str(arg.id), digest=record.digest, uid=record.uid, at=now
-    )
-    ops = (Delete(key), Put(keys.unordered(DONE, arg.unordered), encode(done)))
+    done = encode(AppliedRecord.of(arg.id, record, now))
+    ops = (Delete(key), Put(keys.unordered(DONE, arg.unordered), done))
     return Txn((unchanged(kv),), (*ops, Put(keys.backlog_index, b"{}")))

@@ -16,6 +16,7 @@ from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, OutcomeUnknown
+from distop.metastore.backlog.undoing import undoing
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.members.election import Epoch
@@ -66,6 +67,8 @@ class Finishing:
         fields = {"table": keys.name, "operation": str(operation), "epoch": epoch.revision}
         try:
             share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
+            for undoes in (one.undoes for one in contributions if one.undoes is not None):
+                share += await undoing(self._client, keys, undoes, by=str(operation), now=self._wall())
             if tracked.arg.series and failure is None:
                 history, line = await continued(self._client, keys, tracked.arg, history)
                 share += line

@@ -15,6 +15,7 @@ from distop.coordinator.doctor.findings import Finding, Reported, text, unreadab
 from distop.coordinator.schedules.policy import check_times
 from distop.errors import Compacted, CorruptRecord, InvalidArgument, InvalidName, PreconditionFailed
 from distop.metastore.backlog.batches import DONE, AppliedRecord, BatchRecord, OrderingRecord
+from distop.metastore.backlog.undoing import UndoneRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
@@ -98,6 +99,7 @@ _OF_TABLES: dict[str, Reads] = {
     "watermarks": lambda kv: decode_recent(kv.value),
     "pause": _record(PauseRecord),
     "ordering": _record(OrderingRecord),
+    "undone": _record(UndoneRecord),
     "backlog": _record(BatchRecord),
     "applied": _record(AppliedRecord),
     "request": _record(RequestRecord),

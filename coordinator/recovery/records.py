@@ -188,10 +188,7 @@ def _asked(operation: OperationId, found: Publication) -> OperationArg:
 def _applied(operation: OperationId, queued: KeyValue, at: float) -> bytes:
     """Of a batch; ``queued``: as it was queued before the backup, if it was."""
     record = decode(queued.value, BatchRecord, queued.key) if queued.exists else BatchRecord(type="")
-    done = AppliedRecord(
-        outcome="applied", operation=str(operation), digest=record.digest, uid=record.uid, at=at
-    )
-    return encode(done)
+    return encode(AppliedRecord.of(operation, record, at))
 
 
 async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId) -> None:

@@ -54,9 +54,24 @@ class StartBody:
     digest: str
 
     def request(
-        self, request_id: str, kind: DistributedOperation, *, call: str = "", keep_s: float = REMEMBER_S
+        self,
+        request_id: str,
+        kind: DistributedOperation,
+        *,
+        call: str = "",
+        again_of: str = "",
+        keep_s: float = REMEMBER_S,
     ) -> StartRequest:
-        """The request with an id: the same id and the same body start one operation."""
+        """The request with an id: the same id and the same body start one operation.
+
+        Raises :class:`~distop.errors.InvalidArgument` if the type cannot run in place of an earlier run.
+        """
+        if again_of and not kind.can_replace:
+            raise InvalidArgument(
+                f"{kind.type} cannot run again in place of {again_of}",
+                hint="use another request id",
+                details={"field": "again_of"},
+            )
         return StartRequest(
             table=self.table,
             type=self.type,
@@ -64,6 +79,7 @@ class StartBody:
             request_id=request_id,
             digest=self.digest,
             call=call,
+            again_of=again_of,
             keep_s=keep_s,
             index=self.object if kind.builds_index else "",
             sees_active=kind.sees_active,

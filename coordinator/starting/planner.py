@@ -165,13 +165,22 @@ class Planning:
             table=state.record,
             head=state.head,
             watermarks=marks_at(self._client, state.record, state.recent_watermarks, state.revision),
-            argument=self.body.argument,
+            argument=instead(self.body.argument, state.instead_of),
             partitions=self.body.partitions or None,
             options=self.body.options,
             active=seen,
             object=self.body.object,
             index=state.index,
         )
+
+
+def instead(argument: dict[str, Any], operation: str) -> dict[str, Any]:
+    """The argument of an operation that replaces the rows of an earlier one; without one: as it is.
+
+    A mode that overwrites replaces them anyway.
+    """
+    overwrites = str(argument.get("mode", "")).startswith("overwrite")
+    return {**argument, "replaces": operation} if operation and not overwrites else argument
 
 
 # -- where types plan --------------------------------------------------------------------------------

@@ -145,6 +145,7 @@ def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> p
         running=record.running,
         awaiting=record.awaiting,
         signals=record.signals,
+        held_by=record.held_by,
         revision=revision,
     )
     if record.blocked is not None:

@@ -177,6 +177,12 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
             f"batch {block.batch} blocks the table: {block.error.code}: {cut(block.error.message)}; "
             f"distop backlog retry|skip {name} {block.batch}",
         )
+    if ordering.held_by:
+        return Reason(
+            Mood.STUCK,
+            f"{ordering.held_by} has rolled batches back: none is applied until it is said what becomes of "
+            f"them; distop backlog ls {name}, skip those not wanted, distop backlog open {name}",
+        )
     lost = _failed_batches(table)
     if not first:
         return lost

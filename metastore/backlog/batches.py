@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.names import MAX_NAME_BYTES
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import OperationOptions
-from distop.metastore.records.record import Record, decode
+from distop.metastore.records.record import Record, decode, encode
 
 MAX_TOGETHER = 20
 """Most batches that one operation applies: each takes three operations of the finishing transaction."""
@@ -20,6 +21,9 @@ MAX_DECIDED = 16
 """Requests whose repetitions are recognised."""
 
 MAX_ERROR_LENGTH = 1000
+
+MAX_KEPT_BYTES = 8 << 10
+"""Largest batch that is kept once it is applied, so that a rollback can put it back."""
 
 MAX_FAILED = 50
 """Unordered batches that have failed for good: with this many the table starts no more of them before a
@@ -44,8 +48,22 @@ class Block(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     at: float = 0.0
 
 
+class Returning(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """A batch whose rows a rollback has taken out of the table."""
+
+    operation: str
+    """The operation that had applied it last."""
+    still: str = ""
+    """An earlier one whose rows are in the table: the batch is applied all the same."""
+
+
 class OrderingRecord(Record, kw_only=True):
-    """``<table>.ordering``: how a table is fed from its backlog."""
+    """``<table>.ordering``: how a table is fed from its backlog.
+
+    Layout 2 is for tables with batches that a rollback has taken out: an older version would forget them.
+    """
+
+    LAYOUT: ClassVar[int] = 2
 
     gate: str = "open"
     """``open``; or ``closed``: batches are collected until it is opened (B6)."""
@@ -76,6 +94,13 @@ class OrderingRecord(Record, kw_only=True):
     failed: list[Block] = msgspec.field(default_factory=list)
     """Failed unordered batches that wait for a decision. They do not block
     others."""
+    held_by: str = ""
+    """The rollback that has closed the gate, since it has taken batches out of the table. Until the gate is
+    opened no batch is applied, whether it has an order or not."""
+    returning: dict[str, Returning] = msgspec.field(default_factory=dict)
+    """Batches that a rollback has taken out and that do not wait again yet."""
+    returning_unordered: dict[str, Returning] = msgspec.field(default_factory=dict)
+    """The same for unordered batches."""
     signals: list[str] = msgspec.field(default_factory=list)
     """The files that opened the gate last, each once, the newest at the end."""
     decided: list[str] = msgspec.field(default_factory=list)
@@ -102,6 +127,10 @@ class OrderingRecord(Record, kw_only=True):
             raise InvalidArgument(
                 f"remember must lie between 1 and {MAX_REMEMBERED:,}", details={"field": "remember"}
             )
+
+    def opened(self) -> OrderingRecord:
+        """The ordering once its gate is open."""
+        return msgspec.structs.replace(self, gate="open", held_by="")
 
     def done_with(self, *batches: str) -> OrderingRecord:
         """The ordering once these are applied, or skipped for good."""
@@ -168,6 +197,30 @@ class AppliedRecord(Record, kw_only=True):
     digest: str = ""
     uid: str = ""
     at: float = 0.0
+    batch: BatchRecord | None = None
+    """The batch as it was published; ``None`` if it is larger than ``MAX_KEPT_BYTES``, was skipped, or was
+    applied by an older version."""
+
+    @classmethod
+    def of(cls, operation: OperationId, record: BatchRecord, at: float) -> AppliedRecord:
+        """The end of a batch that this operation has applied."""
+        kept = BatchRecord(
+            type=record.type,
+            argument=record.argument,
+            options=record.options,
+            digest=record.digest,
+            uid=record.uid,
+            queued_by=record.queued_by,
+            queued_at=record.queued_at,
+        )
+        return cls(
+            outcome="applied",
+            operation=str(operation),
+            digest=record.digest,
+            uid=record.uid,
+            at=at,
+            batch=kept if record.type and len(encode(kept)) <= MAX_KEPT_BYTES else None,
+        )
 
 
 def check_batch(name: str) -> str:

@@ -29,7 +29,7 @@ from distop.metastore.backlog.batches import (
 from distop.metastore.backlog.unordered import without_block, without_failed
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
@@ -96,6 +96,8 @@ async def set_ordering(
 
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         changed = msgspec.structs.replace(now, **settings)
+        if settings.get("gate") == "open":
+            changed = changed.opened()
         block = changed.blocked
         if block is not None and block.code == LATE and not changed.stops_at(block.batch):
             changed = msgspec.structs.replace(changed, blocked=None)
@@ -121,7 +123,7 @@ async def open_gate(
         if signal and signal in now.signals:
             return None
         signals = [*now.signals, signal][-MAX_DECIDED:] if signal else now.signals
-        changed = msgspec.structs.replace(now, gate="open", signals=signals)
+        changed = msgspec.structs.replace(now.opened(), signals=signals)
         return None if changed == now else (changed, Txn())
 
     return await change_ordering(client, keys, change, request=request, also=also)
@@ -172,7 +174,7 @@ async def unblock(
     ----------
     batch:
         The one that blocks, or, being late, is about to; empty: the present one. Or a failed unordered
-        batch.
+        batch. While a rollback holds the table any waiting batch may be skipped.
 
     Raises
     ------
@@ -182,22 +184,28 @@ async def unblock(
 
     async def of_unordered(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn]:
         entry = await client.get(keys.unordered(FAILED, batch))
+        if skip and ordering.held_by and not entry.exists:
+            entry = await client.get(keys.unordered(WAITING, batch))
+        done = await client.get(keys.unordered(DONE, batch))
         ops: tuple[Op, ...] = ()
         if entry.exists:
             failed = decode(entry.value, BatchRecord, entry.key)
             skipped = AppliedRecord(outcome="skipped", digest=failed.digest, uid=failed.uid, at=now)
             again = msgspec.structs.replace(failed, attempts=0, code="", error="")
-            left, value = (DONE, encode(skipped)) if skip else (WAITING, encode(again))
-            ops = (Delete(entry.key), Put(keys.unordered(left, batch), value))
-        return without_failed(ordering, batch), Txn((unchanged(entry),), ops)
+            waits = Put(keys.unordered(WAITING, batch), encode(again))
+            ops = (Delete(entry.key), *(_skipped(done, skipped) if skip else [waits]))
+        return without_failed(ordering, batch), Txn((unchanged(entry), unchanged(done)), ops)
 
     async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         if batch and any(one.batch == batch for one in ordering.failed):
             return await of_unordered(ordering)
         block = ordering.blocked
         entry = await client.get(keys.backlog(batch or (block.batch if block is not None else "")))
-        if block is None and entry.exists and ordering.stops_at(batch):
-            block = Block(batch=batch, code=LATE)  # the leader is about to say so
+        held = skip and ordering.held_by != ""
+        if held and batch and not entry.exists and (await client.get(keys.unordered(WAITING, batch))).exists:
+            return await of_unordered(ordering)
+        if block is None and entry.exists and (held or ordering.stops_at(batch)):
+            block = Block(batch=batch, code=LATE)  # the leader is about to say so, or holds it
         if block is None or (batch and batch != block.batch):
             by = f", but by {block.batch!r}" if block is not None else ""
             raise PreconditionFailed(
@@ -206,11 +214,12 @@ async def unblock(
             )
         record = msgspec.structs.replace(ordering, blocked=None)
         ops: tuple[Op, ...] = ()
+        applied = await client.get(keys.applied(block.batch))
         if entry.exists:
             queued = decode(entry.value, BatchRecord, entry.key)
             if skip:
                 done = AppliedRecord(outcome="skipped", digest=queued.digest, uid=queued.uid, at=now)
-                ops = (Delete(entry.key), Put(keys.applied(block.batch), encode(done)))
+                ops = (Delete(entry.key), *_skipped(applied, done))
             else:
                 anyway = queued.anyway or block.code == LATE
                 again = msgspec.structs.replace(
@@ -219,9 +228,15 @@ async def unblock(
                 ops = (Put(entry.key, encode(again)),)
         if skip:
             record = record.done_with(block.batch)
-        return record, Txn((unchanged(entry),), ops)
+        return record, Txn((unchanged(entry), unchanged(applied)), ops)
 
     return await change_ordering(client, keys, change, request=request, also=also)
+
+
+def _skipped(end: KeyValue, skipped: AppliedRecord) -> list[Put]:
+    """What becomes of a skipped batch; nothing if it was applied before: its rows stay in the table."""
+    before = decode(end.value, AppliedRecord, end.key) if end.exists else None
+    return [] if before is not None and before.outcome == "applied" else [Put(end.key, encode(skipped))]
 
 
 async def take_back(

@@ -21,7 +21,7 @@ from enum import Enum
 
 import msgspec
 
-from distop.errors import BatchDiffers, BatchLate, TableNotFound
+from distop.errors import BatchDiffers, BatchLate, Busy, InvalidArgument, NotFound, TableNotFound
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
@@ -70,6 +70,7 @@ async def enqueue(
     *,
     ordered: bool,
     republish: bool = False,
+    replace: bool = False,
     also: tuple[Op, ...] = (),
 ) -> Answer:
     """Publish a batch. Idempotent: an equal batch that is already queued or applied stays as it is (B1), also
@@ -83,6 +84,9 @@ async def enqueue(
         Whether it is applied in the order of names; else as soon as possible.
     republish:
         Apply it again if it was applied before, or has failed, and replace one that is queued.
+    replace:
+        Apply a batch that was applied before again, the same way, in place of the rows that it has added;
+        without an argument with that of then.
     also:
         Written in the same transaction: the audit entry.
 
@@ -90,11 +94,13 @@ async def enqueue(
     ------
     BatchDiffers
         A batch with this name is queued with different content, or is being applied.
+    NotFound
+        It is to be replaced, and was not applied.
     BatchLate
         It sorts before an applied one, and the table rejects such batches; or, unordered, it sorts where the
         table does not remember what was applied.
     TableNotFound, Exhausted
-        Nothing was written.
+        (:class:`~distop.errors.Busy` while a rollback puts it back.) Nothing was written.
     """
     check_batch(batch)
     wanted = (
@@ -110,16 +116,23 @@ async def enqueue(
         entry, applied, waiting, running, failed, done = own
         if not table.exists:
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        ordering = ordering_of(ordering_kv)
+        if batch in ordering.returning or batch in ordering.returning_unordered:
+            raise Busy(f"batch {batch!r} of table {keys.name!r} was rolled back, and is being put back")
         queued = [
             (kv, decode(kv.value, BatchRecord, kv.key))
             for kv in (entry, waiting, running, failed)
             if kv.exists
         ]
         ends = [decode(kv.value, AppliedRecord, kv.key) for kv in (applied, done) if kv.exists]
-        known = _ended_before(record, ends, again=republish or bool(queued))
+        known = _ended_before(record, ends, again=republish or replace or bool(queued))
+        entered, in_order = record, ordered
+        if replace and known is None:
+            entered = _instead(keys, batch, record, ends)
+            in_order = not done.exists
         for kv, standing in queued:
             known = known or _queued_before(record, standing, failed=kv is failed, republish=republish)
-            if known is None and (standing.operation or not (kv is failed or republish)):
+            if known is None and (standing.operation or not (kv is failed or republish or replace)):
                 raise BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
                     f"{'being applied' if standing.operation else 'queued'} with different content",
@@ -127,35 +140,35 @@ async def enqueue(
                 )
         if known is not None:
             return None, known
-        ordering = ordering_of(ordering_kv)
         # A republished batch is never late. For others the decision is made when their turn comes; the answer
         # says what it would be now.
-        late = ordered and not republish and ordering.is_late(batch)
+        anyway = republish or replace
+        late = in_order and not anyway and ordering.is_late(batch)
         if late and ordering.late == "reject":
             raise BatchLate(
                 f"table {keys.name!r} takes no late batch, and {batch!r} is one: {ordering.why_late(batch)}",
                 details={"table": keys.name, "batch": batch, "last": ordering.last},
             )
         # An unordered batch has no turn at which somebody could decide.
-        if not (ordered or republish or queued) and ordering.is_forgotten(batch):
+        if not (in_order or anyway or queued) and ordering.is_forgotten(batch):
             raise BatchLate(
                 f"batch {batch!r} of table {keys.name!r} may have been applied before: batches up to "
                 f"{ordering.forgotten!r} are not remembered by name",
                 hint="if it was not, publish it with --republish",
                 details={"table": keys.name, "batch": batch},
             )
-        place = entry if ordered else waiting
+        place = entry if in_order else waiting
         replaced = [kv for kv, _ in queued if kv is not place]
         left = without_failed(ordering, batch)
         if entry in replaced:
             left = without_block(left, batch)
-        entered = encode(msgspec.structs.replace(record, anyway=republish))
-        ops: tuple[Op, ...] = (Put(place.key, entered), Put(keys.backlog_index, b"{}"), *also)
+        value = encode(msgspec.structs.replace(entered, anyway=anyway))
+        ops: tuple[Op, ...] = (Put(place.key, value), Put(keys.backlog_index, b"{}"), *also)
         ops += tuple(Delete(kv.key) for kv in replaced)
         compares = tuple(map(unchanged, (table, *own)))
         if left != ordering:
             ops += (Put(keys.ordering, encode(left)),)
-        if left != ordering or not ordered or ordering.late == "reject":
+        if left != ordering or not in_order or ordering.late == "reject":
             compares += (unchanged(ordering_kv),)
         reached("enqueue.before")
         late = late and ordering.stops_at(batch)
@@ -164,6 +177,28 @@ async def enqueue(
     reads = [Get(key) for key in wanted]
     what, replied = f"table {keys.name!r}", lambda: reached("enqueue.after")
     return (await update(client, reads, decide, what=what, replied=replied))[0]
+
+
+def _instead(keys: TableKeys, batch: str, record: BatchRecord, ends: Sequence[AppliedRecord]) -> BatchRecord:
+    """The batch that replaces the rows of one that was applied."""
+    last = max(ends, key=lambda end: end.at, default=None)
+    if last is None or last.outcome != "applied":
+        raise NotFound(
+            f"batch {batch!r} of table {keys.name!r} was not applied, as far as is remembered",
+            hint=f"publish it: distop backlog add {keys.name} {batch}",
+            details={"table": keys.name, "batch": batch},
+        )
+    if not record.argument and last.batch is None:
+        raise InvalidArgument(
+            f"the argument of batch {batch!r} was not kept", hint="give it", details={"field": "argument"}
+        )
+    kept = record if record.argument or last.batch is None else last.batch
+    return msgspec.structs.replace(
+        record,
+        argument={**kept.argument, "replaces": last.operation},
+        options=kept.options,
+        digest=kept.digest,
+    )
 
 
 def _ended_before(record: BatchRecord, ends: Sequence[AppliedRecord], *, again: bool) -> Answer | None:

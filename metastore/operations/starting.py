@@ -24,9 +24,11 @@ from distop.errors import (
     IncompatibleOperation,
     OutcomeUnknown,
     RequestIdReused,
+    RolledBack,
     TableNotFound,
     TablePaused,
 )
+from distop.metastore.backlog.undoing import still_done
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
@@ -78,6 +80,8 @@ class StartRequest:
     """Id of its call. Repetitions of one call get one answer, whatever the outcome; another call starts a
     failed operation again. A call with the same id as its request has made the request id for itself. Empty:
     all calls with this request id are one."""
+    again_of: str = ""
+    """Run it anew if this operation is what it has started; its rows go. Empty: never."""
     keep_s: float = REMEMBER_S
     """How long its id is remembered, if it was not made for this call."""
     index: str = ""
@@ -111,6 +115,8 @@ class TableState:
     index: IndexRecord | None = None
     planned_on: tuple[KeyValue, ...] = ()
     """The state that planning reads; all of it is compared."""
+    instead_of: str = ""
+    """The earlier operation of the request, whose rows the new one replaces."""
 
     @property
     def next_instance(self) -> int:
@@ -311,7 +317,7 @@ async def start(
     ------
     IncompatibleOperation
         An incompatible operation is running; the error names it.
-    RequestIdReused, TableNotFound, TablePaused, ArgumentTooLarge
+    RequestIdReused, RolledBack, TableNotFound, TablePaused, ArgumentTooLarge
         Nothing was written.
     OutcomeUnknown
         etcd stopped answering half-way; repeating the same request is safe.
@@ -332,7 +338,18 @@ async def start(
 
     async def decide_on(now: TableState) -> tuple[Txn | None, Started]:
         if (known := answered_before(now, request)) is not None:
-            return None, Started(operation=known, request=now.request)
+            assert now.request is not None
+            if now.request.outcome != SUCCESS:
+                return None, Started(operation=known, request=now.request)
+            try:
+                name = await still_done(client, keys, request.request_id, now.request)
+            except RolledBack:
+                if request.again_of != now.request.operation:
+                    raise
+            else:
+                if request.again_of != name:
+                    return None, Started(operation=OperationId.parse(name), request=now.request)
+                now = replace(now, instead_of=request.again_of)
         check_not_paused(now)
         if (other := operation_in_the_way(now.run_ops_kv.value, request, compatible)) is not None:
             raise IncompatibleOperation(

@@ -105,6 +105,7 @@ class TableKeys:
         self.series_prefix = base + b".series."
         self.request_expiry_prefix = base + b".requestExpiry."
         self.ordering = base + b".ordering"
+        self.undone = base + b".undone"
         self.backlog_prefix = base + b".backlog."
         self.applied_prefix = base + b".applied."
         self.unordered_prefix = base + b".unordered."

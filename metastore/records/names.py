@@ -24,6 +24,7 @@ TABLE_WORDS = frozenset(
         "backlog",
         "applied",
         "unordered",
+        "undone",
         "request",
         "requestExpiry",
         "history",

@@ -168,6 +168,10 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Ingest the files of ``paths`` that were not ingested before; each then has a watermark of its own."""
     reingest: bool = False
     """Ingest also what was ingested before, according to the watermarks."""
+    replaces: str | None = None
+    """An earlier ingest that has appended rows to the Iceberg table, such as ``t/ingest/7``: its rows leave
+    the table in the same transaction. Refused if their files were rewritten since, as by a compaction.
+    Includes ``reingest``."""
 
     def path_list(self) -> list[str]:
         return [self.paths] if isinstance(self.paths, str) else self.paths
@@ -228,9 +232,24 @@ def _check_source(argument: IngestArgument) -> None:
         raise invalid("source", "source is empty")
     if argument.new_only:
         _check_new_only(argument)
+    if argument.replaces is not None:
+        _check_replaces(argument)
     for partition, value in (argument.watermark or {}).items():
         if not value:
             raise invalid("watermark", f"the watermark of {partition!r} is empty")
+
+
+def _check_replaces(argument: IngestArgument) -> None:
+    for field, given in (
+        ("mode", argument.mode != "append"),
+        ("new_only", argument.new_only),
+        ("branch", argument.branch is not None),
+        ("kafka", argument.kafka is not None),
+    ):
+        if given:
+            raise invalid(
+                field, f"replaces does not go with {field}", "with mode overwrite_partitions it is not needed"
+            )
 
 
 def _check_new_only(argument: IngestArgument) -> None:

@@ -32,6 +32,7 @@ class Ingest(DistributedOperation):
     scope = Scope.EITHER
     effect = Effect.WRITES
     stages_files = True
+    can_replace = True
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`.
@@ -98,6 +99,8 @@ class Ingest(DistributedOperation):
     def combine(self, first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
         """The paths and markers of both, if everything else is equal and the mode appends."""
         if first.get("mode", "append") != "append" or "paths" not in first or "paths" not in second:
+            return None
+        if "replaces" in first or "replaces" in second:
             return None
         if first.get("transform") is not None:
             return None  # the query's result for both may differ from the results for each

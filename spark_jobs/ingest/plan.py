@@ -37,7 +37,7 @@ plan."""
 MAX_DESCRIBED = 3
 """Most files in the description of a job."""
 
-_NEW = frozenset({"markers", "pathColumns", "epochUnits", "maxBadRows", "maxBadShare"})
+_NEW = frozenset({"markers", "replaces", "pathColumns", "epochUnits", "maxBadRows", "maxBadShare"})
 _NEW_OF_CSV = frozenset({"escape", "thousands", "dateFormat", "timestampFormat", "timezone", "encoding"})
 """Fields that release 0.2.0 does not know."""
 
@@ -114,6 +114,8 @@ class IngestPlan(TargetPlan, kw_only=True):
     folder: str = ""
     """URL of the folder that contains all files."""
     files: list[FileEntry] = []
+    replaces: str = ""
+    """The earlier operation whose rows leave the table."""
     markers: dict[str, str] = {}
     """Files that mark the source as complete, and their versions before its files were listed."""
     kafka: KafkaSource | None = None

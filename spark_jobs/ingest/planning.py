@@ -57,6 +57,7 @@ from distop.spark_jobs.ingest.path_columns import (
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
 from distop.spark_jobs.ingest.target import (
+    check_replaced,
     check_target,
     current_snapshot,
     ignored,
@@ -99,6 +100,8 @@ def plan_ingest(request: PlanRequest) -> Plan:
     check_target(request, argument)
     check_object(request, argument)
     request = on_branch(request, argument)
+    if argument.replaces is not None:
+        check_replaced(request, argument.replaces)
     in_part = may_fail_in_part(argument, request.options)
     if is_ignored(request, argument):
         return Plan(argument=ignored(request))
@@ -126,7 +129,7 @@ def _plan_files(
             request.watermarks,
             source=argument.source,
             values=argument.watermark,
-            reingest=argument.reingest,
+            reingest=argument.reingest or argument.replaces is not None,
         )
     size = sum(file.size for file in found.files)
     check_count(
@@ -164,6 +167,7 @@ def _plan_files(
         ],
         markers=markers,
         cuts=cuts,
+        replaces=argument.replaces or "",
         files_skipped=skipped,
         files_remaining=remaining,
         warnings=warnings,

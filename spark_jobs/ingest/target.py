@@ -14,12 +14,14 @@ from pyiceberg.types import IcebergType, NestedField
 from distop.commit.files.storage import storage_of
 from distop.commit.iceberg.branches import check_branch_name, unpublished
 from distop.commit.iceberg.metadata_files import TableFile
+from distop.commit.iceberg.replace_partitions import added_by
 from distop.commit.layout.evolution import Evolution, evolved, may_widen
 from distop.commit.layout.model import Layout
 from distop.commit.outputs import output_of
 from distop.commit.predicates import syntax
 from distop.commit.predicates.binding import bind
 from distop.commit.rows import new_layout, table_layout
+from distop.errors import PreconditionFailed
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.formats.inference import Sample
@@ -47,6 +49,19 @@ def check_target(request: PlanRequest, argument: IngestArgument) -> None:
     on_conflict(argument)
     if argument.filter is not None:
         syntax.parse(argument.filter)
+
+
+def check_replaced(request: PlanRequest, operation: str) -> None:
+    """Raise :class:`~distop.errors.PreconditionFailed` unless an operation has appended rows to the table.
+
+    Whether their files are still there shows at the end.
+    """
+    if request.table.format != "iceberg":
+        raise invalid("replaces", f"rows of a {request.table.format} table cannot be taken out")
+    if request.head is None:
+        raise PreconditionFailed(f"nothing has been published to table {request.table.name!r}")
+    file = TableFile.read(request.head.metadata_location, storage=storage_of(request.table))
+    added_by(file, operation)
 
 
 def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:

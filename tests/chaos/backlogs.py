@@ -8,11 +8,12 @@ from typing import Any
 import msgspec
 
 from chaos.lab import Lab
-from chaos.ledger import Book
+from chaos.ledger import Batch, Book, Started
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import Head
 
 
 async def ordered(lab: Lab) -> list[str]:
@@ -50,6 +51,71 @@ async def in_parts(lab: Lab) -> list[str]:
     return (await _applied(lab, book, good))[1]
 
 
+async def rolled_back(lab: Lab) -> list[str]:
+    """Batches, in order and without one, that are rolled back and then applied again."""
+    book, client = await lab.table("rolled_back"), lab.client
+    first = f"{lab.operations:06d}"
+    kept, again, loose = (lab.new_batch() for _ in range(3))
+    await _publish(lab, book, f"{first}-0", kept)
+    await _drained(lab, book)
+    head = await lab.cluster.store.get(lab.cluster.store.keyspace.table(book.table).head)
+    await _publish(lab, book, f"{first}-1", again)
+    await _publish(lab, book, f"{first}-2", loose, ordered=False)
+    await _drained(lab, book)
+    lab.here()
+    target = {"snapshot": str(decode(head.value, Head).snapshot_id)}
+    problems = await lab.ended(await lab.start(book, "rollback", target))
+    await lab.insist(partial(client.open_gate, book.table))
+    await _drained(lab, book)
+    for name, batch in ((f"{first}-0", kept), (f"{first}-1", again)):
+        problems += (await _applied(lab, book, name, batch=batch))[1]
+    book.published(loose)
+    return problems
+
+
+async def replaced(lab: Lab) -> list[str]:
+    """A batch that is replaced by another delivery while a later one stays, and a request that is run anew
+    after its files have changed."""
+    book, client = await lab.table("replaced_batches"), lab.client
+    first = f"{lab.operations:06d}"
+    before, later, after = (lab.new_batch() for _ in range(3))
+    await _publish(lab, book, f"{first}-0", before)
+    await _publish(lab, book, f"{first}-1", later)
+    await _drained(lab, book)
+    lab.here()
+    argument = {"paths": [str(after.folder)]}
+    await lab.insist(partial(client.replace_batch, book.table, f"{first}-0", argument))
+    await _drained(lab, book)
+    problems = []
+    for name, batch in ((f"{first}-0", after), (f"{first}-1", later)):
+        problems += (await _applied(lab, book, name, batch=batch))[1]
+    book.watermarks.add(before.name)  # it had been read, too
+    return problems + await _run_anew(lab, book)
+
+
+async def _publish(lab: Lab, book: Book, name: str, batch: Batch, *, ordered: bool = True) -> None:
+    argument = {"paths": [str(batch.folder)], "split_bytes": 1024}
+    await lab.insist(partial(lab.client.enqueue, book.table, name, "ingest", argument, ordered=ordered))
+
+
+async def _run_anew(lab: Lab, book: Book) -> list[str]:
+    """A request whose files are changed, and that is run again in place of its rows."""
+    before, after = lab.new_batch(), lab.new_batch()
+    argument, name = {"paths": [str(before.folder)]}, f"anew-{before.name}"
+
+    async def run(*, again: bool) -> Started:
+        call = partial(lab.client.start, book.table, "ingest", argument, request_id=name, again=again)
+        return lab.begun(OperationId.parse((await lab.insist(call)).name), book)
+
+    problems = await lab.ended(await run(again=False))
+    for file in after.folder.iterdir():
+        file.replace(before.folder / file.name)
+    problems += await lab.ended(await run(again=True))
+    book.published(after, marked=False)
+    book.watermarks.add(before.name)
+    return problems
+
+
 async def _applied(lab: Lab, book: Book, name: str, **more: Any) -> tuple[int, list[str]]:
     """The revision at which a batch was applied, and what is wrong with its operation."""
     store = lab.cluster.store
@@ -70,13 +136,15 @@ async def _skip(lab: Lab, book: Book, batch: str) -> None:
 
 
 async def _drained(lab: Lab, book: Book) -> None:
-    """Until nothing is queued, and the leader has seen that."""
+    """Until nothing is queued, in order or without one, and the leader has seen that."""
     store = lab.cluster.store
     index = store.keyspace.table(book.table).backlog_index
 
     async def drained() -> bool:
         looked = not (await store.get(index)).exists
-        return looked and not [waiting async for waiting in lab.client.backlog(book.table)]
+        waiting = [one async for one in lab.client.backlog(book.table)]
+        waiting += [one async for one in lab.client.backlog(book.table, ordered=False)]
+        return looked and not waiting
 
     await lab.until(drained, f"the backlog of {book.table} is not drained")
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from chaos.backlogs import replaced, rolled_back
 from chaos.cluster import TTL_S
 from chaos.commits import branched, catalogued, moved_by_hand, written, written_natively
 from chaos.commits import compacted as compaction
@@ -41,7 +42,7 @@ LOST = (
     *("namespace", "drop", "drop.finish", "watermarks", "watermarks.fold", "publish", "table.alter"),
     *("table.create", "pause", "resume", "drain", "grant", "note", "resolve", "act", "enqueue"),
     *("ordering", "batch.start", "batch.note", "batch.rest", "batch.part"),
-    *("batch.free", "runner.register"),
+    *("batch.back", "batch.free", "runner.register"),
 )
 """Steps that are one transaction of etcd, whose answer may be lost."""
 STORM_S = 25.0
@@ -67,6 +68,8 @@ INSIDE: dict[str, Workload] = {
     "the publication of a branch": branched,
     'format("distop")': written,
     "a native write": written_natively,
+    "a rollback": rolled_back,
+    "the replacement of a batch": replaced,
 }
 """Commits that pass points of an ingest on a way of their own: they are struck there, too."""
 OF_COMMITS = {
@@ -78,7 +81,7 @@ OF_COMMITS = {
     "finish.after": ("die", "lost"),
 }
 """What is done inside of them."""
-WITHOUT_JOBS = ("the publication of a branch", "a native write")
+WITHOUT_JOBS = ("the publication of a branch", "a native write", "a rollback")
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pyarrow.parquet as pq
 
-from chaos.backlogs import flight_of_nothing, in_parts, ordered
+from chaos.backlogs import flight_of_nothing, in_parts, ordered, rolled_back
 from chaos.cluster import TTL_S, Service
 from chaos.commits import catalogued, given_up, moved_by_hand, written, written_natively
 from chaos.lab import Lab
@@ -483,6 +483,7 @@ BY_STEP: dict[str, tuple[Workload, ...]] = {
     "batch": (ordered,),
     "batch.part": (in_parts,),
     "batch.free": (flight_of_nothing,),
+    "batch.back": (rolled_back,),
     "schedule": (scheduled,),
     "landing": (landed,),
     "job.clean": (bad_rows,),

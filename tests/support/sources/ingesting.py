@@ -16,6 +16,7 @@ from distop.commit.deleting.publish import IcebergMerge
 from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
 from distop.commit.iceberg.modes import (
     IcebergAppendIfEmpty,
+    IcebergAppendInstead,
     IcebergAppendOrIgnore,
     IcebergOverwritePartitions,
 )
@@ -38,6 +39,7 @@ STEPS: dict[str, type[TransactionalStep]] = {
     "iceberg.append": IcebergAppend,
     "iceberg.overwrite": IcebergOverwrite,
     "iceberg.append_if_empty": IcebergAppendIfEmpty,
+    "iceberg.append_instead": IcebergAppendInstead,
     "iceberg.append_or_ignore": IcebergAppendOrIgnore,
     "iceberg.overwrite_partitions": IcebergOverwritePartitions,
     "iceberg.merge": IcebergMerge,

@@ -31,9 +31,10 @@ for number in range(3):
 
 # All of them, so that none is lost when code moves: `make chaos` kills only what it finds.
 BEFORE_AND_AFTER = """
-abort act batch.free batch.note batch.part batch.rest batch.start cancel catalog.drop catalog.rename
-catalog.swap checkpoint claim collect compute count.seal drain drop drop.finish enqueue expire finish
-give_up grant hook job job.clean job.file landing.approve landing.gate landing.publish launch lead
+abort act batch.back batch.free batch.note batch.part batch.rest batch.start cancel catalog.drop
+catalog.rename catalog.swap checkpoint claim collect compute count.seal drain drop drop.finish
+enqueue expire finish give_up grant hook job job.clean job.file landing.approve landing.gate
+landing.publish launch lead
 lease.grant lease.revoke log.chunk log.header mark mark_each namespace note ordering orphans pause prune
 publish release resign resolve resume run.begin schedule.rest schedule.set schedule.skip schedule.start
 scratch seal snapshot start step step.delete step.delta step.hook step.mkdir step.rename step.success

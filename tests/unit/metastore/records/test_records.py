@@ -113,6 +113,10 @@ FIELDS: dict[typing.Any, st.SearchStrategy[typing.Any]] = {
         st.builds(SeriesNote, name=TEXT, last=st.lists(st.builds(SeriesEntry, operation=TEXT), max_size=2)),
     ),
     Block | None: st.one_of(st.none(), BLOCKS),
+    BatchRecord | None: st.one_of(
+        st.none(),
+        st.builds(BatchRecord, type=TEXT, argument=st.dictionaries(TEXT, JSON, max_size=2), options=OPTIONS),
+    ),
 }
 
 

@@ -1,0 +1,271 @@
+"""Batches and requests that a rollback takes out of a table, and those that it brings back.
+
+What a table has applied is what its history says. The transaction that moves the main branch records the
+difference (:func:`undoing`): batches in ``.ordering``, whose gate it closes, and requests in ``.undone``. So
+from that moment on nothing that is gone counts as applied. The table's leader then moves the batches to where
+they had waited, some at a time, whenever it looks (:func:`put_back`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from distop.errors import Busy, Conflict, PreconditionFailed, RolledBack
+from distop.metastore.backlog.batches import (
+    DONE,
+    FAILED,
+    RUNNING,
+    WAITING,
+    AppliedRecord,
+    BatchRecord,
+    OrderingRecord,
+    Returning,
+    ordering_of,
+)
+from distop.metastore.backlog.unordered import without_block, without_failed
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
+from distop.metastore.records.components import prefix_end
+from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.operation import RequestRecord
+from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.record import Record, decode, encode
+
+MAX_UNDONE_BYTES = 400_000
+"""Largest record of what rollbacks have taken out: two of them fit a transaction."""
+
+MAX_BROUGHT_BACK = 20
+"""Most batches that going forward again applies: each takes up to four operations of the transaction."""
+
+_BITE = 20
+"""Batches put back by one transaction."""
+
+
+class Undone(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """A request whose rows were rolled back."""
+
+    operation: str = ""
+    """What it had started last; empty: a commit of another program."""
+    still: str = ""
+    """What it had started before, whose rows are in the table: so the request is done all the same."""
+    by: str
+    """The rollback."""
+    forget_at: float
+    """Until when the request is remembered."""
+
+
+class UndoneRecord(Record, kw_only=True):
+    """``<table>.undone``: the requests whose rows were rolled back."""
+
+    requests: dict[str, Undone] = msgspec.field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """What some snapshots of a table have applied, each with its operation."""
+
+    batches: dict[str, str] = field(default_factory=dict)
+    unordered: dict[str, str] = field(default_factory=dict)
+    requests: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Also until when they are remembered. Without an operation: commits of other programs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undoing:
+    """What a move of the main branch changes of what counts as applied."""
+
+    gone: Done
+    """No longer part of the table's history."""
+    back: Done
+    """Part of it again."""
+    left: Done
+    """All that is part of it then."""
+
+
+async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: str, now: float) -> Txn:
+    """The part of the transaction that moves the main branch.
+
+    Raises
+    ------
+    PreconditionFailed
+        There is more than one rollback can take out, or bring back.
+    Busy
+        What the one before has taken out does not wait again yet.
+    Conflict
+        A batch that comes back is being applied again.
+    """
+    read = await client.read_at_once([Get(keys.ordering), Get(keys.undone)])
+    ordering_kv, undone_kv = read.one(0, keys.ordering), read.one(1, keys.undone)
+    txn = _requests(keys, undone_kv, moved, by=by, now=now)
+    gone, back, left = moved.gone, moved.back, moved.left
+    if not any((gone.batches, gone.unordered, back.batches, back.unordered)):
+        return txn
+    ordering = ordering_of(ordering_kv)
+    if ordering.returning or ordering.returning_unordered:
+        raise Busy(f"batches of table {keys.name!r} that were rolled back before are still being put back")
+    returning, unordered = _returning(gone.batches, left.batches), _returning(gone.unordered, left.unordered)
+    changed = msgspec.structs.replace(ordering, version=2, returning=returning, returning_unordered=unordered)
+    if any(not one.still for one in (*returning.values(), *unordered.values())):
+        awaiting = "" if changed.awaiting in returning else changed.awaiting
+        changed = msgspec.structs.replace(changed, gate="closed", held_by=by, awaiting=awaiting)
+    changed, again = await _applied_again(client, keys, changed, moved, now)
+    value = encode(changed)
+    if len(value) > MAX_UNDONE_BYTES:
+        raise _too_many(f"{len(returning) + len(unordered):,} batches")
+    put = Txn((unchanged(ordering_kv),), (Put(keys.ordering, value), Put(keys.backlog_index, b"{}")))
+    return txn + put + again
+
+
+def _returning(gone: Mapping[str, str], left: Mapping[str, str]) -> dict[str, Returning]:
+    """The batches to put back."""
+    return {
+        name: Returning(operation=operation, still=left.get(name, "")) for name, operation in gone.items()
+    }
+
+
+def _requests(keys: TableKeys, kv: KeyValue, moved: Undoing, *, by: str, now: float) -> Txn:
+    """The part for the requests: what the last operation of each has written is in the table, what an earlier
+    one has, or nothing."""
+    known = decode(kv.value, UndoneRecord, kv.key).requests if kv.exists else {}
+    gone, left = moved.gone.requests, {name: one[0] for name, one in moved.left.requests.items()}
+    found = {name: one for name, one in known.items() if one.forget_at > now}
+    for name, (operation, forget_at) in gone.items():
+        before = found.get(name)
+        if before is not None and before.still == operation:
+            operation = before.operation  # the last one had gone before
+        if forget_at > now:
+            found[name] = Undone(operation=operation, by=by, forget_at=forget_at)
+    requests = {
+        name: msgspec.structs.replace(one, still=left.get(name, ""))
+        for name, one in found.items()
+        if left.get(name) != one.operation
+    }
+    if not (requests or kv.exists):
+        return Txn()
+    value = encode(UndoneRecord(requests=requests))
+    if len(value) > MAX_UNDONE_BYTES:
+        raise _too_many(f"{len(requests):,} requests that are still remembered")
+    return Txn((unchanged(kv),), (Put(keys.undone, value),))
+
+
+def _too_many(what: str) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"with this rollback {what} would be gone, more than one record holds",
+        hint="roll back to a later snapshot first: distop tables snapshots TABLE lists them",
+        details={"field": "snapshot"},
+    )
+
+
+async def _applied_again(
+    client: EtcdClient, keys: TableKeys, ordering: OrderingRecord, moved: Undoing, now: float
+) -> tuple[OrderingRecord, Txn]:
+    """The part for batches that come back: where they wait again they must not be applied twice."""
+    gone, back = moved.gone, moved.back
+    ways = (True, gone.batches, back.batches), (False, gone.unordered, back.unordered)
+    places = [
+        (name, operation, _places(keys, name, ordered=ordered))
+        for ordered, without, some in ways
+        for name, operation in some.items()
+        if name not in without
+    ]
+    if len(places) > MAX_BROUGHT_BACK:
+        raise PreconditionFailed(
+            f"this would bring back {len(places):,} batches, at most {MAX_BROUGHT_BACK} at a time can be",
+            hint="go forward to an earlier snapshot first",
+            details={"field": "snapshot"},
+        )
+    wanted = [Get(key) for _, _, own in places for key in own]
+    read = await client.read_at_once(wanted) if wanted else None
+    txn, index = Txn(), 0
+    for name, operation, own in places:
+        assert read is not None
+        end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
+        index += len(own)
+        txn += Txn(tuple(unchanged(kv) for kv in (end, *open_ones)))
+        waits = [decode(kv.value, BatchRecord, kv.key) for kv in open_ones if kv.exists]
+        if running := next((record.operation for record in waits if record.operation), ""):
+            raise Conflict(f"batch {name!r} of table {keys.name!r} is being applied by {running}")
+        ordering = without_block(without_failed(ordering, name), name)
+        if end.exists:
+            continue  # it had not been put back yet
+        record = waits[0] if waits else BatchRecord(type="")
+        done = AppliedRecord.of(OperationId.parse(operation), record, now)
+        txn += Txn((), (*(Delete(kv.key) for kv in open_ones if kv.exists), Put(end.key, encode(done))))
+        if name in back.batches:
+            ordering = ordering.done_with(name)
+    return ordering, txn
+
+
+def _places(keys: TableKeys, batch: str, *, ordered: bool) -> tuple[bytes, ...]:
+    """The keys of a batch of one way: that of its end, then where it waits."""
+    if ordered:
+        return keys.applied(batch), keys.backlog(batch)
+    return tuple(keys.unordered(state, batch) for state in (DONE, WAITING, RUNNING, FAILED))
+
+
+async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -> Txn:
+    """The transaction that lets some of the batches wait again that a rollback has taken out.
+
+    One that was queued meanwhile stays as it is. One that was not kept (see :class:`AppliedRecord`) is only
+    forgotten: it is applied if it is published again.
+    """
+    ordering = ordering_of(ordering_kv)
+    some = [(name, True) for name in sorted(ordering.returning, key=str.encode)]
+    some = [*some, *((name, False) for name in sorted(ordering.returning_unordered))][:_BITE]
+    reads = [key for name, ordered in some for key in _places(keys, name, ordered=ordered)]
+    read = await client.read_at_once([Get(key) for key in reads])
+    left, left_unordered = dict(ordering.returning), dict(ordering.returning_unordered)
+    txn, index = Txn((unchanged(ordering_kv),)), 0
+    for name, ordered in some:
+        own = _places(keys, name, ordered=ordered)
+        end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
+        index += len(own)
+        one = (left if ordered else left_unordered).pop(name)
+        record = decode(end.value, AppliedRecord, end.key) if end.exists else None
+        if record is None or record.operation != one.operation:
+            continue  # applied again since
+        ops: tuple[Op, ...] = (Delete(end.key),)
+        if one.still:
+            ops = (Put(end.key, encode(msgspec.structs.replace(record, operation=one.still))),)
+        elif record.batch is not None and not any(kv.exists for kv in open_ones):
+            # Its place in the order is behind it: it was applied there before.
+            again = msgspec.structs.replace(record.batch, anyway=True)
+            ops += (Put(open_ones[0].key, encode(again)),)
+        txn += Txn(tuple(unchanged(kv) for kv in (end, *open_ones)), ops)
+    changed = msgspec.structs.replace(ordering, returning=left, returning_unordered=left_unordered)
+    if not left and ordering.returning:
+        changed = msgspec.structs.replace(changed, last=await _last(client, keys, ordering))
+    if not (left or left_unordered):
+        changed = msgspec.structs.replace(changed, version=1)
+    return txn + Txn((), (Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")))
+
+
+async def _last(client: EtcdClient, keys: TableKeys, ordering: OrderingRecord) -> str:
+    """The highest batch that is still applied, or skipped."""
+    end = prefix_end(keys.applied_prefix)
+    most = len(ordering.returning) + 1
+    highest = await client.get_range(keys.applied_prefix, end, keys_only=True, limit=most, backwards=True)
+    names = [kv.key[len(keys.applied_prefix) :].decode() for kv in highest.kvs]
+    gone = {name for name, one in ordering.returning.items() if not one.still}
+    still = [name for name in names if name not in gone]
+    return max([ordering.forgotten, *still], key=str.encode)
+
+
+async def still_done(client: EtcdClient, keys: TableKeys, request_id: str, record: RequestRecord) -> str:
+    """The name of the operation whose rows a request that is done has in the table.
+
+    Raises :class:`~distop.errors.RolledBack` if there is none any more.
+    """
+    kv = await client.get(keys.undone)
+    one = decode(kv.value, UndoneRecord, kv.key).requests.get(request_id) if kv.exists else None
+    if one is None or one.operation not in ("", record.operation):
+        return record.operation
+    if one.still:
+        return one.still
+    raise RolledBack(
+        f"what request {request_id!r} wrote to table {keys.name!r} was rolled back by {one.by}",
+        details={"field": "request_id", "operation": record.operation, "by": one.by},
+    )

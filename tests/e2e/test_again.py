@@ -1,0 +1,210 @@
+"""Again: rolled back, run anew, replaced (A1 to A3; docs/again.md)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from distop.client import Batch, Operation, OperationState, Snapshot
+from distop.errors import NotFound, RolledBack
+from support.services.whole import Whole, error_of
+from support.waiting import eventually
+
+
+async def published(service: Whole, *batches: str, ordered: bool = True) -> None:
+    """Publish batches, each of the one row of its number, and wait until they are applied."""
+    for name in batches:
+        source = service.source(name, int(name), 1)
+        await service.client.enqueue("t", name, "ingest", {"paths": [str(source)]}, ordered=ordered)
+
+    async def applied() -> bool:
+        listed = await backlog(service, applied=True, ordered=ordered)
+        return {one.name for one in listed} >= set(batches)
+
+    assert await eventually(applied)
+
+
+async def backlog(service: Whole, **which: bool) -> list[Batch]:
+    """The batches that wait, or others."""
+    return [batch async for batch in service.client.backlog("t", **which)]
+
+
+async def snapshots(service: Whole) -> Sequence[Snapshot]:
+    """Those of the table's history, the oldest first."""
+    listed = [one async for one in service.client.snapshots("t")]
+    return [one for one in reversed(listed) if one.in_history]
+
+
+async def rolled_back(service: Whole, to: Snapshot, **argument: str) -> dict[str, object]:
+    """Roll back, and wait until the batches wait again."""
+    facts = await service.succeeds("rollback", snapshot=str(to.snapshot_id), **argument)
+
+    async def put_back() -> bool:
+        names = {one.name for one in await backlog(service)}
+        names |= {one.name for one in await backlog(service, ordered=False)}
+        return names >= set(facts.get("undoneBatches", ()))
+
+    assert await eventually(put_back)
+    return facts
+
+
+async def test_batches_that_were_rolled_back_wait_again_in_their_order(service: Whole) -> None:
+    """A1, B2: until somebody opens the gate; those that stay in the table are not applied again."""
+    await published(service, "1", "2", "3")
+    await published(service, "7", ordered=False)
+    first, *_ = await snapshots(service)
+    facts = await rolled_back(service, first)
+    assert facts["undoneBatches"] == ["2", "3", "7"]
+    ordering = await service.client.ordering("t")
+    assert (ordering.gate, ordering.held_by, ordering.last) == ("closed", "t/rollback/1", "1")
+    assert [one.name for one in await backlog(service)] == ["2", "3"]
+    assert [one.name for one in await backlog(service, ordered=False)] == ["7"]
+    assert "distop backlog open t" in (await service.client.explain("t")).sentence
+    for batch in await backlog(service):
+        published_again = await service.client.enqueue("t", batch.name, "ingest", batch.argument)
+        assert published_again.became == "already queued"
+    await service.client.enqueue("t", "4", "ingest", {"paths": [str(service.source("4", 4, 1))]})
+    await service.client.skip_batch("t", "3")
+    assert await asyncio.to_thread(service.ids) == [1]
+    await service.client.open_gate("t")
+    assert await eventually(service.drained)
+    assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 2, 4, 7]))
+    line = [one.operation for one in await snapshots(service)]
+    assert len(line) == 4
+    assert (await service.client.ordering("t")).held_by == ""
+
+
+async def test_going_forward_again_applies_no_batch_twice(service: Whole) -> None:
+    """A1: batches that are part of the table again do not wait any more."""
+    await published(service, "1", "2")
+    await published(service, "7", ordered=False)
+    first, *_, last = await snapshots(service)
+    await rolled_back(service, first)
+    await service.succeeds("rollback", snapshot=str(last.snapshot_id), watermarks="keep")
+    await service.client.open_gate("t")
+    await published(service, "3")
+    assert await backlog(service) == await backlog(service, ordered=False) == []
+    assert await asyncio.to_thread(service.ids) == [1, 2, 3, 7]
+
+
+async def test_a_request_that_was_rolled_back_is_refused_by_name(service: Whole) -> None:
+    """A1: that of an operation as that of a commit of another program; done again where it is back."""
+    await published(service, "1")
+    argument = {"paths": [str(service.source("r", 20, 1))]}
+    started = await service.client.start("t", "ingest", argument, request_id="run-1")
+    (await service.client.wait(started.name, timeout_s=60)).raise_for_outcome()
+    other = pa.table({"id": [30], "kind": ["k0"]})
+    of_program = {"distop.request-id": "monday"}
+
+    def appended() -> None:
+        table = service.table()
+        rows = other.cast(pa.schema([("id", pa.int64()), ("kind", pa.string())]))
+        table.append(rows, snapshot_properties=of_program)
+
+    await asyncio.to_thread(appended)
+    first, *_, last = await snapshots(service)
+    assert (await rolled_back(service, first))["undoneRequests"] == ["monday", "run-1"]
+    with pytest.raises(RolledBack, match="t/rollback/1"):
+        await service.client.start("t", "ingest", argument, request_id="run-1")
+    with pytest.raises(RolledBack, match="t/rollback/1"):
+        await asyncio.to_thread(appended)
+    assert await asyncio.to_thread(service.ids) == [1]
+    await service.client.start("t", "ingest", argument, request_id="run-2")
+    await service.at_rest()
+    assert await asyncio.to_thread(service.ids) == [1, 20]
+    await service.succeeds("rollback", snapshot=str(last.snapshot_id), watermarks="keep")
+    found = await service.client.start("t", "ingest", argument, request_id="run-1")
+    assert found.name == started.name
+    await asyncio.to_thread(appended)
+    assert await asyncio.to_thread(service.ids) == [1, 20, 30]
+
+
+async def test_a_request_is_run_anew_in_place_of_its_rows(service: Whole) -> None:
+    """A2: whatever others have written since stays; a late copy of the call runs nothing."""
+    source = service.source("s", 0, 2)
+
+    async def run(*, again: bool = False) -> Operation:
+        started = await service.client.start(
+            "t", "ingest", {"paths": [str(source)]}, request_id="r", again=again
+        )
+        return (await service.client.wait(started.name, timeout_s=60)).raise_for_outcome()
+
+    first = await run(again=True)
+    await published(service, "7")
+    service.source("s", 10, 3)
+    assert (await run()).name == first.name
+    second = await run(again=True)
+    assert (second.facts["insteadOf"], second.facts["removedRows"]) == (first.name, 2)
+    assert await asyncio.to_thread(service.ids) == [7, 10, 11, 12]
+    assert (await run()).name == second.name
+    second_snapshot = (await snapshots(service))[-2]
+    await service.succeeds("rollback", snapshot=str(second_snapshot.snapshot_id))
+    assert (await run()).name == first.name
+    assert await asyncio.to_thread(service.ids) == [0, 1, 7]
+    await run(again=True)
+    assert await asyncio.to_thread(service.ids) == [7, 10, 11, 12]
+
+
+async def test_a_request_that_was_rolled_back_is_run_anew(service: Whole) -> None:
+    """A2"""
+    await published(service, "1")
+    before = (await snapshots(service))[-1]
+    argument = {"paths": [str(service.source("s", 10, 2))]}
+    for again in (False, True):
+        started = await service.client.start("t", "ingest", argument, request_id="r", again=again)
+        (await service.client.wait(started.name, timeout_s=60)).raise_for_outcome()
+        assert await asyncio.to_thread(service.ids) == [1, 10, 11]
+        await service.succeeds("rollback", snapshot=str(before.snapshot_id))
+
+
+async def test_rows_that_cannot_be_told_from_others_are_not_replaced(service: Whole) -> None:
+    """A2: some were deleted since; nothing happens."""
+    argument = {"paths": [str(service.source("s", 0, 2))]}
+    started = await service.client.start("t", "ingest", argument, request_id="r")
+    await service.client.wait(started.name, timeout_s=60)
+    await service.succeeds("delete", where="id == 0")
+    again = await service.client.start("t", "ingest", argument, request_id="r", again=True)
+    ended = await service.client.wait(again.name, timeout_s=60)
+    assert (error_of(ended).code, ended.state) == ("PRECONDITION_FAILED", OperationState.FAILED)
+    assert await asyncio.to_thread(service.ids) == [1]
+
+
+async def test_a_batch_is_replaced_and_what_came_later_stays(service: Whole) -> None:
+    """A3: with its argument as it was published, or with another one; not counted twice, nor late."""
+    await published(service, "1", "2", "3")
+    service.source("2", 20, 2)
+    await service.client.replace_batch("t", "2")
+    assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 20, 21]))
+    other = {"paths": [str(service.source("other", 30, 1))]}
+    await eventually(service.drained)
+    await service.client.replace_batch("t", "2", other)
+    assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 30]))
+    await eventually(service.drained)
+    assert [one.name for one in await backlog(service, applied=True)] == ["1", "2", "3"]
+    assert (await service.client.ordering("t")).last == "3"
+    with pytest.raises(NotFound, match="backlog add"):
+        await service.client.replace_batch("t", "4")
+    await published(service, "7", ordered=False)
+    service.source("7", 70, 1)
+    await service.client.replace_batch("t", "7")
+    assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 30, 70]))
+
+
+async def test_a_replacement_that_fails_leaves_the_batch_as_it_was(service: Whole) -> None:
+    """A3: its rows stay, whether it is skipped or withdrawn; publishing it again finds it applied."""
+    await published(service, "1", "2")
+    for decide in (service.client.skip_batch, service.client.take_back):
+        await service.client.replace_batch("t", "1", {"paths": [str(service.folder / "nowhere")]})
+        await eventually(lambda: is_blocked(service))
+        await decide("t", "1")
+        argument = {"paths": [str(service.folder / "src" / "1")]}
+        assert (await service.client.enqueue("t", "1", "ingest", argument)).became == "already applied"
+    await published(service, "3")
+    assert await asyncio.to_thread(service.ids) == [1, 2, 3]
+
+
+async def is_blocked(service: Whole) -> bool:
+    return (await service.client.ordering("t")).blocked is not None
