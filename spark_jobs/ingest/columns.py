@@ -92,13 +92,17 @@ def choose_columns(
     declared = _declared(argument)
     declared_names = [] if declared is None else [field.name for field in declared.columns]
     names = sample.all_names if argument.on_new_columns == "add" else sample.names
+    present = {} if table is None else _arrow_types(table)
+    if _by_row(argument) and not sample.complete:
+        # A key that nobody knows makes its row a bad one, in the sample as behind it.
+        wanted = {*declared_names, *present}
+        names = [name for name in names if name in wanted] or names
     if sample.complete:
         _check_known("schema", declared_names, [*names, *direct])
     known = list(dict.fromkeys([*names, *declared_names, *direct]))
     _check_known("columns", argument.columns or [], known)
     _check_known("filter", sorted(filtered), known)
     filtered = filtered.union(conditions)
-    present = {} if table is None else _arrow_types(table)
     counted = [name for name in (*known, *present) if name not in direct]
     _check_known("epoch_units", list(argument.epoch_units), counted)
     targets = list(dict.fromkeys([*_targets(argument, declared, names, table), *direct]))
@@ -222,8 +226,8 @@ def _nested_types(
     names = [name for name in targets if is_nested(present.get(name, pa.null()))]
     if file_format in TYPED:
         return {name: types[name] for name in names}
-    if argument.kafka is not None and argument.on_new_columns == "fail":
-        return {}  # records are not read only for this
+    if argument.on_new_columns == "fail" and (argument.kafka is not None or _by_row(argument)):
+        return {}  # records are not read only for this, and rows with such fields are bad ones
     return {name: grown(present[name], dtype) for name, dtype in _plain_types(names, sample).items()}
 
 
@@ -232,7 +236,7 @@ def _wider(
 ) -> dict[str, pa.DataType]:
     """Numeric columns whose type is too narrow for the source, and the types they need.
 
-    Raises :class:`~distop.errors.InvalidArgument` unless they may be widened.
+    Raises :class:`~distop.errors.InvalidArgument` unless they may be widened, or bad rows go to quarantine.
     """
     found: dict[str, pa.DataType] = {}
     if argument.kafka is not None and argument.on_wider_types == "fail":
@@ -246,13 +250,16 @@ def _wider(
     for name in sample.unfit({name: present[name] for name in others}):
         needed = others[name]
         said = f"column {name!r}: the source holds {needed}, and the table {present[name]}"
-        if not may_become(present[name], needed):
+        widens = may_become(present[name], needed)
+        if _quarantines(argument) and not (widens and argument.on_wider_types == "widen"):
+            continue  # each value is checked when it is read
+        if not widens:
             if is_decimal(present[name]) or is_decimal(needed):
-                continue  # each value is checked when it is read
+                continue
             raise invalid(
                 "on_wider_types",
                 f"{said}, which cannot be widened to that",
-                f'add a column for it, or have such rows treated as bad ones with schema {{"{name}": ...}}',
+                "add a column for it, or set on_bad_rows to quarantine",
                 column=name,
             )
         if argument.on_wider_types == "fail":
@@ -261,6 +268,16 @@ def _wider(
             )
         found[name] = needed
     return found
+
+
+def _quarantines(argument: IngestArgument) -> bool:
+    """Whether rows that do not fit are set aside: then no value of the sample refuses the others."""
+    return argument.on_bad_rows == "quarantine"
+
+
+def _by_row(argument: IngestArgument) -> bool:
+    """The same for rows with new keys, where the format has keys in each row."""
+    return _quarantines(argument) and argument.on_new_columns == "fail" and argument.columns is None
 
 
 def _plain_types(names: list[str], sample: Sample) -> dict[str, pa.DataType]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -268,7 +269,7 @@ def test_wider_values_are_refused_or_widen_a_column(ingesting: Ingesting, tmp_pa
     else:
         path = csv(tmp_path, "1.jsonl", f'{{"id": 2, "name": "b"}}\n{{"id": {2**40}, "name": "c"}}\n')
     with refused("on_wider_types", "'id'"):
-        ingesting.start(paths=path, on_bad_rows="quarantine")
+        ingesting.start(paths=path)
     jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine", on_wider_types="widen")
     assert quarantined(ingesting, jobs) == []
     assert sorted(ingesting.rows("id")) == [1, 2, 2**40]
@@ -319,12 +320,40 @@ def test_floats_and_decimals_widen(tmp_path: Path) -> None:
 def test_what_cannot_be_widened_is_said_before_a_row_is_read(ingesting: Ingesting, tmp_path: Path) -> None:
     path = csv(tmp_path, "1.csv", "id,name\n2,b\n2.5,c\n")
     with pytest.raises(InvalidArgument, match="cannot be widened to that") as caught:
-        ingesting.start(paths=path, on_wider_types="widen", on_bad_rows="quarantine")
+        ingesting.start(paths=path, on_wider_types="widen")
     assert caught.value.details["column"] == "id"
-    # Who wants such rows to be bad ones says which type it is.
-    types = {"id": "int", "name": "string"}
-    jobs = ingesting.ingest(paths=path, schema=types, on_bad_rows="quarantine")
-    assert len(quarantined(ingesting, jobs)) == 1
+
+
+@pytest.mark.parametrize("wider", ["fail", "widen"])
+@pytest.mark.parametrize("value", ["2.5", str(2**40)])
+@pytest.mark.parametrize("make", ["csv", "jsonl", "parquet"])
+def test_a_bad_value_of_the_sample_refuses_no_other_row(
+    ingesting: Ingesting, tmp_path: Path, make: str, value: str, wider: str
+) -> None:
+    """A14: it goes to quarantine as behind the sample, unless its column is widened."""
+    if make == "csv":
+        path = csv(tmp_path, "1.csv", f"id,name\n2,b\n{value},c\n")
+    elif make == "jsonl":
+        path = csv(tmp_path, "1.jsonl", f'{{"id": 2, "name": "b"}}\n{{"id": {value}, "name": "c"}}\n')
+    else:
+        path = parquet(tmp_path, "1.parquet", id=[2, json.loads(value)], name=["b", "c"])
+    jobs = ingesting.ingest(paths=path, on_bad_rows="quarantine", on_wider_types=wider)
+    widened = wider == "widen" and value != "2.5"
+    assert len(quarantined(ingesting, jobs)) == (0 if widened else 1)
+    assert sorted(ingesting.rows("id")) == ([1, 2, 2**40] if widened else [1, 2])
+
+
+def test_a_new_field_of_the_sample_refuses_no_other_row(tmp_path: Path) -> None:
+    """A14: nor a new key; both are options that the row can be replayed with."""
+    ingesting = Ingesting(tmp_path)
+    ingesting.ingest(paths=csv(tmp_path, "1.jsonl", '{"id": 1, "c": {"a": 1}}\n'))
+    lines = '{"id": 2, "c": {"a": 2}}\n{"id": 3, "c": {"b": 3}}\n{"id": 4, "x": {"y": 4}}\n'
+    jobs = ingesting.ingest(paths=csv(tmp_path, "2.jsonl", lines), on_bad_rows="quarantine")
+    assert [entry["reason"].partition(" is")[0] for entry in quarantined(ingesting, jobs)] == [
+        "column 'c.b'",
+        "column 'x'",
+    ]
+    assert ingesting.rows("id") == [1, 2]
 
 
 def test_widening_meets_widening(ingesting: Ingesting, tmp_path: Path) -> None:
