@@ -21,6 +21,7 @@ from distop.cli.commands import (
     maintenance,
     operations,
     probe,
+    quarantine,
     schedules,
     services,
     tables,
@@ -75,6 +76,7 @@ app = typer.Typer(
 )
 for part in (
     operations,
+    quarantine,
     maintenance,
     schedules,
     backlog,

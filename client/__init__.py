@@ -22,6 +22,7 @@ from distop.client.models.operation import (
     OperationUpdate,
     Trace,
 )
+from distop.client.models.quarantine import Quarantine, QuarantinedRow
 from distop.client.models.schedules import Schedule
 from distop.client.models.table import Explanation, Table, Watermarks
 from distop.client.transport.connection import DEFAULT_ADDRESS, default_address
@@ -57,6 +58,8 @@ __all__ = [
     "OperationUpdate",
     "Ordering",
     "Pause",
+    "Quarantine",
+    "QuarantinedRow",
     "Schedule",
     "Severity",
     "Snapshot",

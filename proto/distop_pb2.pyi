@@ -283,6 +283,50 @@ class ListTracesResponse(_message.Message):
     traces: _containers.RepeatedCompositeFieldContainer[Trace]
     def __init__(self, traces: _Optional[_Iterable[_Union[Trace, _Mapping]]] = ...) -> None: ...
 
+class ListQuarantinedRowsRequest(_message.Message):
+    __slots__ = ("name", "page_size", "page_token")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    page_size: int
+    page_token: str
+    def __init__(self, name: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class QuarantinedRow(_message.Message):
+    __slots__ = ("source", "unit", "number", "partition", "column", "reason", "raw", "base64", "header", "cut", "format")
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    PARTITION_FIELD_NUMBER: _ClassVar[int]
+    COLUMN_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RAW_FIELD_NUMBER: _ClassVar[int]
+    BASE64_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    source: str
+    unit: str
+    number: int
+    partition: int
+    column: str
+    reason: str
+    raw: str
+    base64: str
+    header: str
+    cut: bool
+    format: str
+    def __init__(self, source: _Optional[str] = ..., unit: _Optional[str] = ..., number: _Optional[int] = ..., partition: _Optional[int] = ..., column: _Optional[str] = ..., reason: _Optional[str] = ..., raw: _Optional[str] = ..., base64: _Optional[str] = ..., header: _Optional[str] = ..., cut: _Optional[bool] = ..., format: _Optional[str] = ...) -> None: ...
+
+class ListQuarantinedRowsResponse(_message.Message):
+    __slots__ = ("rows", "next_page_token")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[QuarantinedRow]
+    next_page_token: str
+    def __init__(self, rows: _Optional[_Iterable[_Union[QuarantinedRow, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
 class ListOperationsRequest(_message.Message):
     __slots__ = ("table", "type", "states", "page_size", "page_token", "since")
     TABLE_FIELD_NUMBER: _ClassVar[int]

@@ -85,6 +85,11 @@ class OperationServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.GetOperationRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.ListTracesResponse.FromString,
                 _registered_method=True)
+        self.ListQuarantinedRows = channel.unary_unary(
+                '/distop.v1.OperationService/ListQuarantinedRows',
+                request_serializer=distop_dot_proto_dot_distop__pb2.ListQuarantinedRowsRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.ListQuarantinedRowsResponse.FromString,
+                _registered_method=True)
 
 
 class OperationServiceServicer:
@@ -160,6 +165,13 @@ class OperationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListQuarantinedRows(self, request, context):
+        """The rows that an ingest has put into quarantine, job by job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -212,6 +224,11 @@ def add_OperationServiceServicer_to_server(servicer, server):
                     servicer.ListTraces,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.GetOperationRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.ListTracesResponse.SerializeToString,
+            ),
+            'ListQuarantinedRows': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuarantinedRows,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.ListQuarantinedRowsRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.ListQuarantinedRowsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -485,6 +502,33 @@ class OperationService:
             '/distop.v1.OperationService/ListTraces',
             distop_dot_proto_dot_distop__pb2.GetOperationRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.ListTracesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuarantinedRows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.OperationService/ListQuarantinedRows',
+            distop_dot_proto_dot_distop__pb2.ListQuarantinedRowsRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.ListQuarantinedRowsResponse.FromString,
             options,
             channel_credentials,
             insecure,

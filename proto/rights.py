@@ -101,6 +101,7 @@ RIGHTS = {
         "OperationService/PauseOperation": Right(OPERATOR, OPERATION, "name"),
         "OperationService/ResumeOperation": Right(OPERATOR, OPERATION, "name"),
         "OperationService/ListTraces": Right(READER, OPERATION, "name"),
+        "OperationService/ListQuarantinedRows": Right(READER, OPERATION, "name"),
         "TableService/CreateTable": Right(WRITER, NEW_TABLE, "name"),
         "TableService/GetTable": Right(READER, TABLE, "name"),
         "TableService/ListTables": Right(READER, SEEN),

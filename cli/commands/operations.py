@@ -238,7 +238,7 @@ def ingest(
     chosen |= {"keys": key, "delete_where": delete_where}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())
-    argument |= {"paths": [_absolute(path) for path in paths]}
+    argument |= {"paths": [absolute(path) for path in paths]}
     if dry_run:
         session.out.preview(
             session.client.preview(
@@ -406,7 +406,7 @@ def _check_cancelled(operation: Operation) -> None:
         )
 
 
-def _absolute(path: str) -> str:
+def absolute(path: str) -> str:
     """An absolute local path; a URL as it is."""
     if not path:
         raise InvalidArgument("a path is empty", details={"field": "paths"})

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
     from distop.executor.checking.findings import Finding as WorkerFinding
 
 Format = Literal["table", "json"]
-Listing = Literal["operations", "tables", "audit", "backlog", "snapshots", "traces", "schedules"]
+Listing = Literal[
+    "operations",
+    "tables",
+    "audit",
+    "backlog",
+    "snapshots",
+    "traces",
+    "schedules",
+    "quarantines",
+    "quarantined",
+]
 
 
 class Output(ABC):

@@ -13,8 +13,18 @@ from distop.cli.output.base import Listing
 from distop.cli.output.schedules import schedules_grid
 from distop.cli.output.screen import grid_of
 from distop.cli.output.style import STATE_STYLES, counts, duration, printable
-from distop.cli.output.texts import became, in_series, number_of, text_of, when
-from distop.client import AuditEntry, Batch, Leader, Member, Operation, Snapshot, Table, Watermarks
+from distop.cli.output.texts import became, in_series, number_of, state_of, text_of, when
+from distop.client import (
+    AuditEntry,
+    Batch,
+    Leader,
+    Member,
+    Operation,
+    Quarantine,
+    Snapshot,
+    Table,
+    Watermarks,
+)
 
 
 def _operations_grid(operations: Sequence[Operation]) -> Grid:
@@ -24,7 +34,7 @@ def _operations_grid(operations: Sequence[Operation]) -> Grid:
         grid.add_row(
             printable(operation.name) + in_series(operation),
             Text(
-                operation.state.value + (" (paused)" if operation.pause else ""),
+                state_of(operation) + (" (paused)" if operation.pause else ""),
                 STATE_STYLES[operation.state],
             ),
             counts(operation.jobs),
@@ -132,6 +142,20 @@ def _backlog_grid(batches: Sequence[Batch]) -> Grid:
     return grid
 
 
+def _quarantines_grid(quarantines: Sequence[Quarantine]) -> Grid:
+    """A line for each operation with quarantined rows."""
+    grid = grid_of("OPERATION", "ROWS", "FINISHED", "REPLAYED BY", "FILES")
+    for one in quarantines:
+        grid.add_row(
+            printable(one.operation),
+            number_of(one.rows),
+            when(one.at),
+            printable(one.replayed_by),
+            printable(one.folder),
+        )
+    return grid
+
+
 @dataclass(frozen=True)
 class ListStyle:
     """How a list is printed."""
@@ -157,6 +181,7 @@ STYLES: Mapping[Listing, ListStyle] = {
         "no snapshot: nothing has been published yet",
         ("ADDED", "CHANGE", "STATE", "COMMITTED"),
     ),
+    "quarantines": ListStyle(_quarantines_grid, "no quarantined rows", ("FILES", "FINISHED")),
     "schedules": ListStyle(schedules_grid, "no schedules", ("STARTED", "LAST", "OPERATION")),
 }
-"""Every list but that of stack traces, which is no table."""
+"""Every list but those of stack traces and of quarantined rows, which are no tables."""

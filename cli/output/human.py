@@ -28,6 +28,7 @@ from distop.cli.output.texts import (
     index_line,
     seconds_since,
     series_line,
+    state_of,
     text_of,
     when,
 )
@@ -42,6 +43,7 @@ from distop.client import (
     Operation,
     OperationUpdate,
     Ordering,
+    QuarantinedRow,
     Schedule,
     Table,
     Trace,
@@ -79,6 +81,9 @@ class HumanOutput(Output):
         if what == "traces":
             self._traces(items)
             return
+        if what == "quarantined":
+            self._quarantined(items, more)
+            return
         style = STYLES[what]
         self._screen.list(style.grid(items), style.empty, more, style.spare)
 
@@ -103,7 +108,7 @@ class HumanOutput(Output):
         self._screen.pairs(
             [
                 ("operation", operation.name),
-                ("state", Text(operation.state.value + asked, STATE_STYLES[operation.state])),
+                ("state", Text(state_of(operation) + asked, STATE_STYLES[operation.state])),
                 ("jobs", counts(operation.jobs)),
                 ("error", error),
                 ("failed", failed),
@@ -192,6 +197,15 @@ class HumanOutput(Output):
             self.note(
                 "no stack trace is stored: no user code has raised; distop show has errors of distop itself"
             )
+
+    def _quarantined(self, rows: Sequence[QuarantinedRow], more: bool) -> None:
+        for one in rows:
+            self._out.print(Text(printable(f"{one.place}: {one.reason}"), "bold"), soft_wrap=True)
+            self._out.print(Text(f"    {printable(one.raw)}"), soft_wrap=True)
+        if not rows:
+            self.note("no row is in quarantine")
+        elif more:
+            self.note("and more: --limit 0 shows all")
 
     def watermarks(self, watermarks: Watermarks) -> None:
         self._screen.list(

@@ -66,6 +66,12 @@ def index_line(index: Index) -> str:
     return f"{index.column}: snapshot {index.snapshot_id}, {state}, {index.files:,} files{left_out}"
 
 
+def state_of(operation: Operation) -> str:
+    """The state, with how many rows went to quarantine: ``"succeeded, 12 quarantined"``."""
+    bad = operation.facts.get("badRows") if "quarantine" in operation.facts else None
+    return f"{operation.state.value}, {text_of(bad)} quarantined" if bad else operation.state.value
+
+
 def series_line(series: Mapping[str, Any]) -> str:
     """How many operations a series has."""
     if not series:

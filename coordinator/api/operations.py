@@ -32,6 +32,7 @@ from distop.coordinator.views.operations import (
     read_operation,
     timestamp,
 )
+from distop.coordinator.views.quarantine import quarantined_page
 from distop.coordinator.views.updates import updates
 from distop.errors import (
     DistopError,
@@ -242,6 +243,30 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 )
                 for one in found
             ]
+        )
+
+    async def ListQuarantinedRows(  # noqa: N802
+        self, request: pb.ListQuarantinedRowsRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListQuarantinedRowsResponse:
+        operation = OperationId.parse(request.name)
+        keys = self._client.keyspace.table(operation.table)
+        read = await self._client.read_at_once([Get(keys.table), Get(keys.history(operation))])
+        table, ended = read.one(0, keys.table), read.one(1, keys.history(operation))
+        if not table.exists or not ended.exists:
+            message = await self._get(operation)  # it runs, or its series goes on, or it never was
+            raise PreconditionFailed(
+                f"the history has no quarantined rows of {message.name}",
+                hint="while it runs its rows are not final: wait for its end",
+                details={"operation": message.name},
+            )
+        record = decode(table.value, TableRecord, table.key)
+        folder = decode(ended.value, HistoryRecord, ended.key).facts.get("quarantine")
+        if not isinstance(folder, str):
+            return pb.ListQuarantinedRowsResponse()
+        limit_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
+        look = partial(quarantined_page, request, f"{record.location}/{folder}", storage_of(record))
+        return await self._planner.work.blocking(
+            record.name, "reading quarantined rows", look, limit_s=limit_s
         )
 
     async def ListOperations(  # noqa: N802

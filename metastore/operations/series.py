@@ -76,9 +76,10 @@ async def _replaced(
 ) -> tuple[SeriesNote, Txn]:
     """The summary of the last line, and the removal of it and of earlier ones that had to wait.
 
-    A line stays while its operation has keys: the collector reads from it what to keep. An operation without
-    keys never gets any again, so this needs no compare. Its request may be another operation's by now, once
-    it was forgotten: that one stays.
+    The line of an operation with quarantined rows stays, as if there were no series: it says where they are.
+    Others stay while their operation has keys: the collector reads from them what to keep. An operation
+    without keys never gets any again, so this needs no compare. Its request may be another operation's by
+    now, once it was forgotten: that one stays.
     """
     line = keys.history(last)
     kv = await client.get(line)
@@ -89,7 +90,8 @@ async def _replaced(
     except CorruptRecord:
         return anew, Txn()  # the doctor reports it
     note = record.series or anew
-    lines = [OperationId.parse(one) for one in [*note.lines, str(last)]]
+    ended = [] if record.facts.get("quarantine") else [str(last)]
+    lines = [OperationId.parse(one) for one in [*note.lines, *ended]]
     request = keys.request(record.request_id)
     wanted = [request, *(keys.operation(one).arg for one in lines)]
     read = await client.read_at_once([Get(key) for key in wanted])

@@ -502,12 +502,12 @@ class AvroRows:
     def number(self) -> int:
         return self._range.rows_before + self._first + 1
 
-    def raw(self) -> str:
+    def kept(self) -> dict[str, Any]:
         """As the file has it: dates and times are numbers, and bytes that are not UTF-8 like ``\\xff``."""
         kinds = self._range.header.kinds
         shown = {name: _shown(value, kinds[name].dtype) for name, value in self.records[0].items()}
         text = json.dumps(shown, default=str, ensure_ascii=False)
-        return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        return {"raw": text.encode(errors="surrogateescape").decode(errors="backslashreplace")}
 
 
 def _shown(value: Any, dtype: pa.DataType) -> Any:

@@ -6,7 +6,7 @@ import json
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
@@ -128,8 +128,9 @@ class Rows(Protocol):
     def number(self) -> int:
         """The position of the first row in its file, counted from 1. May read the file."""
 
-    def raw(self) -> str:
-        """The rows as text, for people."""
+    def kept(self) -> dict[str, Any]:
+        """The rows as fields of a quarantine entry: ``raw``, and what else their text needs (see
+        :mod:`distop.commit.files.quarantine`)."""
 
 
 R = TypeVar("R", bound=Rows)
@@ -195,8 +196,8 @@ class BadRowPolicy(ABC):
     """Where they are stored, once there are any."""
 
     @abstractmethod
-    def reject(self, place: RowPosition, reason: str, raw: str) -> None:
-        """One bad row.
+    def reject(self, place: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
+        """One bad row; ``kept`` as :meth:`Rows.kept`.
 
         Raises
         ------
@@ -214,7 +215,7 @@ class BadRowPolicy(ABC):
 class Fail(BadRowPolicy):
     """The first bad row fails the job."""
 
-    def reject(self, place: RowPosition, reason: str, raw: str) -> None:
+    def reject(self, place: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
         self.count += 1
         raise BadRow(
             f"{place}: {_shorten(reason)}",
@@ -223,7 +224,8 @@ class Fail(BadRowPolicy):
 
 
 class Quarantine(BadRowPolicy):
-    """Bad rows go to a file of JSON lines: their position (``file``, ``line``), ``reason`` and ``raw``.
+    """Bad rows go to a file of JSON lines: their position (``file``, ``line``), ``reason``, ``raw``, and what
+    else :meth:`Rows.kept` has.
 
     Parameters
     ----------
@@ -241,14 +243,14 @@ class Quarantine(BadRowPolicy):
         self._most = most
         self._stream: OutputStream | None = None
 
-    def reject(self, place: RowPosition, reason: str, raw: str) -> None:
+    def reject(self, place: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
         if self._stream is None:
             self._stream = self._io.new_output(self._target).create(overwrite=True)
             self.path = self._target
             logger.info(
                 "rows_quarantined", extra={"path": self._target, "first": str(place), "reason": reason}
             )
-        entry = {**place.facts(), "reason": _shorten(reason), "raw": raw}
+        entry = {**place.facts(), "reason": _shorten(reason), **kept}
         self._stream.write(json.dumps(entry, ensure_ascii=False).encode() + b"\n")
         self.count += 1
         if self._most is not None and self.count > self._most:

@@ -119,8 +119,9 @@ def csv_text(file: OpenFile, options: CsvOptions) -> TextFile:
     return TextFile(file, is_blank=is_blank, split=split_lines, last_end=last_line_end)
 
 
-def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
-    """The names of a file's columns, and the start of its data. An empty file has no names.
+def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int, str]:
+    """The names of a file's columns, the start of its data, and the line that names them. An empty file has
+    no names, and the line is empty where the options name them.
 
     Raises
     ------
@@ -129,11 +130,17 @@ def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
     """
     record, begin, end = text.first_record()
     if isinstance(options.header, list):
-        return options.header, begin
+        return options.header, begin, ""
     if not record:
-        return [], end
+        return [], end, ""
+    names = names_in(record, options)
+    return names, end, record.decode().rstrip("\r\n")
+
+
+def names_in(header: bytes, options: CsvOptions) -> list[str]:
+    """The names of columns in a header. Raises :class:`FileUnusable` as :func:`read_header` does."""
     try:
-        line = options.quoting.unescaped(record).decode().rstrip("\r\n")
+        line = options.quoting.unescaped(header).decode().rstrip("\r\n")
         names = next(csv.reader([line], _dialect(options)))
     except (UnicodeDecodeError, csv.Error) as error:
         raise FileUnusable(f"has a header that cannot be read: {error}") from None
@@ -141,7 +148,7 @@ def read_header(text: TextFile, options: CsvOptions) -> tuple[list[str], int]:
     twice = next((name for name, times in Counter(names).items() if name and times > 1), None)
     if twice is not None:
         raise FileUnusable(f"has two columns {twice!r}; if that is not a header, give the columns' names")
-    return names, end
+    return names
 
 
 def _dialect(options: CsvOptions) -> type[csv.Dialect]:
@@ -165,10 +172,10 @@ class CsvReader:
     @contextmanager
     def open(self, file: OpenFile) -> Iterator[OpenTextFile]:
         text = csv_text(file, self._options)
-        names, first = read_header(text, self._options)
+        names, first, header = read_header(text, self._options)
         if names:
             self._wanted.check(names)
-        yield OpenTextFile(text, first, CsvRecords(names, self._options, self._wanted.schema))
+        yield OpenTextFile(text, first, CsvRecords(names, self._options, self._wanted.schema), header)
 
 
 class CsvRecords:

@@ -213,7 +213,7 @@ def find_files(
             if info["name"] in seen:
                 raise invalid("paths", f"{info['name']} is named twice")
             seen.add(info["name"])
-        found[_below(folder, root)] = [_found(folder, info) for info in entries]
+        found[_below(folder, root)] = [source_file(folder, info) for info in entries]
     if not seen:
         empty = " and ".join(paths[:3]) + (" …" if len(paths) > 3 else "")
         raise SourceEmpty(
@@ -426,7 +426,7 @@ def _below(folder: str, path: str) -> str:
     return path.removeprefix(folder).lstrip("/")
 
 
-def _found(folder: str, info: dict[str, Any]) -> SourceFile:
+def source_file(folder: str, info: dict[str, Any]) -> SourceFile:
     return SourceFile(_below(folder, info["name"]), int(info["size"]), _version(info), modified(info))
 
 

@@ -110,7 +110,7 @@ class CsvSample:
 
         def head(file: OpenFile) -> tuple[list[str], bytes]:
             text = csv_text(file, options)
-            names, first = read_header(text, options)
+            names, first, _ = read_header(text, options)
             return names, text.head(first, size)
 
         heads = [looked_into(file, head) for file in files]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from typing import Self
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -154,9 +154,9 @@ class ParquetRows:
     def number(self) -> int:
         return self._first
 
-    def raw(self) -> str:
+    def kept(self) -> dict[str, Any]:
         first = {name: shown(self.table.column(name)[0]) for name in self.table.column_names}
-        return json.dumps(first, default=str, ensure_ascii=False)
+        return {"raw": json.dumps(first, default=str, ensure_ascii=False)}
 
 
 class ParquetReader:

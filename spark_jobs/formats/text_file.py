@@ -95,13 +95,15 @@ class TextFile:
                     break
             return head
 
-    def blocks(self, start: int, end: int | None, *, first: int) -> Iterator[TextRows]:
+    def blocks(self, start: int, end: int | None, *, first: int, header: str = "") -> Iterator[TextRows]:
         """Rows of a range of bytes; of a file that is read as a whole: all rows.
 
         Parameters
         ----------
         first:
             The start of the data.
+        header:
+            See :class:`~distop.spark_jobs.formats.text_rows.TextRows`.
         """
         with opened_text(self._file) as stream, closing(LineCounter(self._file.open)) as counter:
             if self._file.is_plain and self._last_end is last_line_end:
@@ -110,7 +112,7 @@ class TextFile:
                 _skip(stream, first)
                 blocks = whole_lines(stream, first, last_end=self._last_end)
             for block in blocks:
-                yield TextRows(block, counter, split=self._split, is_blank=self._is_blank)
+                yield TextRows(block, counter, split=self._split, is_blank=self._is_blank, header=header)
 
 
 class Converter(Protocol):
@@ -127,17 +129,19 @@ class OpenTextFile:
     ----------
     first:
         The start of its data.
+    header:
+        The line before it that names the columns, if there is one.
     """
 
     row_unit = "line"
 
-    def __init__(self, text: TextFile, first: int, records: Converter) -> None:
-        self._text, self._first = text, first
+    def __init__(self, text: TextFile, first: int, records: Converter, header: str = "") -> None:
+        self._text, self._first, self._header = text, first, header
         self.convert = records.convert
 
     def blocks(self, start: int, end: int | None) -> Iterator[TextRows]:
         """Rows of a range of bytes."""
-        return self._text.blocks(start, end, first=self._first)
+        return self._text.blocks(start, end, first=self._first, header=self._header)
 
 
 def size_of_mark(text: bytes) -> int:

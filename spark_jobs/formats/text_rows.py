@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import BinaryIO, Protocol, Self
+from typing import Any, BinaryIO, Protocol, Self
 
+from distop.commit.files.quarantine import kept_text
 from distop.spark_jobs.formats.lines import BLOCK_BYTES, Block
 
 
@@ -76,6 +77,8 @@ class TextRows:
         Splits text into records.
     is_blank:
         Whether a record is not a row.
+    header:
+        The line of the file that names the columns, if it has one.
     """
 
     def __init__(
@@ -85,11 +88,13 @@ class TextRows:
         *,
         split: Callable[[bytes], Iterable[bytes]],
         is_blank: Callable[[bytes], bool],
+        header: str = "",
     ) -> None:
         self._block = block
         self._counter = counter
         self._split = split
         self._is_blank = is_blank
+        self._header = header
         self._records: list[tuple[int, bytes]] | None = None
         self._whole = True
 
@@ -114,7 +119,9 @@ class TextRows:
         return len(self.records)
 
     def part(self, start: int, stop: int) -> Self:
-        part = type(self)(self._block, self._counter, split=self._split, is_blank=self._is_blank)
+        part = type(self)(
+            self._block, self._counter, split=self._split, is_blank=self._is_blank, header=self._header
+        )
         part._records = self.records[start:stop]
         part._whole = False
         return part
@@ -122,5 +129,5 @@ class TextRows:
     def number(self) -> int:
         return self._counter.lines_before(self._block.offset) + self.records[0][0] + 1
 
-    def raw(self) -> str:
-        return self.data.rstrip(b"\r\n").decode(errors="backslashreplace")
+    def kept(self) -> dict[str, Any]:
+        return kept_text(self.data.removesuffix(b"\n").removesuffix(b"\r"), header=self._header)

@@ -57,6 +57,10 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Files that exist once those of ``paths`` are complete, such as the ``_SUCCESS`` of a landing folder:
     absolute local paths or URLs. Without one of them nothing is read; if one is removed or written again
     before all is read, nothing is published."""
+    replay: str | None = None
+    """Rows that an operation has put into quarantine, by the folder that its fact ``quarantine`` names. They
+    are ingested once: their own text in place of ``paths``, or files of ``paths`` in which they were put
+    right. They are read as they were the first time, except for what this argument says."""
     kafka: dict[str, Any] | None = None
     """A Kafka topic in place of ``paths``; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
     format: Format | None = None
@@ -224,6 +228,8 @@ def _check_source(argument: IngestArgument) -> None:
     if argument.kafka is not None:
         if paths:
             raise invalid("paths", "paths and kafka are both given", "start one operation for each")
+    elif argument.replay is not None and not paths:
+        pass  # the rows themselves are the source
     elif not paths or not all(paths):
         raise invalid("paths", "paths is empty" if not paths else "a path is empty")
     if argument.markers and argument.kafka is not None:
@@ -234,6 +240,8 @@ def _check_source(argument: IngestArgument) -> None:
         _check_new_only(argument)
     if argument.replaces is not None:
         _check_replaces(argument)
+    if argument.replay is not None:
+        _check_replay(argument)
     for partition, value in (argument.watermark or {}).items():
         if not value:
             raise invalid("watermark", f"the watermark of {partition!r} is empty")
@@ -265,6 +273,22 @@ def _check_new_only(argument: IngestArgument) -> None:
     ):
         if given:
             raise invalid("new_only", f"new_only does not go with {field}, which {reason}")
+
+
+def _check_replay(argument: IngestArgument) -> None:
+    from_path = argument.partition_columns_from_path and not argument.path_list()
+    for field, given, reason in (
+        ("kafka", argument.kafka is not None, "has other rows"),
+        ("new_only", argument.new_only, "is for files"),
+        ("source", argument.source is not None, "names watermarks, and a replay has its own"),
+        ("watermark", argument.watermark is not None, "is one, and a replay has its own"),
+        ("mode", argument.mode != "append", "would replace rows: they are added"),
+        ("transform", argument.transform is not None, "is over files"),
+        ("replaces", argument.replaces is not None, "takes rows away: they are added"),
+        ("partition_columns_from_path", from_path, "is for files"),
+    ):
+        if given:
+            raise invalid(field, f"replay does not go with {field}, which {reason}")
 
 
 def csv_options(argument: IngestArgument, default_delimiter: str) -> CsvOptions:

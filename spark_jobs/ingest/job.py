@@ -10,13 +10,14 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
+from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import quarantine_folder
 from distop.commit.outputs import output_of
 from distop.errors import CorruptRecord, JobFailed
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.avro import AvroReader
-from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, Rows
+from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, RowPosition, Rows
 from distop.spark_jobs.formats.conversion import fitting
 from distop.spark_jobs.formats.csv import CsvReader
 from distop.spark_jobs.formats.files import OpenFile, while_complete
@@ -31,6 +32,7 @@ from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.offsets import OffsetRange
 from distop.spark_jobs.kafka.reader import RangeReader
 from distop.spark_jobs.kafka.records import RecordPlace, RecordReader, Records
+from distop.spark_jobs.quarantine.source import KeptFile, KeptRows, QuarantineReader, table_file
 from distop.spark_jobs.rules.staged import JobChecks
 
 MAX_RESULT_BYTES = 800
@@ -51,7 +53,8 @@ def run_job(job: JobContext) -> dict[str, Any]:
     if plan.kafka is not None:
         return _written(job, plan, TopicSplit(plan, plan.kafka, policy, job), policy)
     rows = GoodRows(Conversion.to_table(plan), policy, job.raise_if_cancelled)
-    return _written(job, plan, FilesSplit(plan, job.partition, rows, job.raise_if_cancelled), policy)
+    split = FilesSplit(plan, job.partition, rows, job.raise_if_cancelled, job.operation.storage)
+    return _written(job, plan, split, policy)
 
 
 class Split(Protocol):
@@ -144,10 +147,20 @@ class FilesSplit:
     ----------
     look:
         Called between blocks; raises if the rows are no longer needed.
+    storage:
+        The table's storage options, for rows of its quarantine.
     """
 
-    def __init__(self, plan: IngestPlan, split: str, rows: GoodRows, look: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        plan: IngestPlan,
+        split: str,
+        rows: GoodRows,
+        look: Callable[[], None],
+        storage: StorageOptions | None = None,
+    ) -> None:
         self._plan, self._split, self._rows, self._look = plan, split, rows, look
+        self._storage = storage or {}
         self._format = _reader(plan)
         self.facts: dict[str, int] = {}
 
@@ -164,7 +177,10 @@ class FilesSplit:
 
     def _rows_of(self, piece: Piece) -> Iterator[Converted]:
         entry = self._plan.files[piece.file]
-        file = OpenFile.at(self._plan.folder, entry.path)
+        if self._plan.quarantined:
+            file = table_file(self._plan.folder, entry.path, self._storage)
+        else:
+            file = OpenFile.at(self._plan.folder, entry.path)
         with _file_named(file):
             _check_unchanged(file, entry)
             with self._format.open(file) as opened:
@@ -172,9 +188,12 @@ class FilesSplit:
                 convert: Callable[[Any], pa.Table] = opened.convert
                 if values := self._plan.path_values(entry):
                     convert = constants(convert, values, self._plan.source_columns)
+                place: Callable[[Any], RowPosition] = partial(_place, file.url, opened.row_unit)
+                if isinstance(opened, KeptFile):
+                    place = KeptRows.place
                 for block in opened.blocks(piece.start, end):
                     self._look()
-                    yield self._rows.of(block, file.url, convert, partial(_place, file.url, opened.row_unit))
+                    yield self._rows.of(block, file.url, convert, place)
             # The rows are those of the plan only if the file is unchanged until the end.
             _check_unchanged(file, entry)
 
@@ -236,6 +255,8 @@ class TopicSplit:
 
 
 def _reader(plan: IngestPlan) -> FormatReader:
+    if plan.quarantined:
+        return QuarantineReader(plan.format, plan.csv, plan.wanted)
     match plan.format:
         case "csv":
             return CsvReader(plan.csv, plan.wanted)

@@ -22,7 +22,7 @@ class HasMode(Protocol):
 
 NOTHING = "nothing"
 """Field of the recorded plan of an operation that found nothing new."""
-REPORTED = ("warnings", "ignoredColumns", "filesSkipped", "filesRemaining")
+REPORTED = ("warnings", "ignoredColumns", "filesSkipped", "filesRemaining", "replayOf")
 """Fields of the recorded plan that the finished operation reports unchanged."""
 DEFAULT_ON_CONFLICT = {
     "append": "rebase",

@@ -102,6 +102,8 @@ class Ingest(DistributedOperation):
             return None
         if "replaces" in first or "replaces" in second:
             return None
+        if first.get("replay") is not None:
+            return None  # the rows of each are ingested once
         if first.get("transform") is not None:
             return None  # the query's result for both may differ from the results for each
         rest, other = ({**one, "paths": None, "markers": None} for one in (first, second))

@@ -37,7 +37,9 @@ plan."""
 MAX_DESCRIBED = 3
 """Most files in the description of a job."""
 
-_NEW = frozenset({"markers", "replaces", "pathColumns", "epochUnits", "maxBadRows", "maxBadShare"})
+_NEW = frozenset(
+    {"markers", "replaces", "pathColumns", "epochUnits", "maxBadRows", "maxBadShare", "replayOf"}
+)
 _NEW_OF_CSV = frozenset({"escape", "thousands", "dateFormat", "timestampFormat", "timezone", "encoding"})
 """Fields that release 0.2.0 does not know."""
 
@@ -116,6 +118,10 @@ class IngestPlan(TargetPlan, kw_only=True):
     files: list[FileEntry] = []
     replaces: str = ""
     """The earlier operation whose rows leave the table."""
+    replay_of: str = ""
+    """The operation whose quarantined rows these are."""
+    quarantined: bool = False
+    """Whether the files are those of the quarantine, in the table's own folder."""
     markers: dict[str, str] = {}
     """Files that mark the source as complete, and their versions before its files were listed."""
     kafka: KafkaSource | None = None

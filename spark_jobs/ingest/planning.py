@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -70,6 +72,7 @@ from distop.spark_jobs.ingest.topic_planning import plan_topic
 from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
 from distop.spark_jobs.kafka.argument import parse_kafka
 from distop.spark_jobs.merge.plan import MergePlan, check_keys, plan_merge
+from distop.spark_jobs.quarantine.source import Quarantined
 from distop.spark_jobs.rules.staged import rules_of
 
 MAX_MERGED_BYTES = 256 << 20
@@ -96,6 +99,10 @@ def plan_ingest(request: PlanRequest) -> Plan:
     """What an ingest does; raises as ``Ingest.plan``."""
     if request.partitions is not None:
         raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
+    replayed = None
+    if (folder := request.argument.get("replay")) is not None:
+        replayed = Quarantined.of(request.table, folder)
+        request = replace(request, argument={**_as_before(replayed, request), **request.argument})
     argument = parse_argument(request.argument)
     check_target(request, argument)
     check_object(request, argument)
@@ -109,13 +116,31 @@ def plan_ingest(request: PlanRequest) -> Plan:
         return plan_topic(request, argument, parse_kafka(argument.kafka), in_part=in_part)
     markers = marker_versions(argument.markers)
     with while_complete(markers):
-        return _plan_files(request, argument, markers, in_part=in_part)
+        return _plan_files(request, argument, markers, in_part=in_part and not replayed, replayed=replayed)
+
+
+def _as_before(replayed: Quarantined, request: PlanRequest) -> dict[str, Any]:
+    """The fields with which its rows are read as they were; for other files only those that suit them."""
+    before = replayed.listed.argument
+    if not request.argument.get("paths"):
+        replayed.check_text()
+        return before
+    return {name: value for name, value in before.items() if name != "format"}
 
 
 def _plan_files(
-    request: PlanRequest, argument: IngestArgument, markers: dict[str, str], *, in_part: bool
+    request: PlanRequest,
+    argument: IngestArgument,
+    markers: dict[str, str],
+    *,
+    in_part: bool,
+    replayed: Quarantined | None,
 ) -> Plan:
-    found = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
+    kept = None if argument.path_list() else replayed
+    if kept is not None:
+        found = kept.found()
+    else:
+        found = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
     skipped = remaining = 0
     if argument.new_only:
         new = new_files(found, request.watermarks, argument.source)
@@ -123,6 +148,8 @@ def _plan_files(
         if not found.files:
             unchanged = nothing(request, table_layout(request), argument.branch or "")
             return Plan(argument=unchanged | {"filesSkipped": skipped})
+    elif replayed is not None:
+        moves = replayed.moves(request.watermarks, again=argument.reingest)
     else:
         moves = watermark_moves(
             found,
@@ -136,11 +163,17 @@ def _plan_files(
         size, argument.split_bytes, "bytes", field="split_bytes", less="name fewer paths in one operation"
     )
     file_format = _format_of(argument, found)
-    check_format_options(request.argument, file_format)
+    if replayed is None:
+        check_format_options(request.argument, file_format)
     options = _csv_options(argument, found)
-    files = [OpenFile.at(found.url, file.path) for file in found.files]
+    open_file = partial(OpenFile.at, found.url) if kept is None else kept.open
+    files = [open_file(file.path) for file in found.files]
     table = table_layout(request)
-    sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
+    sample: Sample
+    if kept is not None:
+        sample = kept.sample(options, csv=file_format == "csv")
+    else:
+        sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
     warnings = [*_warnings(argument, sample, table), *unread_columns(argument, found, sample, table)]
     whole, from_path = with_path_columns(argument, found, sample, table)
     instants = sample.instants if isinstance(sample, TypedSample) else None
@@ -165,6 +198,8 @@ def _plan_files(
             FileEntry(file.path, file.size, file.version, None if extent.blocks is None else extent.units)
             for file, extent in zip(found.files, extents, strict=True)
         ],
+        replay_of="" if replayed is None else replayed.listed.operation,
+        quarantined=kept is not None,
         markers=markers,
         cuts=cuts,
         replaces=argument.replaces or "",

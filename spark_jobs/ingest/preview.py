@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import Any
 
+from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.layout.model import Layout
 from distop.commit.rows import table_layout
 from distop.metastore.records.structs import convert
@@ -42,7 +44,7 @@ def preview_ingest(request: PlanRequest) -> dict[str, Any]:
         shown["jobs"] = plan.partition_count
     shown["columns"] = _columns(ingest, table_layout(request), request.argument.get("schema") or {})
     if ingest.kafka is None and ingest.transform is None:
-        rows, bad = _some_rows(ingest)
+        rows, bad = _some_rows(ingest, storage_of(request.table))
         shown |= {"rows": rows, "badRows": bad}
     if ingest.ignored_columns:
         shown["ignoredColumns"] = ingest.ignored_columns
@@ -70,18 +72,19 @@ class _Noted(BadRowPolicy):
     def __init__(self) -> None:
         self.reasons: list[str] = []
 
-    def reject(self, place: RowPosition, reason: str, raw: str) -> None:
+    def reject(self, place: RowPosition, reason: str, kept: Mapping[str, Any]) -> None:
         self.reasons.append(f"{place}: {reason}"[:MAX_TEXT])
         if len(self.reasons) >= ROWS:
             raise _Enough
 
 
-def _some_rows(plan: IngestPlan) -> tuple[list[dict[str, Any]], list[str]]:
+def _some_rows(plan: IngestPlan, storage: StorageOptions) -> tuple[list[dict[str, Any]], list[str]]:
     """The first rows as the table would have them, and the reasons why others would be missing."""
     noted = _Noted()
     rows = GoodRows(Conversion.to_table(plan), noted, lambda: None)
     found: list[dict[str, Any]] = []
-    with suppress(_Enough), closing(FilesSplit(plan, "0", rows, lambda: None).rows()) as blocks:
+    split = FilesSplit(plan, "0", rows, lambda: None, storage)
+    with suppress(_Enough), closing(split.rows()) as blocks:
         found = next((block.table.slice(0, ROWS).to_pylist() for block in blocks), [])
     return [{name: _shown(value) for name, value in row.items()} for row in found], noted.reasons
 

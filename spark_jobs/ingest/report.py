@@ -4,16 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
+from distop.commit.files.quarantine import LIST_SUFFIX, QuarantineList
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import ICEBERG, format_of, quarantine_folder
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.steps.partial import successful_jobs
 from distop.errors import TooManyBadRows
 from distop.metastore.records.operation import OperationArg
-from distop.operations.job import staging_folder
+from distop.operations.api import OperationView
+from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.formats.bad_rows import first_of
 from distop.spark_jobs.formats.files import check_markers
 from distop.spark_jobs.ingest.job import QUARANTINE
 from distop.spark_jobs.ingest.modes import NOTHING, REPORTED
+from distop.spark_jobs.ingest.plan import IngestPlan
 
 
 class IngestReport(TransactionalStep):
@@ -21,8 +27,8 @@ class IngestReport(TransactionalStep):
     topic also the number of records without a value and of missing offsets; for files signs that they were
     misinterpreted.
 
-    Changes nothing; facts become visible in the transaction that finishes the operation. Precedes the steps
-    that publish.
+    Changes nothing but the list of quarantine files, which only the facts lead to; they become visible in the
+    transaction that finishes the operation. Precedes the steps that publish.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -59,10 +65,62 @@ class IngestReport(TransactionalStep):
             facts["tombstones"] = total("tombstones")
             facts["offsetsSkipped"] = total("offsetsSkipped") + int(source.get("skipped", 0))
         # With mode "ignore" it is unknown here whether the files are kept.
-        if bad and operation.argument.get("mode") != "ignore":
+        if bad and operation.argument.get("mode") != "ignore" and _listed(context.view):
             folder = staging_folder(operation, quarantine_folder(format_of(operation)))
             facts[QUARANTINE] = folder.removeprefix(operation.location).lstrip("/")
         return Contribution(facts=facts)
+
+
+def _listed(view: OperationView) -> bool:
+    """Write the list of the quarantine files that count, as often as the commit is prepared: always the same
+    content under the same name. The name begins as those of an attempt that counts, so its files and the list
+    are kept, or swept, together. False: there are none.
+    """
+    folder = staging_folder(view.arg, quarantine_folder(format_of(view.arg)))
+    counted = ((name, job) for name, job in successful_jobs(view) if QUARANTINE in job.result)
+    jobs = sorted(counted, key=lambda named: named[0])
+    if not jobs:
+        return False
+    argument, no_text = _how_read(IngestPlan.of(view.arg))
+    found = QuarantineList(
+        operation=str(view.arg.id),
+        argument=argument,
+        no_text=no_text,
+        files=[
+            (str(job.result[QUARANTINE]).rpartition("/")[2], int(job.result["badRows"])) for _, job in jobs
+        ],
+    )
+    name, first = jobs[0]
+    location = f"{folder}/{staging_stem(name, first.attempt)}{LIST_SUFFIX}"
+    with file_io(view.arg.location, view.arg.storage).new_output(location).create(overwrite=True) as stream:
+        stream.write(found.encoded())
+    return True
+
+
+def _how_read(plan: IngestPlan) -> tuple[dict[str, Any], str]:
+    """The argument of an ingest that reads rows as this one did, and why their text is not all of them;
+    empty: it is."""
+    file_format = plan.format.replace("kafka/json", "jsonl").removeprefix("kafka/")
+    argument: dict[str, Any] = {"format": file_format, "on_bad_rows": "quarantine"}
+    if file_format == "csv":
+        argument |= msgspec.structs.asdict(plan.csv)
+        argument.pop("encoding")  # what was kept is UTF-8, unless it was not even that
+    if plan.on_new_columns == "ignore":
+        argument["columns"] = plan.targets
+    elif plan.on_new_columns != "fail":
+        argument["on_new_columns"] = plan.on_new_columns
+    for name in ("filter", "epoch_units", "branch"):
+        if value := getattr(plan, name):
+            argument[name] = value
+    if plan.path_columns:
+        argument["partition_columns_from_path"] = True
+        return argument, f"the folders of their files name {plan.path_columns[0]!r}"
+    beside = set(plan.kafka.metadata.values()).intersection(plan.targets) if plan.kafka is not None else ()
+    if beside:
+        return argument, f"{min(beside)!r} is no part of a record's value"
+    if file_format not in ("csv", "jsonl"):
+        return argument, f"they are no text, but {file_format}"
+    return argument, ""
 
 
 def _excess(operation: OperationArg, bad: int, good: int) -> str:

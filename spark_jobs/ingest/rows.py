@@ -140,7 +140,7 @@ class GoodRows:
         def reject(rows: R, reason: str) -> None:
             # One at a time, since these take long if many rows are bad.
             self._look()
-            self._policy.reject(place(rows), reason, rows.raw())
+            self._policy.reject(place(rows), reason, rows.kept())
 
         parts = list(convert_good_rows(block, whole, reject))
         if len(parts) == 1:

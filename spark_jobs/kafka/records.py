@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import types as is_
 
+from distop.commit.files.quarantine import kept_text
 from distop.spark_jobs.formats.bad_rows import Unconvertible, bad_value
 from distop.spark_jobs.formats.csv import CsvRecords
 from distop.spark_jobs.formats.files import utf_8
@@ -27,8 +28,6 @@ MAX_VALUE_BYTES = MAX_LINE_BYTES
 """A record with a longer value is a bad row: it must fit into memory several times."""
 FRAME_BYTES = 5
 """Bytes that a serializer with a schema registry puts before a value."""
-MAX_RAW_BYTES = 1 << 20
-"""Bytes of a bad record kept for people."""
 
 NATURAL_TYPES: dict[str, pa.DataType] = {
     "key": pa.large_binary(),
@@ -77,10 +76,8 @@ class Records:
         """The offset of the first record."""
         return self.messages[0].offset() or 0
 
-    def raw(self) -> str:
-        value = self.messages[0].value() or b""
-        cut = "" if len(value) <= MAX_RAW_BYTES else f"… ({len(value)} bytes)"
-        return value[:MAX_RAW_BYTES].decode(errors="backslashreplace") + cut
+    def kept(self) -> dict[str, Any]:
+        return kept_text(self.messages[0].value() or b"")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from distop.cli.main import app
 from distop.client import OperationState
-from distop.errors import AlreadyIngested, IncompatibleOperation, InvalidArgument
+from distop.errors import AlreadyIngested, IncompatibleOperation, InvalidArgument, OperationNotFound
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.watermarks import FOLD_BYTES
 from distop.metastore.tables.watermarks import make_room
 from support.services.executing import runner
-from support.services.whole import Whole, error_of, write_csv
+from support.services.whole import HEADER, Whole, error_of, write_csv
 
 
 async def test_a_preview_tells_what_a_start_would_do_and_starts_nothing(idle: Whole) -> None:
@@ -91,3 +95,45 @@ async def test_what_was_ingested_long_ago_is_known_from_its_chunks(idle: Whole) 
         with pytest.raises(AlreadyIngested, match=r"old\.csv|00000\.csv"):
             await idle.client.start("t", "ingest", {"paths": [paths]})
     assert not await idle.findings()
+
+
+async def test_quarantined_rows_are_shown_exported_and_replayed_once(
+    service: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A6: and a repeated replay is answered with the first one's operation."""
+
+    async def run(*words: str) -> str:
+        said = await asyncio.to_thread(CliRunner(env={"COLUMNS": "200"}).invoke, app, words)
+        assert said.exit_code == 0, said.output
+        return said.stdout
+
+    monkeypatch.setenv("DISTOP_ADDRESS", service.address)
+    folder = service.source("a", 0, 10)
+    (folder / "2.csv").write_text(HEADER + "x,k,2013-01-01\ny,k,2013-01-01\n")
+    types = {"id": "long", "kind": "string", "day": "date"}
+    first = (await service.ingest(folder, schema=types, on_bad_rows="quarantine")).raise_for_outcome()
+    assert "succeeded, 2 quarantined" in await run("ls", "t")
+    assert "succeeded, 2 quarantined" in await run("show", first.name)
+
+    (row, _) = json.loads(await run("quarantine", "show", first.name, "-o", "json"))
+    assert (row["source"], row["unit"], row["number"]) == (f"file://{folder}/2.csv", "line", 2)
+    assert (row["column"], row["raw"], row["header"]) == ("id", "x,k,2013-01-01", HEADER.strip())
+    assert [one.number async for one in service.client.quarantined_rows(first.name, page_size=1)] == [2, 3]
+    with pytest.raises(OperationNotFound):
+        await anext(service.client.quarantined_rows("t/ingest/7"))
+
+    out = tmp_path / "src" / "out"
+    await run("quarantine", "export", first.name, str(out))
+    assert (out / "rows.csv").read_text() == HEADER + "x,k,2013-01-01\ny,k,2013-01-01\n"
+    (out / "rows.csv").write_text(HEADER + "10,k,2013-01-01\n11,k,2013-01-01\n")
+    replay = ("quarantine", "replay", first.name, "--file", str(out))
+    said = await run(*replay, "--wait")
+    assert "t/ingest/2" in said
+    assert await asyncio.to_thread(service.ids) == list(range(12))
+    assert (await run(*replay)).strip() == "t/ingest/2"
+    with pytest.raises(AlreadyIngested):
+        await service.client.replay(first.name)
+    (listed,) = [one async for one in service.client.quarantines("t")]
+    assert (listed.operation, listed.rows, listed.replayed_by) == (first.name, 2, "t/ingest/2")
+    assert "t/ingest/2" in await run("quarantine", "ls", "t")
+    assert await asyncio.to_thread(service.ids) == list(range(12))

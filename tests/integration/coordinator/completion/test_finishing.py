@@ -83,3 +83,17 @@ async def test_a_request_that_is_another_operations_by_now_stays(client: LossyCl
     _, line = await continued(client, keys, second, HistoryRecord(outcome="success"))
     assert (await client.txn(line)).succeeded
     assert decode((await client.get(keys.request("r"))).value, RequestRecord) == others
+
+
+async def test_the_line_of_a_series_stays_while_it_names_quarantined_rows(client: LossyClient) -> None:
+    """A6: a batch with bad rows is found when others have followed."""
+    keys = client.keyspace.table("t")
+    for number, facts in enumerate(({"quarantine": "quarantine/ingest-1"}, {}, {}), start=1):
+        arg = OperationArg(table="t", type="noop", instance=number, series="batches")
+        history, line = await continued(client, keys, arg, HistoryRecord(outcome="success", facts=facts))
+        put = Put(keys.history(arg.id), encode(history))
+        assert (await client.txn(line + Txn(then=(put,)))).succeeded
+    lines = (await client.scan(keys.history_prefix, keys_only=True)).kvs
+    assert [kv.key for kv in lines] == [keys.history(OperationId("t", "noop", n)) for n in (1, 3)]
+    assert history.series is not None
+    assert history.series.count == 3

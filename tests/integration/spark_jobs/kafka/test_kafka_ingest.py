@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from distop.commit.files import quarantine as kept_rows
 from distop.errors import (
     AlreadyIngested,
     BadRow,
@@ -323,7 +324,7 @@ def test_a_value_beyond_what_fits_into_memory_is_a_bad_row(
     ingesting: Ingesting, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kafka_records, "MAX_VALUE_BYTES", 10_000)
-    monkeypatch.setattr(kafka_records, "MAX_RAW_BYTES", 100)
+    monkeypatch.setattr(kept_rows, "MAX_KEPT_BYTES", 100)
     topic.produce([{"id": 1}, {"id": 2, "text": "x" * 20_000}, {"id": 3}], 0)
     jobs = ingesting.ingest(kafka=topic.argument(), **QUARANTINED)
     (entry,) = quarantined(ingesting, jobs)

@@ -33,7 +33,7 @@ def test_bad_rows_of_jobs_are_counted_and_their_folder_is_named(ingesting: Inges
     assert (facts["rows"], facts["badRows"]) == (1987, 13)
     assert facts["quarantine"] == f"quarantine/ingest-{arg.uuid}"
     root = Path(ingesting.location.removeprefix("file://"))
-    files = list((root / facts["quarantine"]).iterdir())
+    files = list((root / facts["quarantine"]).glob("*.jsonl"))
     assert len(files) == 2
     assert (
         sum(len(file.read_text().splitlines()) for file in files) == len(quarantined(ingesting, jobs)) == 13

@@ -1,0 +1,173 @@
+"""Commands on the rows that ingests could not read: list, show and export them, and ingest them again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from urllib.parse import urlsplit
+
+import typer
+
+from distop.cli.commands.operations import PANEL, Name, Starting, absolute, start_operation
+from distop.cli.options.bundles import command
+from distop.cli.options.common import Limit, TableName
+from distop.cli.options.parsing import parse_assignments
+from distop.cli.options.session import Connected, page_size
+from distop.errors import InvalidArgument, PreconditionFailed
+
+if TYPE_CHECKING:
+    from distop.client import QuarantinedRow
+
+app = typer.Typer()
+group = typer.Typer(
+    no_args_is_help=True,
+    help="Rows that an ingest with --on-bad-rows quarantine could not read: put them right, and ingest them.",
+)
+app.add_typer(group, name="quarantine", rich_help_panel=PANEL)
+
+
+@command(group)
+def ls(session: Connected, table: TableName, limit: Limit = 100) -> None:
+    """List the operations of a table that have put rows into quarantine, the newest first."""
+    session.listed("quarantines", session.client.quarantines(table), limit)
+
+
+@command(group)
+def show(session: Connected, operation: Name, limit: Limit = 20) -> None:
+    """Show rows in quarantine: where each comes from, why it was bad, and its text."""
+    rows = session.client.quarantined_rows(operation, page_size=page_size(limit))
+    session.listed("quarantined", rows, limit)
+
+
+@command(group)
+def export(
+    session: Connected,
+    operation: Name,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder, on this machine.")],
+) -> None:
+    """Write rows in quarantine to a file of the format in which they came, to be put right by hand.
+
+    CSV with different headers goes to several files. Ingest them with: distop quarantine replay OPERATION
+    --file FOLDER
+    """
+    count, names = _written(session.client.quarantined_rows(operation), folder)
+    session.out.facts(f"rows of {operation}", {"rows": count, "files": [str(folder / one) for one in names]})
+
+
+@command(group)
+def replay(
+    options: Starting,
+    session: Connected,
+    operation: Name,
+    file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="The rows, put right: files or folders that executors can read. Repeatable. "
+            "Default: the rows as they were.",
+        ),
+    ] = None,
+    on_new_columns: Annotated[
+        Literal["fail", "add", "ignore"] | None, typer.Option(help="As with ingest.")
+    ] = None,
+    on_wider_types: Annotated[Literal["fail", "widen"] | None, typer.Option(help="As with ingest.")] = None,
+    null_value: Annotated[
+        list[str] | None, typer.Option(metavar="TEXT", help="As with ingest. Repeatable.")
+    ] = None,
+    reingest: Annotated[
+        bool, typer.Option("--reingest", help="Replay rows that were replayed before; duplicates them.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show columns, some rows and warnings; start nothing.")
+    ] = False,
+    arg: Annotated[
+        list[str] | None,
+        typer.Option("--arg", metavar="KEY=VALUE", help="Any other part of the argument of ingest."),
+    ] = None,
+) -> None:
+    """Ingest rows in quarantine, once: for a repeated command the answer is the operation of the first one.
+
+    They are read as they were the first time, except for what options say. Rows that are bad again go into
+    the quarantine of the new operation; if all are, it fails, and they can be replayed again.
+
+    Example: distop quarantine replay flights/ingest/17 --on-wider-types widen --wait
+    """
+    from distop.client.calls.quarantine import replay_of
+
+    chosen: dict[str, Any] = {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types}
+    chosen |= {"null_values": ["", *null_value] if null_value else None, "reingest": reingest or None}
+    argument = {name: value for name, value in chosen.items() if value is not None}
+    argument |= parse_assignments(arg or ())
+    if file:
+        argument["paths"] = [absolute(path) for path in file]
+    of = session.client.get(operation)
+    given, request_id = replay_of(of, argument, _digest(argument.get("paths", ())))
+    if dry_run:
+        session.out.preview(session.client.preview(of.table, "ingest", given))
+        return
+    options.request_id = options.request_id or request_id
+    start_operation(session, options, of.table, "ingest", given)
+
+
+def _written(rows: Iterator[QuarantinedRow], folder: Path) -> tuple[int, list[str]]:
+    """Write all rows, or leave nothing; how many, and the names of the files."""
+    count, names, at = 0, dict[str, str](), ""
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise InvalidArgument(
+            f"{folder} exists", hint="name a new folder", details={"field": "folder"}
+        ) from None
+    with ExitStack() as undo, ExitStack() as opened:
+        undo.callback(folder.rmdir)
+        stream: BinaryIO | None = None
+        for row in rows:
+            _check_text(row)
+            if row.header not in names:
+                suffix = f"-{len(names) + 1}" if names else ""
+                names[row.header] = f"rows{suffix}.{row.format}"
+                path = folder / names[row.header]
+                path.write_bytes(f"{row.header}\n".encode() if row.header else b"")
+                undo.callback(path.unlink)
+            if stream is None or row.header != at:
+                opened.close()
+                stream, at = opened.enter_context((folder / names[row.header]).open("ab")), row.header
+            # In JSON a line break can only be where a space can.
+            stream.write((row.text.replace(b"\n", b" ") if row.format == "jsonl" else row.text) + b"\n")
+            count += 1
+        if count:
+            undo.pop_all()
+    return count, list(names.values()) if count else []
+
+
+def _check_text(row: QuarantinedRow) -> None:
+    if row.format not in ("csv", "jsonl"):
+        raise PreconditionFailed(
+            f"{row.place}: rows of {row.format} are no text that could be exported",
+            hint="distop quarantine show --limit 0 --output json has what is known of them",
+        )
+    if row.cut:
+        raise PreconditionFailed(
+            f"{row.place}: only the beginning of this row was kept", hint="take it from its source"
+        )
+
+
+def _digest(paths: Any) -> str:
+    """The digest of local files: other content under the same name is other rows."""
+    found = sha256()
+    for path in paths if isinstance(paths, list) else [paths]:
+        if urlsplit(path).scheme:
+            continue
+        root = Path(path)
+        inside = [Path(top, name) for top, _, names in os.walk(root) for name in names]
+        for each in sorted(inside) or [root]:
+            try:
+                with each.open("rb") as stream:
+                    found.update(file_digest(stream, "sha256").digest())
+            except OSError as error:
+                raise InvalidArgument(f"{each} cannot be read: {error}", details={"field": "file"}) from None
+    return found.hexdigest()

@@ -1,0 +1,103 @@
+"""Calls on rows in quarantine: list, read, ingest them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from hashlib import sha256
+from typing import Any
+
+from distop.client.calls.base import PAGE_SIZE, models
+from distop.client.calls.operations import OperationCalls
+from distop.client.models.operation import Operation
+from distop.client.models.quarantine import Quarantine, QuarantinedRow
+from distop.errors import PreconditionFailed
+
+
+class QuarantineCalls(OperationCalls):
+    """The part of :class:`~distop.client.aio.AsyncClient` for rows in quarantine."""
+
+    async def quarantines(self, table: str) -> AsyncGenerator[Quarantine, None]:
+        """The operations of a table that have put rows into quarantine, newest first, as far as its history
+        goes."""
+        location = (await self._call("GetTable", name=table)).location
+        replays: dict[str, str] = {}
+        async with aclosing(self.list(table, type="ingest", page_size=PAGE_SIZE)) as operations:
+            # Whatever replays rows is newer than what they are of, and so comes before it.
+            async for one in operations:
+                if again := one.facts.get("replayOf"):
+                    replays.setdefault(str(again), one.name)
+                if folder := one.facts.get("quarantine"):
+                    yield Quarantine(
+                        operation=one.name,
+                        rows=int(one.facts.get("badRows", 0)),
+                        at=one.finished_at,
+                        folder=f"{location}/{folder}",
+                        replayed_by=replays.get(one.name, ""),
+                    )
+
+    async def quarantined_rows(
+        self, name: str, *, page_size: int = PAGE_SIZE
+    ) -> AsyncGenerator[QuarantinedRow, None]:
+        """The rows that an operation has put into quarantine, job by job. Pages are fetched on demand.
+
+        Raises
+        ------
+        PreconditionFailed
+            It runs; or an earlier release has written its rows.
+        """
+        found = self._listed("ListQuarantinedRows", "rows", name=name, page_size=page_size)
+        async with aclosing(models(found, QuarantinedRow)) as rows:
+            async for row in rows:
+                yield row
+
+    async def replay(
+        self,
+        name: str,
+        argument: Mapping[str, Any] | None = None,
+        *,
+        digest: str = "",
+        queue: bool = False,
+        timeout_s: float | None = None,
+    ) -> Operation:
+        """Ingest the quarantined rows of an operation, once: a repeated call returns the first operation.
+
+        Parameters
+        ----------
+        argument:
+            What is other than the first time, of the argument of ingest. With ``paths``: the rows, put right.
+        digest:
+            Of the content of ``paths``: other content is another replay.
+        queue, timeout_s:
+            As in :meth:`start`.
+
+        Raises
+        ------
+        AlreadyIngested
+            They were replayed by another call.
+        PreconditionFailed
+            The operation has no quarantined rows.
+        """
+        operation = await self.get(name)
+        given, request_id = replay_of(operation, argument or {}, digest)
+        return await self.start(
+            operation.table, "ingest", given, request_id=request_id, queue=queue, timeout_s=timeout_s
+        )
+
+
+def replay_of(
+    operation: Operation, argument: Mapping[str, Any], digest: str = ""
+) -> tuple[dict[str, Any], str]:
+    """The argument and the request id that ingest the quarantined rows of an operation, as
+    :meth:`QuarantineCalls.replay` does; raises as it does."""
+    folder = operation.facts.get("quarantine")
+    if not isinstance(folder, str):
+        raise PreconditionFailed(
+            f"{operation.name} has no quarantined rows",
+            hint=f"distop quarantine ls {operation.table} lists the operations that have",
+            details={"operation": operation.name},
+        )
+    given = {**argument, "replay": folder}
+    asked = json.dumps([given, digest], sort_keys=True)
+    return given, f"{folder.rpartition('/')[2]}-{sha256(asked.encode()).hexdigest()[:16]}"

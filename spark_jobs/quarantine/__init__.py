@@ -1,0 +1,1 @@
+"""Rows in quarantine as the source of an ingest."""
