@@ -37,7 +37,8 @@ def add(
         str,
         typer.Option(
             metavar="CONDITION",
-            help="Or: when one of small_files, data_files, delete_files, snapshots is more than a number.",
+            help="Or: when one of small_files, data_files, delete_files, snapshots is more than a number. "
+            "Or, also with --cron: 'watermark(TABLE, SOURCE, PARTITION) >= VALUE'.",
         ),
     ] = "",
     object: Annotated[str, typer.Option(help="For types with one operation per object.")] = "",
@@ -60,6 +61,8 @@ def add(
     Example: distop schedules add flights nightly compact --cron '30 3 * * *' --timezone Europe/Berlin
 
     Example: distop schedules add flights many compact --when 'small_files > 200'
+
+    Example: distop schedules add flights derived merge_day --when 'watermark(trips, s3://in, 2024) >= 12'
 
     Example: distop schedules add trips daily ingest --cron '0 6 * * *' --arg 'paths=/in/{{ tick | date }}'
     """

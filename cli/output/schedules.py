@@ -19,7 +19,7 @@ def schedules_grid(schedules: Sequence[Schedule]) -> Grid:
         grid.add_row(
             printable(one.name),
             printable(one.type),
-            printable(" ".join(filter(None, (one.cron or one.when, one.timezone)))),
+            printable(" ".join(filter(None, (one.cron, one.timezone, one.when)))),
             "paused" if one.pause else when(one.next_at),
             when(one.last_at),
             str(one.started or ""),

@@ -46,12 +46,15 @@ class ScheduleCalls(Calls):
             clocks jump over comes at that moment, and one that they show twice the first time.
         when:
             Instead: a condition, such as ``"small_files > 200"``. It is evaluated when the table's head has
-            moved, at most once a minute.
+            moved, at most once a minute. Also with times, which then wait for it: ``"watermark(trips, s3://in,
+            {{ tick | date }}) >= 24"``, evaluated when watermarks of table ``trips`` have moved.
 
         Raises
         ------
         AlreadyExists
             The table has a schedule of this name (``SCHEDULE_EXISTS``).
+        TableNotFound
+            There is no such table, or none that the condition names.
         """
         reply = await self._once(
             "AddSchedule",

@@ -21,7 +21,7 @@ class Schedule(Model):
     object: str = ""
     argument: dict[str, Any] = field(default_factory=dict)
     cron: str = ""
-    """Five fields; empty: it has a condition."""
+    """Five fields; empty: it has only a condition."""
     timezone: str = ""
     """Of these times and of templates; empty: UTC."""
     when: str = ""

@@ -12,14 +12,21 @@ import grpc.aio
 import msgspec
 
 from distop.commit.files.storage import without_secrets
-from distop.coordinator.schedules.conditions import check_measured, parse_condition
+from distop.coordinator.access.callers import caller
+from distop.coordinator.schedules.conditions import (
+    Condition,
+    after_at,
+    check_measured,
+    condition_of,
+    parse_condition,
+)
 from distop.coordinator.schedules.policy import check_times
 from distop.coordinator.schedules.templates import has_templates, rendered
 from distop.coordinator.schedules.times import check_cron, next_tick, zone_of
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.views.operations import pause_of, timestamp
-from distop.errors import CorruptRecord, InvalidArgument, InvalidName
+from distop.errors import CorruptRecord, InvalidArgument, InvalidName, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.starting import digest_of
@@ -69,26 +76,32 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
                 f"{body.type} is run by the program that starts it: a schedule cannot start it",
                 details={"field": "type"},
             )
-        if bool(request.cron) == bool(request.when):
+        condition = parse_condition(request.when) if request.when else Condition()
+        if bool(request.cron) == bool(request.when) and condition.after is None:
             raise InvalidArgument(
-                "a schedule has either a cron expression or a condition", details={"field": "cron"}
+                "a schedule has either a cron expression or a condition, or both if the condition is on a "
+                "watermark",
+                details={"field": "cron"},
             )
-        measure, above = parse_condition(request.when) if request.when else ("", 0)
         zone_of(request.timezone)
-        rendered(
-            body.argument, now, request.timezone
-        )  # an invalid template is refused here, not at each tick
+        # An invalid template is refused here, not at each tick.
+        rendered(body.argument, now, request.timezone)
+        if condition.after is not None:
+            after_at(condition.after, now, request.timezone)
+            await self._check_seen(condition.after.table)
         call = request.request_id or uuid.uuid4().hex
+        is_new = request.timezone or condition.after is not None or has_templates(body.argument)
         record = ScheduleRecord(
-            version=2 if request.timezone or has_templates(body.argument) else 1,
+            version=2 if is_new else 1,
             type=body.type,
             object=body.object,
             argument=body.argument,
             options=body.options,
             cron=check_cron(request.cron, now, request.timezone) if request.cron else "",
             timezone=request.timezone,
-            measure=measure,
-            above=above,
+            measure=condition.measure,
+            above=condition.above,
+            after=condition.after,
             added_by=acting.get().subject or request.requested_by,
             added_at=now,
             # Another request with the same id is not a repetition: it must not be reported as done.
@@ -97,7 +110,7 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         )
 
         def check(table: TableRecord) -> None:
-            if measure:
+            if condition.measure:
                 check_measured(table)
 
         keys = self._keys(body.table)
@@ -151,6 +164,11 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
             return pb.Schedule(table=keys.name, name=name)
         return schedule_message(keys.name, name, standing)
 
+    async def _check_seen(self, table: str) -> None:
+        """Raise :class:`~distop.errors.TableNotFound` unless the caller may look at this table."""
+        if not caller().sees(table) or not (await self._client.get(self._keys(table).table)).exists:
+            raise TableNotFound(f"table {table!r} does not exist", details={"table": table, "field": "when"})
+
     def _keys(self, table: str) -> TableKeys:
         return self._client.keyspace.table(check_table_name(table))
 
@@ -192,7 +210,7 @@ def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedu
         argument_json=to_json(without_secrets(record.argument), "argument"),
         cron=record.cron,
         timezone=record.timezone,
-        when=f"{record.measure} > {record.above}" if record.measure else "",
+        when=str(condition_of(record)),
         added_by=record.added_by,
         added_at=timestamp(record.added_at),
         pause=pause_of(record.pause, "schedule") if record.pause is not None else None,

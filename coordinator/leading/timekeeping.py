@@ -1,4 +1,4 @@
-"""Which tables' schedules must be checked: a tick is due, or the table's head has moved."""
+"""Which tables' schedules must be checked: a tick is due, or a head or watermark has moved."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LONGEST_WAIT_S = 30.0
 """Longest time between two reads of the clock, since the clock may have been set."""
 
 HEADS_EVERY_S = 30.0
-"""How often the heads of tables with conditions are read."""
+"""How often the revisions of heads and watermarks with conditions on them are read."""
 
 AT_ONCE = 32
 """Tables checked at the same time: very many may be due together, and each costs an election."""
@@ -119,16 +119,17 @@ class Timekeeping:
     async def _follow_heads(self) -> None:
         while True:
             await asyncio.sleep(HEADS_EVERY_S)
-            if not (tables := self._agenda.watched()):
+            if not (keys := self._agenda.watched()):
                 continue
-            gets = [Get(self._client.keyspace.table(table).head, keys_only=True) for table in tables]
+            gets = [Get(key, keys_only=True) for key in keys]
             try:
                 read = await self._client.read_many(gets)
             except DistopError as error:
                 log.warning("heads_not_read", extra={"error": str(error)})
                 continue
-            heads = [read.one(index, get.key).mod_revision for index, get in enumerate(gets)]
-            self._agenda.heads(dict(zip(tables, heads, strict=True)))
+            self._agenda.moved(
+                {get.key: read.one(index, get.key).mod_revision for index, get in enumerate(gets)}
+            )
             self._news.set()
 
     def _heed(self, tables: set[str]) -> None:

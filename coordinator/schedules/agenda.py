@@ -1,7 +1,7 @@
 """When each table's schedules are due, from ``_schedules.``: kept in memory, without reading any table.
 
-Times are kept in a heap; heads are read by their revisions alone, many in one request, and only for tables
-with conditions.
+Times are kept in a heap; heads and watermarks are read by their revisions alone, many in one request, and
+only those that conditions depend on.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Agenda:
     """
 
     def __init__(self, keyspace: Keyspace, wall: Callable[[], float], mine: Callable[[str], bool]) -> None:
-        self._table_of, self._wall, self._mine = partial(keyspace.name_in, keyspace.agendas), wall, mine
+        self._keyspace, self._wall, self._mine = keyspace, wall, mine
+        self._table_of = partial(keyspace.name_in, keyspace.agendas)
         self._standing: dict[str, AgendaRecord] = {}
         """The entries of all tables."""
         self._watching: set[str] = set()
@@ -43,7 +44,7 @@ class Agenda:
         self._due: dict[str, None] = {}
         """Tables that are due, the longest waiting first."""
         self._moved: set[str] = set()
-        """Due tables whose head has moved since the last look at their conditions."""
+        """Due tables with conditions on what has moved since the last look at them."""
         self._now = 0.0
         """When the clock was last checked."""
 
@@ -85,9 +86,9 @@ class Agenda:
         return record is not None and record.due == due and table not in self._due
 
     def _enter(self, table: str, record: AgendaRecord) -> None:
-        if (record.due is None and not record.watches) or not self._mine(table):
+        if not self._mine(table):
             return
-        if record.watches:
+        if record.watches or record.marks:
             self._watching.add(table)
         if record.due is not None:
             heapq.heappush(self._times, (record.due, table))
@@ -119,8 +120,20 @@ class Agenda:
         """Seconds until the next one falls due, at most this many."""
         return min(max(0.0, self._times[0][0] - self._wall()), longest_s) if self._times else longest_s
 
-    def watched(self) -> list[str]:
-        """The tables whose heads are to be read; recently examined ones wait."""
+    def watched(self) -> set[bytes]:
+        """The keys whose revisions are to be read: heads and watermarks. Those of recently examined tables
+        wait."""
+        return {key for table in self._open() for key in self._depends_on(table)}
+
+    def moved(self, revisions: Mapping[bytes, int]) -> None:
+        """Apply the revisions of some keys: tables with conditions on a key that has moved are due."""
+        for table in self._open():
+            known = self._depends_on(table)
+            if any(revisions.get(key, revision) != revision for key, revision in known.items()):
+                self._moved.add(table)
+                self._due[table] = None
+
+    def _open(self) -> list[str]:
         now = self._wall()
         return [
             table
@@ -128,9 +141,8 @@ class Agenda:
             if table not in self._due and not 0 <= now - self._standing[table].looked_at < AGAIN_S
         ]
 
-    def heads(self, revisions: Mapping[str, int]) -> None:
-        """Apply the revisions of the heads of some tables: tables whose head has moved are due."""
-        for table, revision in revisions.items():
-            if table in self._watching and self._standing[table].head != revision:
-                self._moved.add(table)
-                self._due[table] = None
+    def _depends_on(self, table: str) -> dict[bytes, int]:
+        """The keys that the table's conditions depend on, with their revisions at the last evaluation."""
+        record, space = self._standing[table], self._keyspace
+        known = {space.table(name).watermarks: revision for name, revision in record.marks.items()}
+        return known | ({space.table(table).head: record.head} if record.watches else {})

@@ -1,16 +1,22 @@
-"""Cheap measures of a table, and conditions on them.
+"""Conditions: on cheap measures of a table, and on watermarks of any table.
 
-All of them are in the metadata file of the published snapshot: nothing is listed, and no manifest is read.
+All measures are in the metadata file of the published snapshot: nothing is listed, and no manifest is read.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.watermarks import is_after
+from distop.coordinator.schedules.templates import rendered
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.metastore.records.names import check_table_name
+from distop.metastore.records.schedule import After, ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord
 
 if TYPE_CHECKING:
@@ -19,17 +25,60 @@ if TYPE_CHECKING:
 _WRITTEN = re.compile(r"\s*([a-z_]+)\s*>\s*([0-9][0-9_]{0,17})\s*")
 
 
-def parse_condition(text: str) -> tuple[str, int]:
-    """The measure and its limit; raises
-    :class:`~distop.errors.InvalidArgument`."""
+_AFTER = re.compile(
+    r"\s*watermark\(\s*([^,()\s]+)\s*,\s*(\S.*?)\s*,\s*([^,\s][^,]*?)\s*\)\s*>=\s*(\S.*?)\s*", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What stands in the record of a schedule: a measure with its limit, or a watermark."""
+
+    measure: str = ""
+    above: int = 0
+    after: After | None = None
+
+    def __str__(self) -> str:
+        if (after := self.after) is not None:
+            return f"watermark({after.table}, {after.source}, {after.partition}) >= {after.value}"
+        return f"{self.measure} > {self.above}" if self.measure else ""
+
+
+def parse_condition(text: str) -> Condition:
+    """Raises :class:`~distop.errors.InvalidArgument`."""
+    if (found := _AFTER.fullmatch(text)) is not None:
+        table = check_table_name(found[1], "when")
+        return Condition(after=After(table=table, source=found[2], partition=found[3], value=found[4]))
     found = _WRITTEN.fullmatch(text)
     if found is None or found[1] not in MEASURES:
         raise InvalidArgument(
             f"{text[:100]!r} is not a condition",
-            hint=f"such as 'small_files > 200'; measures: {', '.join(sorted(MEASURES))}",
+            hint=f"such as 'small_files > 200'; measures: {', '.join(sorted(MEASURES))}; or "
+            "'watermark(TABLE, SOURCE, PARTITION) >= VALUE', as distop watermarks TABLE shows them",
             details={"field": "when"},
         )
-    return found[1], int(found[2])
+    return Condition(measure=found[1], above=int(found[2]))
+
+
+def condition_of(record: ScheduleRecord) -> Condition:
+    """The condition of a schedule; of one without: an empty one."""
+    return Condition(record.measure, record.above, record.after)
+
+
+def after_at(after: After, tick: float, timezone: str) -> After:
+    """A condition with its templates rendered for a tick; raises :class:`~distop.errors.InvalidArgument`."""
+    parts = rendered([after.source, after.partition, after.value], tick, timezone, "when")
+    return After(table=after.table, source=parts[0], partition=parts[1], value=parts[2])
+
+
+def is_reached(after: After, standing: str | None) -> bool:
+    """Whether a watermark is at the value of a condition, or beyond it, in the order of watermarks."""
+    return standing is not None and not is_after(after.value, standing)
+
+
+def state_of(standing: str) -> int:
+    """A number for a watermark's value: a record has no room for long ones."""
+    return int.from_bytes(sha256(standing.encode()).digest()[:6], "big")
 
 
 def check_measured(table: TableRecord) -> None:

@@ -24,7 +24,7 @@ class Tick:
     at: float
     """All ticks up to it are decided with it."""
     head: int = 0
-    """The revision of the head that the condition was evaluated for."""
+    """What the condition was evaluated for: the revision of the head, or a digest of the watermark."""
 
     def started(self, record: ScheduleRecord, operation: str) -> ScheduleRecord:
         """The record after its operation was started."""
@@ -45,10 +45,10 @@ class Tick:
         Parameters
         ----------
         passes:
-            Whether a condition is evaluated again although the head is unchanged: the obstacle may be gone by
-            then. A time is not repeated.
+            Whether a condition is evaluated again although the head or watermark is unchanged: the obstacle
+            may be gone by then. A time is not repeated.
         """
-        waits = passes and bool(record.measure)
+        waits = passes and not record.cron
         return msgspec.structs.replace(
             record,
             tick=self.at,
@@ -72,7 +72,7 @@ def check_times(record: ScheduleRecord) -> None:
 def due_tick(
     record: ScheduleRecord, now: float, head: int, measures: Mapping[str, int] | None
 ) -> Tick | None:
-    """The ticks to decide now.
+    """The ticks to decide now; if there is a condition on a watermark, once it holds for them.
 
     Of the undecided times that have passed only the last one counts: one operation makes up for all of them.
     A clock that has jumped back shows times that are already decided.
@@ -89,6 +89,8 @@ def due_tick(
     if record.cron:
         at = last_tick(record.cron, record.tick, now, record.timezone)
         return Tick(at) if at is not None else None
+    if record.after is not None:
+        return Tick(now)
     if not looks(record, head) or measures is None or measures.get(record.measure, 0) <= record.above:
         return None
     return Tick(now, head)
@@ -101,13 +103,14 @@ def looks(record: ScheduleRecord, head: int) -> bool:
 
 def was_told(record: ScheduleRecord, tick: Tick) -> bool:
     """Whether this tick of a condition was already counted as skipped, and only waits for its start."""
-    return bool(record.measure) and record.skip is not None and record.skip.head == tick.head
+    return not record.cron and record.skip is not None and record.skip.head == tick.head
 
 
 def rested(
     agenda: AgendaRecord,
     records: Iterable[ScheduleRecord],
     head: int,
+    marks: Mapping[str, int],
     now: float,
     *,
     waiting: bool,
@@ -116,11 +119,18 @@ def rested(
 
     Parameters
     ----------
+    marks:
+        The tables on whose watermarks ticks wait, with the revisions that were evaluated.
     waiting:
         Whether a true condition could not start its operation, or a schedule could not be read.
     """
     active = [record for record in records if record.pause is None]
-    ticks = [next_tick(record.cron, record.tick, record.timezone) for record in active if record.cron]
+    # A tick that waits for a watermark is due, but not before that has moved, or the next one replaces it.
+    ticks = [
+        next_tick(record.cron, max(record.tick, now) if record.after else record.tick, record.timezone)
+        for record in active
+        if record.cron
+    ]
     times = [tick for tick in ticks if tick < math.inf]
     watches = any(record.measure for record in active)
     return msgspec.structs.replace(
@@ -128,5 +138,6 @@ def rested(
         due=min([*times, *([now + AGAIN_S] if waiting else [])], default=None),
         watches=watches,
         head=head if watches else 0,
-        looked_at=now if watches else 0.0,
+        marks=dict(marks),
+        looked_at=now if watches or marks else 0.0,
     )

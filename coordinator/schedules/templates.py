@@ -26,12 +26,16 @@ _DIRECTIVES = frozenset("YymdHMSjGVuz%")
 """Those of ``strftime`` that depend neither on the locale nor on the platform."""
 
 
+class _Invalid(Exception):
+    """A text is no template."""
+
+
 def has_templates(value: Any) -> bool:
     """Whether there are templates in a text, or in one that is nested in lists and objects."""
     return _count(value) > 0
 
 
-def rendered(value: Any, tick: float, timezone: str) -> Any:
+def rendered(value: Any, tick: float, timezone: str, field: str = "argument") -> Any:
     """A value with the templates in its texts replaced, at any depth.
 
     Parameters
@@ -40,6 +44,8 @@ def rendered(value: Any, tick: float, timezone: str) -> Any:
         The time that they show, in seconds since the Unix epoch.
     timezone:
         The zone that they show it in; empty: UTC.
+    field:
+        For errors: where the value is from.
 
     Raises
     ------
@@ -48,10 +54,17 @@ def rendered(value: Any, tick: float, timezone: str) -> Any:
     """
     if (count := _count(value)) > MAX_EXPRESSIONS:
         raise InvalidArgument(
-            f"the argument has {count:,} templates, at most {MAX_EXPRESSIONS} are allowed",
-            details={"field": "argument"},
+            f"{field} has {count:,} templates, at most {MAX_EXPRESSIONS} are allowed",
+            details={"field": field},
         )
-    return _rendered(value, datetime.fromtimestamp(int(tick), zone_of(timezone)))
+    try:
+        return _rendered(value, datetime.fromtimestamp(int(tick), zone_of(timezone)))
+    except _Invalid as error:
+        raise InvalidArgument(
+            str(error),
+            hint="write {{ tick }}, {{ tick | date }} or {{ tick | date('%Y/%m') }}; {{ '{{' }} for braces",
+            details={"field": field},
+        ) from None
 
 
 def _count(value: Any) -> int:
@@ -83,11 +96,7 @@ def _text(text: str, tick: datetime) -> str:
             raise ValueError("}} is missing")
         parts[1::2] = [_template(expression.strip()).render(tick=tick) for expression in parts[1::2]]
     except (TemplateError, TypeError, ValueError) as error:
-        raise InvalidArgument(
-            f"{text[:200]!r} is not a template: {error}",
-            hint="write {{ tick }}, {{ tick | date }} or {{ tick | date('%Y/%m') }}; {{ '{{' }} for braces",
-            details={"field": "argument"},
-        ) from None
+        raise _Invalid(f"{text[:200]!r} is not a template: {error}") from None
     return "".join(parts)
 
 

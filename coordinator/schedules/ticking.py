@@ -11,10 +11,10 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from distop.coordinator.metrics.counts import Metrics, code_of
-from distop.coordinator.schedules.conditions import measured
+from distop.coordinator.schedules.conditions import after_at, is_reached, measured, state_of
 from distop.coordinator.schedules.policy import Tick, check_times, due_tick, looks, rested, was_told
 from distop.coordinator.schedules.templates import rendered
 from distop.coordinator.starting.body import StartBody
@@ -38,9 +38,10 @@ from distop.metastore.operations.starting import digest_of, operation_in_the_way
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.records.schedule import After, ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.schedules import agenda_of, all_of, name_in
+from distop.metastore.tables.watermarks import read_mark
 from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)
@@ -143,10 +144,12 @@ class Ticker:
             return await self._launcher.settled(gone, lambda: None)
         now, head = self._wall(), seen.head.mod_revision
         measures, failure = await self._measured(seen)
-        acted, waiting = False, seen.unreadable
+        acted, waiting, marks = False, seen.unreadable, dict[str, int]()
         for name, (kv, record) in seen.schedules.items():
             unmeasured = failure if looks(record, head) else None
             tick = due_tick(record, now, head, measures) if unmeasured is None else Tick(now, head)
+            if tick is not None and record.after is not None:
+                tick = await self._reached(record, record.after, tick, marks)
             if tick is None:
                 continue
             try:
@@ -167,7 +170,7 @@ class Ticker:
         if acted:
             self._news.set()
             return True
-        return await self._rest(seen, now, waiting=waiting)
+        return await self._rest(seen, marks, now, waiting=waiting)
 
     async def _read(self) -> Seen:
         keys = self._keys
@@ -200,6 +203,25 @@ class Ticker:
             raise
         except Exception as error:
             return None, error
+
+    async def _reached(
+        self, record: ScheduleRecord, after: After, tick: Tick, marks: dict[str, int]
+    ) -> Tick | None:
+        """The tick, if the watermark that it waits for is there. Notes in ``marks`` the revision that was
+        looked at: the table is looked at again once that has moved."""
+        wanted, keys = after_at(after, tick.at, record.timezone), self._keys.keyspace.table(after.table)
+        try:
+            standing, revision = await read_mark(self._client, keys, wanted.source, wanted.partition)
+        except CorruptRecord as error:  # it counts as one that has moved
+            log.error("watermark_unreadable", extra={"table": after.table, "error": str(error)})
+            standing, revision = None, -1
+        # Another condition may have been evaluated on an earlier one.
+        marks[after.table] = min(marks.get(after.table, revision), revision)
+        if standing is None or not is_reached(wanted, standing):
+            return None
+        if record.cron:
+            return tick
+        return replace(tick, head=state_of(standing)) if state_of(standing) != record.head else None
 
     async def _start(
         self,
@@ -269,7 +291,7 @@ class Ticker:
             fields = {"table": self._keys.name, "schedule": name, "code": code_of(error), "error": message}
             log.warning("schedule_skipped", extra=fields)
 
-    async def _rest(self, seen: Seen, now: float, *, waiting: bool) -> bool:
+    async def _rest(self, seen: Seen, marks: Mapping[str, int], now: float, *, waiting: bool) -> bool:
         """Record in etcd when to look next, unless something has changed since this look; return whether it
         was."""
         try:
@@ -278,7 +300,7 @@ class Ticker:
             log.error("schedule_unreadable", extra={"table": self._keys.name, "error": str(error)})
             return True
         records = [record for _, record in seen.schedules.values()]
-        left = rested(agenda, records, seen.head.mod_revision, now, waiting=waiting)
+        left = rested(agenda, records, seen.head.mod_revision, marks, now, waiting=waiting)
         if left == agenda:
             return True
         txn = Txn((unchanged(seen.agenda),), (Put(seen.agenda.key, encode(left)),))

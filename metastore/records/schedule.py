@@ -29,15 +29,24 @@ class Skip(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     at: float = 0.0
     """When it was skipped."""
     head: int = 0
-    """Of a condition: the revision of the head that it was evaluated for."""
+    """Of a condition: what it was evaluated for, as in the schedule."""
+
+
+class After(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """The condition that a watermark, mostly of another table, has reached a value."""
+
+    table: str
+    source: str
+    partition: str
+    value: str
 
 
 class ScheduleRecord(Record, kw_only=True):
     """``<table>.schedule.<name>``: an operation that is started at times, or on a condition.
 
     The transaction that starts it compares this record as it was read, and writes it with the tick decided.
-    Layout 2 is for those that release 0.2.0 would start at other times, or otherwise: with a time zone, or
-    templates.
+    Layout 2 is for those that release 0.2.0 would start at other times, or otherwise: with a time zone,
+    templates, or a condition on a watermark.
     """
 
     LAYOUT: ClassVar[int] = 2
@@ -47,12 +56,14 @@ class ScheduleRecord(Record, kw_only=True):
     """The argument as the caller sent it: it is rendered and planned at each tick."""
     options: OperationOptions = msgspec.field(default_factory=OperationOptions)
     cron: str = ""
-    """Five fields; or:"""
+    """Five fields; empty: it has a condition. Or both, if that is on a watermark."""
     timezone: str = ""
     """Of the cron expression, and of the times in templates; empty: UTC."""
     measure: str = ""
     """The measure, evaluated when the table's head has moved; the operation starts if it is more than:"""
     above: int = 0
+    after: After | None = None
+    """The condition on a watermark, if that is what it waits for."""
     added_by: str = ""
     added_at: float = 0.0
     request: str = ""
@@ -64,7 +75,7 @@ class ScheduleRecord(Record, kw_only=True):
     last: float = 0.0
     """The last one that was started or skipped; of a condition: when that was."""
     head: int = 0
-    """Of a condition: the revision of the head that it is decided for."""
+    """Of a condition: what it is decided for, the revision of the head or a digest of the watermark."""
     started: int = 0
     """Operations started."""
     operation: str = ""
@@ -87,6 +98,8 @@ class AgendaRecord(Record, kw_only=True):
     """Whether to look also when the head moves."""
     head: int = 0
     """Its revision (0: none) at the last evaluation of the conditions,"""
+    marks: dict[str, int] = {}
+    """The tables whose watermarks conditions wait for, with the revisions of these then (0: none),"""
     looked_at: float = 0.0
     """and when that was."""
     decided: list[str] = msgspec.field(default_factory=list)

@@ -194,7 +194,7 @@ def looked_at_once(agenda_kv: KeyValue, request: str = "", key: bytes = b"") -> 
     agenda = agenda_of(agenda_kv)
     decided = [*agenda.decided, request][-MAX_DECIDED:] if request else agenda.decided
     # The stored head state may be another table's by now, or of schedules that are gone.
-    record = msgspec.structs.replace(agenda, due=0.0, watches=False, decided=decided)
+    record = msgspec.structs.replace(agenda, due=0.0, watches=False, marks={}, decided=decided)
     return Put(key or agenda_kv.key, encode(record))
 
 

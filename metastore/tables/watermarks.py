@@ -121,6 +121,19 @@ async def read_marks(client: EtcdClient, keys: TableKeys) -> tuple[Marks, int]:
     return marks_at(client, record, read.one(1, keys.watermarks), read.revision), read.revision
 
 
+async def read_mark(
+    client: EtcdClient, keys: TableKeys, source: str, partition: str
+) -> tuple[str | None, int]:
+    """One watermark, ``None`` if there is none or no such table; and the revision at which any watermark of
+    the table was last changed, 0 if none was."""
+    read = await client.read_at_once([Get(keys.table), Get(keys.watermarks)])
+    table, recent = read.one(0, keys.table), read.one(1, keys.watermarks)
+    if not table.exists:
+        return None, recent.mod_revision
+    marks = marks_at(client, _record(keys, table), recent, read.revision)
+    return await asyncio.to_thread(marks.value, source, partition), recent.mod_revision
+
+
 def _record(keys: TableKeys, table: KeyValue) -> TableRecord:
     if not table.exists:
         raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})

@@ -100,6 +100,21 @@ async def test_a_folder_that_is_taken_does_not_say_by_whom(two: list[Coordinator
                 await root.create_table("mine.t", wanted)
 
 
+async def test_a_schedule_waits_for_no_table_that_its_caller_may_not_see(two: list[Coordinator]) -> None:
+    """S3: when it starts would show how far that table is."""
+    async with client_of(two[0], "root") as root, client_of(two[0], "jane") as jane:
+        await root.create_table("secret.t", nowhere())
+        await root.create_table("mine.t", nowhere())
+        await root.change_grants([Grant(who="jane", role="operator", tables=("mine.*",))])
+        told = []
+        for table in ("secret.t", "secret.u"):
+            with pytest.raises(errors.TableNotFound) as refused:
+                await jane.add_schedule("mine.t", "s", "noop", when=f"watermark({table}, s, p) >= 1")
+            told.append(str(refused.value).replace(table, ""))
+        assert told[0] == told[1]
+        await root.add_schedule("mine.t", "s", "noop", when="watermark(secret.t, s, p) >= 1")
+
+
 async def test_members_do_not_say_what_else_they_do(client: LossyClient) -> None:
     """S3: not the names of tables and operations that the caller may not see."""
     calls = [LongCall(table=name, what="its plan", since=1.0) for name in ("seen", "secret", "")]

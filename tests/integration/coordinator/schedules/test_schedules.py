@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
+from distop.metastore.tables.schedules import agenda_of
 from distop.proto.secret import MASK
 from support.etcd.jobs import mark, mark_all
 from support.etcd.lossy import LossyClient
@@ -112,6 +114,9 @@ async def test_nonsense_is_refused_and_leaves_nothing(sdk: AsyncClient, client: 
     await refused("INVALID_ARGUMENT", cron="", when="small_files > -1")
     await refused("INVALID_ARGUMENT", cron="")
     await refused("INVALID_ARGUMENT", when="small_files > 1")
+    await refused("TABLE_NOT_FOUND", when="watermark(no, s, p) >= 1")
+    await refused("INVALID_ARGUMENT", when="watermark(t, s, p) > 1")
+    await refused("INVALID_ARGUMENT", when="watermark(t, s, {{ tock }}) >= 1")
     await refused("INVALID_ARGUMENT", kind="per_object")
     await refused("INVALID_ARGUMENT", object="x")
     await refused("INVALID_ARGUMENT", kind="ingest_dataframe")
@@ -321,6 +326,30 @@ async def test_a_condition_is_looked_at_when_the_head_has_moved(
 
     assert await eventually(again)
     assert await operations(client, "c") == ["c/noop/1", "c/noop/2"]
+
+
+async def test_a_table_follows_the_watermarks_of_another(
+    quick_looks: None, sdk: AsyncClient, client: LossyClient
+) -> None:
+    """What it waits for is shown; no leader is needed for the wait."""
+    await sdk.create_table("x", nowhere())
+    await sdk.add_schedule(
+        "t", "s", "noop", NOTHING, cron=YEARLY, when="watermark(x, s, p) >= {{ tick | date }}"
+    )
+    await backdate(client, "s")
+
+    async def waits() -> bool:
+        agenda = agenda_of(await client.get(client.keyspace.table("t").agenda))
+        return agenda.marks == {"x": 0} and await at_rest(client)
+
+    assert await eventually(waits)
+    [shown] = await sdk.schedules("t")
+    assert (shown.cron, shown.when) == (YEARLY, "watermark(x, s, p) >= {{ tick | date }}")
+    assert shown.next_at is not None
+    assert shown.next_at < datetime.now(UTC), "the time that waits"
+    await sdk.set_watermark("x", "s", "p", "2999-01-01")
+    await eventually(lambda: schedule(client, "s"), holds=lambda found: found.started == 1)
+    assert await operations(client) == ["t/noop/1"]
 
 
 async def test_a_schedule_of_unknown_times_holds_up_nothing(sdk: AsyncClient, client: LossyClient) -> None:

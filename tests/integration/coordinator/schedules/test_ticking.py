@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -26,8 +27,8 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import decode, encode
-from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.records.record import decode, encode, encode_plain
+from distop.metastore.records.schedule import After, AgendaRecord, ScheduleRecord
 from distop.metastore.records.table import Head
 from distop.metastore.tables import schedules
 from distop.operations.registry import Registry
@@ -187,6 +188,54 @@ async def test_templates_are_rendered_with_the_scheduled_time(leader: Leader) ->
     assert words == {"a": "001 06:00", "b": asked["word"]}
 
 
+async def test_a_time_waits_for_the_watermark_of_another_table(leader: Leader) -> None:
+    """Level-triggered: it is read when the leader looks. A time that comes meanwhile waits instead."""
+    after = After(table="x", source="s", partition="p", value="{{ tick | date('%H') }}")
+    await leader.add("s", msgspec.structs.replace(HOURLY, version=2, after=after))
+    agenda = leader.keys.agenda
+    for hour, moved in ((1.5, None), (2.5, "01"), (2.7, "1")):
+        at = await watermark(leader.client, "x", moved)
+        await leader.look(hour * HOUR)
+        left = decode((await leader.client.get(agenda)).value, AgendaRecord)
+        assert (left.due, left.marks) == ((int(hour) + 1) * HOUR, {"x": at}), "the next time, or sooner"
+    assert await operations(leader.client) == []
+    await watermark(leader.client, "x", "2")
+    await asyncio.gather(leader.look(2.8 * HOUR), replace(leader).look(2.8 * HOUR))
+    record = await schedule(leader.client, "s")
+    assert (record.started, record.skipped, record.tick) == (1, 0, 2 * HOUR)
+    assert decode((await leader.client.get(agenda)).value, AgendaRecord).marks == {}
+
+
+async def test_a_condition_on_a_watermark_starts_once_for_each_value(leader: Leader) -> None:
+    """Not for other changes of the table's watermarks; and later, if something is in the way."""
+    after = After(table="x", source="s", partition="p", value="9")
+    await leader.add("s", ScheduleRecord(type="noop", argument={"partitions": 0}, after=after, request="r"))
+
+    async def looked(value: str) -> tuple[int, int]:
+        at = await watermark(leader.client, "x", value)
+        await leader.look()
+        assert decode((await leader.client.get(leader.keys.agenda)).value, AgendaRecord).marks == {"x": at}
+        record = await schedule(leader.client, "s")
+        return record.started, record.skipped
+
+    assert [await looked(value) for value in ("8", "9", "9")] == [(0, 0), (1, 0), (1, 0)]
+    # The first still runs here. It is looked at again after a minute, and counted once.
+    assert [await looked("10") for _ in range(2)] == [(1, 1), (1, 1)]
+    assert await leader.due() == leader.clock.now + AGAIN_S
+    await leader.client.delete(leader.keys.run_ops)
+    assert [await looked(value) for value in ("10", "10", "12")] == [(2, 1), (2, 1), (2, 2)]
+
+
+async def watermark(client: LossyClient, table: str, value: str | None) -> int:
+    """Sets the one of ``s/p``, and makes its table; returns the revision. ``None``: there is no table yet."""
+    keys = client.keyspace.table(table)
+    if value is None:
+        return 0
+    await make_table(client, table)
+    marks = encode_plain({"s": {"p": value}, "other": {"p": str(random.random())}})
+    return (await client.txn(Txn(then=(Put(keys.watermarks, marks),)))).revision
+
+
 async def test_a_leader_that_was_replaced_starts_nothing(leader: Leader) -> None:
     """Also one that had looked, and was halted before it sent anything."""
     await leader.add()
@@ -200,7 +249,7 @@ async def test_a_leader_that_was_replaced_starts_nothing(leader: Leader) -> None
     kv, record = before.schedules["s"]
     tick = leader.ticker
     with pytest.raises(LeadershipLost):
-        await tick._rest(before, leader.clock.now, waiting=False)
+        await tick._rest(before, {}, leader.clock.now, waiting=False)
     assert (await leader.client.get(kv.key)).mod_revision > kv.mod_revision
     assert (await schedule(leader.client, "s")).started == record.started + 1
 

@@ -72,24 +72,50 @@ def test_a_new_listing_forgets_what_is_gone() -> None:
     assert list(agenda.fall_due()) == ["b"]
 
 
+def head(table: str) -> bytes:
+    return SPACE.table(table).head
+
+
+def marks(table: str) -> bytes:
+    return SPACE.table(table).watermarks
+
+
 def test_heads_are_looked_at_of_tables_with_conditions_at_a_bounded_rate() -> None:
     clock = Clock()
     agenda = agenda_of(
         clock, kv("a", watches=True, head=7, looked_at=990.0), kv("b", due=5000.0), kv("c", watches=True)
     )
-    assert agenda.watched() == ["c"]
+    assert agenda.watched() == {head("c")}
     clock.now = 990.0 + AGAIN_S
-    assert sorted(agenda.watched()) == ["a", "c"]
-    agenda.heads({"a": 7, "c": 9, "gone": 4, "b": 1})
+    assert agenda.watched() == {head("a"), head("c")}
+    agenda.moved({head("a"): 7, head("c"): 9, head("gone"): 4, head("b"): 1})
     assert list(agenda.fall_due()) == ["c"]
-    assert agenda.watched() == ["a"]
+    assert agenda.watched() == {head("a")}
     put(agenda, kv("c", watches=True, head=9, looked_at=clock.now))
     assert not agenda.fall_due()
     clock.now = 5.0  # a clock set back does not keep anybody from looking
-    assert sorted(agenda.watched()) == ["a", "c"]
-    agenda.heads({"c": 10})
+    assert agenda.watched() == {head("a"), head("c")}
+    agenda.moved({head("c"): 10})
     clock.now = 4.0
     assert list(agenda.fall_due()) == ["c"]
+
+
+def test_watermarks_of_other_tables_are_looked_at_of_tables_that_wait_for_them() -> None:
+    """Each is read once, however many wait for it, and none by tables that were looked at just now."""
+    clock = Clock()
+    waiting = [kv("a", marks={"x": 5, "y.z": 0}), kv("b", marks={"x": 5}, watches=True, head=2)]
+    agenda = agenda_of(clock, *waiting, kv("c", marks={"x": 4}, looked_at=999.0))
+    assert agenda.watched() == {marks("x"), marks("y.z"), head("b")}
+    agenda.moved({marks("x"): 5, marks("y.z"): 0, head("b"): 2})
+    assert not agenda.fall_due()
+    agenda.moved({marks("x"): 5, marks("y.z"): 8, head("b"): 2})
+    assert list(agenda.fall_due()) == ["a"]
+    assert agenda.watched() == {marks("x"), head("b")}
+    clock.now += AGAIN_S
+    agenda.moved({marks("x"): 5})
+    assert list(agenda.fall_due()) == ["a", "c"]
+    put(agenda, kv("b"))
+    assert not agenda.watched()
 
 
 def test_only_tables_that_are_to_be_led_here_are_looked_at() -> None:
@@ -104,11 +130,11 @@ def test_only_tables_that_are_to_be_led_here_are_looked_at() -> None:
         mine=lambda table: table in mine,
     )
     assert list(agenda.fall_due()) == ["a"]
-    assert agenda.watched() == ["w"]
+    assert agenda.watched() == {head("w")}
     mine = {"b", "c", "v"}
     agenda.regroup()
     assert list(agenda.fall_due()) == ["b"]
-    assert agenda.watched() == ["v"]
+    assert agenda.watched() == {head("v")}
     clock.now = 1005.0
     assert list(agenda.fall_due()) == ["b", "c"]
 

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.coordinator.schedules import times
+from distop.coordinator.schedules.conditions import is_reached, parse_condition
 from distop.coordinator.schedules.policy import AGAIN_S, Tick, due_tick, looks, rested, was_told
 from distop.coordinator.schedules.times import check_cron, last_tick, next_tick, zone_of
 from distop.errors import InvalidArgument
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
+from distop.metastore.records.schedule import After, AgendaRecord, ScheduleRecord
 
 
 def at(text: str) -> float:
@@ -269,10 +270,59 @@ def test_the_next_look_is_at_the_first_time_or_when_a_head_moves() -> None:
     other = msgspec.structs.replace(HOURLY, cron="30 10 * * *")
     paused = msgspec.structs.replace(HOURLY, cron="1 * * * *", pause=PauseRecord())
     agenda = AgendaRecord(due=0.0, decided=["one"])
-    left = rested(agenda, [HOURLY, other, paused], 7, 10 * HOUR, waiting=False)
+    left = rested(agenda, [HOURLY, other, paused], 7, {}, 10 * HOUR, waiting=False)
     assert left == AgendaRecord(due=10.5 * HOUR, decided=["one"])
-    left = rested(agenda, [HOURLY, MANY], 7, 10 * HOUR, waiting=False)
+    left = rested(agenda, [HOURLY, MANY], 7, {}, 10 * HOUR, waiting=False)
     assert (left.due, left.watches, left.head, left.looked_at) == (11 * HOUR, True, 7, 10 * HOUR)
-    left = rested(agenda, [MANY], 7, 10 * HOUR, waiting=True)
+    left = rested(agenda, [MANY], 7, {}, 10 * HOUR, waiting=True)
     assert left.due == 10 * HOUR + AGAIN_S
-    assert rested(agenda, [], 7, 10 * HOUR, waiting=False) == AgendaRecord(decided=["one"])
+    assert rested(agenda, [], 7, {}, 10 * HOUR, waiting=False) == AgendaRecord(decided=["one"])
+
+
+def test_a_time_that_waits_for_a_watermark_needs_no_look_before_that_has_moved() -> None:
+    """Or before the next time comes, which waits in its place."""
+    after = After(table="x", source="s", partition="p", value="9")
+    waits = msgspec.structs.replace(HOURLY, after=after)
+    assert due_tick(waits, 12.2 * HOUR, 0, None) == Tick(12 * HOUR)
+    left = rested(AgendaRecord(due=0.0), [waits], 7, {"x": 3}, 12.2 * HOUR, waiting=False)
+    assert left == AgendaRecord(due=13 * HOUR, marks={"x": 3}, looked_at=12.2 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("standing", "value", "holds"),
+    [
+        (None, "", False),
+        ("9", "10", False),
+        ("10", "9", True),
+        ("10", "10", True),
+        ("part-9", "part-10", False),
+        ("2024-02-01T08:00:00Z", "2024-02", True),
+        ("2024-01-31", "2024-02", False),
+        ("17", "2024-02", False),
+    ],
+)
+def test_a_watermark_is_reached_in_the_order_of_watermarks(
+    standing: str | None, value: str, holds: bool
+) -> None:
+    assert is_reached(After(table="x", source="s", partition="p", value=value), standing) is holds
+
+
+@pytest.mark.parametrize(
+    ("text", "after"),
+    [
+        ("watermark(x,s,p)>=9", ("x", "s", "p", "9")),
+        (
+            " watermark( a.b , file:///in (1), x , 2024-01 ) >= 1 8 ",
+            ("a.b", "file:///in (1), x", "2024-01", "1 8"),
+        ),
+        (
+            "watermark(default.x, s3://b/{{ tick }}, p) >= a, b) >= c",
+            ("x", "s3://b/{{ tick }}", "p", "a, b) >= c"),
+        ),
+    ],
+)
+def test_a_condition_on_a_watermark_is_read_and_shown(text: str, after: tuple[str, str, str, str]) -> None:
+    condition = parse_condition(text)
+    assert condition.after is not None
+    assert msgspec.structs.astuple(condition.after) == after
+    assert parse_condition(str(condition)) == condition
