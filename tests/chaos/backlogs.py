@@ -76,7 +76,7 @@ async def rolled_back(lab: Lab) -> list[str]:
 async def replaced(lab: Lab) -> list[str]:
     """A batch that is replaced by another delivery while a later one stays, and a request that is run anew
     after its files have changed."""
-    book, client = await lab.table("replaced_batches"), lab.client
+    book, client = await lab.table("replaced_batches", apart=True), lab.client
     first = f"{lab.operations:06d}"
     before, later, after = (lab.new_batch() for _ in range(3))
     await _publish(lab, book, f"{first}-0", before)
