@@ -359,6 +359,6 @@ async def test_a_schedule_of_unknown_times_holds_up_nothing(sdk: AsyncClient, cl
     await of_another_release(client, "unknown")
     await backdate(client, "known")
     assert await eventually(lambda: operations(client))
-    operation = await sdk.start("t", "noop", {"partitions": 1})
+    operation = await sdk.start("t", "noop", {"partitions": 1}, queue=True)
     await mark_all(client, OperationId.parse(operation.name), ["0"])
     assert (await sdk.wait(operation.name, timeout_s=60)).state is OperationState.SUCCEEDED
