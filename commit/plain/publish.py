@@ -131,12 +131,16 @@ def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list
     if other := next(filter(is_owner_file, names), None):
         raise in_use(root, "has in it", f"{root}/{other}")
     names = list(filter(_is_visible, names))
+    written_to = {file.folder for file in files}
     if mode == "overwrite_partitions":
-        written_to = {file.folder for file in files}
         names = [name for name in names if name.rpartition("/")[0] in written_to]
+
+    def deletion(name: str) -> DeleteArgument | None:
+        emptied = name.rpartition("/")[0] not in written_to
+        return DeleteArgument.of(Place(f"{root}/{name}", arg.storage), root if emptied else "")
+
     with ThreadPoolExecutor(LOOKERS, thread_name_prefix="replaced") as pool:
-        found = pool.map(lambda name: DeleteArgument.of(Place(f"{root}/{name}", arg.storage)), names)
-        return [deletion for deletion in found if deletion is not None]
+        return [found for found in pool.map(deletion, names) if found is not None]
 
 
 def visible_files(location: str, storage: StorageOptions | None = None) -> Iterator[str]:

@@ -46,14 +46,16 @@ class DeleteArgument(StepArgument):
     size: int
     version: str
     """``etag:...`` or ``mtime:...``, as :meth:`of` found it."""
+    root: str = ""
+    """URL of a folder on a local disk: folders below it that the deletion leaves empty are removed, too."""
 
     @classmethod
-    def of(cls, place: Place) -> DeleteArgument | None:
+    def of(cls, place: Place, root: str = "") -> DeleteArgument | None:
         """The present file; ``None`` if there is none."""
         seen = place.seen()
         if seen is None or seen.folder:
             return None
-        return cls(path=place.url, size=seen.size, version=seen.version)
+        return cls(path=place.url, size=seen.size, version=seen.version, root=root)
 
 
 class FolderArgument(StepArgument):
@@ -179,29 +181,48 @@ class Delete(ExternalStep):
 
     skippable: ClassVar[bool] = True
 
+    _tidied = False
+
     def verify(self, context: StepContext) -> StepState:
         """See :class:`ExternalStep`. Raises :class:`~distop.errors.StepConflict` if the file has changed."""
-        place, planned = self._parts(context)
-        return StepState.DONE if place.check_planned(planned, "its deletion") is None else StepState.NOT_DONE
+        place, planned, folders = self._parts(context)
+        if place.check_planned(planned, "its deletion") is not None:
+            return StepState.NOT_DONE
+        # An earlier execution may have ended in between. What cannot be removed stays, after one attempt.
+        lowest = next(filter(os.path.isdir, folders), None)
+        left = not self._tidied and lowest is not None and _is_empty(lowest)
+        return StepState.NOT_DONE if left else StepState.DONE
 
     def execute(self, context: StepContext) -> None:
         """See :class:`ExternalStep`. Raises as :meth:`verify`."""
-        place, planned = self._parts(context)
+        place, planned, folders = self._parts(context)
         reached("step.delete.before")
         # After the check, to keep the time between look and deletion short.
         context.check()
         if place.check_planned(planned, "its deletion") is not None:
             place.remove()
+        for folder in folders:
+            with suppress(OSError):  # it has files, or another deletion has removed it
+                os.rmdir(folder)
+        self._tidied = True
         reached("step.delete.after")
 
     def undo(self, context: StepContext) -> bool:
         """A deleted file cannot be restored."""
-        place, _ = self._parts(context)
+        place, _, _ = self._parts(context)
         return place.seen() is not None
 
-    def _parts(self, context: StepContext) -> tuple[Place, Seen]:
+    def _parts(self, context: StepContext) -> tuple[Place, Seen, list[str]]:
+        """The file, what it must be, and the folders to remove once they are empty, the lowest first."""
         argument = argument_of(self, DeleteArgument)
-        return Place.of(argument.path, context.arg), Seen(argument.size, argument.version)
+        place = Place.of(argument.path, context.arg)
+        folders: list[str] = []
+        if argument.root and place.is_local:
+            root, folder = Place.of(argument.root, context.arg).path.rstrip("/"), place.folder
+            while folder.startswith(f"{root}/"):
+                folders.append(folder)
+                folder = os.path.dirname(folder)
+        return place, Seen(argument.size, argument.version), folders
 
 
 class MakeFolder(ExternalStep):
@@ -338,6 +359,14 @@ def _octal(mode: str) -> int:
         return int(mode, 8)
     except ValueError:
         raise PermanentStepError(f"{mode!r} is not a folder mode: write octal digits") from None
+
+
+def _is_empty(folder: str) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is None
+    except FileNotFoundError:
+        return False
 
 
 def _text_of(place: Place) -> str | None:

@@ -104,6 +104,25 @@ def test_marker_then_folders_then_renames_then_deletions_then_the_marker(tmp_pat
     ]
 
 
+def test_folders_of_partitions_that_are_gone_go_with_their_files(tmp_path: Path) -> None:
+    """P5, C4: also those that an execution which died has left empty; others, and the table's, stay."""
+    tree = PlainTable(f"file://{tmp_path}/tree", {}, ("kind", "truncate[1](id)"))
+    tree.publish(rows(0, 3))
+    (tmp_path / "tree/kind=k1/_theirs").touch()
+    arg, steps = tree.planned(rows(3, 1, kinds=1), mode="overwrite")
+    for kind in ("k0", "k2"):
+        (file,) = (tmp_path / f"tree/kind={kind}").rglob("*.parquet")
+        file.unlink()
+    file.parent.rmdir()
+    tree.execute(arg, steps)
+    left = {path.parent for path in (tmp_path / "tree").rglob("*.parquet")}
+    assert set((tmp_path / "tree").glob("kind=*/*=*")) == left
+    assert {path.name for path in (tmp_path / "tree").glob("kind=*")} == {"kind=k0", "kind=k1"}
+    tree.execute(*tree.planned(rows(0, 0), mode="overwrite"))
+    assert (tmp_path / "tree").is_dir()
+    assert not (tmp_path / "tree/kind=k0").exists()
+
+
 def test_nothing_written_is_nothing_to_do(tmp_path: Path) -> None:
     """P10."""
     tree = PlainTable(f"file://{tmp_path}/tree", {})
