@@ -45,6 +45,9 @@ _PYICEBERG_CLIENT = {
 _DEFAULT_REGION = "us-east-1"
 
 _SECRET = ("secret", "password", "token", "key", "credential", "sas")
+_COLUMNS = ("keys", "schema", "epoch_units")
+"""Fields of arguments and options that name columns of a table: whatever their names, nothing in them is
+secret."""
 
 
 def storage_of(table: TableRecord) -> dict[str, Any]:
@@ -156,7 +159,9 @@ def without_secrets(options: Any) -> Any:
     if not isinstance(options, Mapping):
         return options
     return {
-        name: MASK
+        name: value
+        if name in _COLUMNS
+        else MASK
         if value
         and not isinstance(value, Mapping | list)
         and any(word in str(name).lower() for word in _SECRET)

@@ -68,3 +68,9 @@ def test_keys_are_not_shown() -> None:
         return {"storage": storage, "partitionBy": ["day"], "sources": sources, "keys": ["id"]}
 
     assert without_secrets(options("s")) == options("***")
+
+
+def test_names_and_types_of_columns_are_no_secrets() -> None:
+    """U5: the keys of a merge, written as one name, and whatever columns are called."""
+    argument = {"keys": "id", "schema": {"token": "string"}, "epoch_units": {"sort_key": "ms"}}
+    assert without_secrets({"argument": argument}) == {"argument": argument}
