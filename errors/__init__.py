@@ -48,6 +48,7 @@ from distop.errors.jobs import (
     JobFailed,
     JobResultTooLarge,
     as_distop,
+    defect_of,
 )
 from distop.errors.requests import (
     ArgumentTooLarge,
@@ -176,6 +177,7 @@ __all__ = [
     "WriteGivenUp",
     "WriteTooOld",
     "as_distop",
+    "defect_of",
     "encodable",
     "library",
     "require",

@@ -34,6 +34,15 @@ def as_distop(error: Exception, crash: type[DistopError] = Crashed) -> DistopErr
     return crash(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
 
 
+def defect_of(error: BaseException) -> BaseException | None:
+    """The error, if it came from outside of distop, so that its stack trace says more than its message.
+
+    One that could not be sent from its process is a :class:`Crashed` with that trace as a note.
+    """
+    stands_in = isinstance(error, Crashed) and bool(getattr(error, "__notes__", ()))
+    return error if stands_in or not isinstance(error, DistopError) else None
+
+
 class AttemptTimeout(DistopError):
     """An attempt at a job exceeded its timeout."""
 

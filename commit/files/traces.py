@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from urllib.parse import quote
 
 from distop.commit.files.storage import StorageOptions, file_system
-from distop.errors import DistopError, encodable, shortened
+from distop.errors import Crashed, defect_of, encodable, shortened
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.operation_id import OperationId
 
@@ -51,12 +51,14 @@ class Trace:
 
 def keep_trace(arg: OperationArg, error: BaseException, *, partition: str = "", attempt: str = "") -> None:
     """Store what an attempt raised; errors of distop itself need no trace. Never raises."""
-    if isinstance(error, DistopError) or not arg.location or _written.get(arg.uuid, 0) >= MOST_WRITTEN:
+    if defect_of(error) is None or not arg.location or _written.get(arg.uuid, 0) >= MOST_WRITTEN:
         return
     while len(_written) >= _REMEMBERED:
         _written.pop(next(iter(_written)), None)
     _written[arg.uuid] = _written.get(arg.uuid, 0) + 1
     text = encodable("".join(traceback.format_exception(error)))
+    # A stand-in has the name of the error in its message.
+    named = str(error) if isinstance(error, Crashed) else f"{type(error).__name__}: {error}"
     half = MAX_LETTERS // 2
     if len(text) > MAX_LETTERS:
         text = f"{text[:half]}\n...\n{text[-half:]}"
@@ -66,7 +68,7 @@ def keep_trace(arg: OperationArg, error: BaseException, *, partition: str = "", 
         partition=partition,
         attempt=attempt,
         at=time.time(),
-        error=shortened(encodable(f"{type(error).__name__}: {error}"), 1000),
+        error=shortened(encodable(named), 1000),
         trace=text,
     )
     place = zlib.crc32(partition.encode(errors="replace")) % PLACES if partition else PLACES

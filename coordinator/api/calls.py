@@ -17,7 +17,7 @@ from distop.coordinator.access.callers import Caller, answer_to, caller
 from distop.coordinator.access.gate import Gate, seen_by
 from distop.coordinator.api.limits import Callers, address_of
 from distop.coordinator.api.texts import check_texts
-from distop.errors import DistopError, InvalidArgument, Unavailable
+from distop.errors import DistopError, InvalidArgument, Unavailable, as_distop, defect_of
 from distop.errors.wire import abort
 from distop.metastore.etcd.deadline import within
 from distop.proto.addresses import caller_of
@@ -228,10 +228,10 @@ def _unless_encoded(serializer: Any) -> Callable[[Any], bytes]:
 
 
 def _as_distop(error: Exception, method: str) -> DistopError:
-    if isinstance(error, DistopError):
+    if isinstance(error, DistopError) and defect_of(error) is None:
         return error
     log.error("call_crashed", extra={"method": method}, exc_info=error)
     return DistopError(
-        f"{method} failed: {type(error).__name__}: {error}",
+        f"{method} failed: {as_distop(error).message}",
         hint="see the coordinator's log; this is a defect",
     )

@@ -32,7 +32,7 @@ from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.call import Surroundings
-from distop.errors import OF_THE_WORLD, DistopError, LeadershipLost, LeaseLost, shortened
+from distop.errors import OF_THE_WORLD, DistopError, LeadershipLost, LeaseLost, defect_of, shortened
 from distop.metastore.backlog.batches import MAX_ERROR_LENGTH, BatchRecord, Block
 from distop.metastore.backlog.undoing import put_back
 from distop.metastore.crashpoints import reached
@@ -300,7 +300,8 @@ class Drainer:
         if record == first.record:
             return self._pause_for_source(first)
         spent = failure.is_final(attempts, backlog.ordering.max_attempts)
-        await self._note(backlog, first, record, failure.code if spent else "", message)
+        code = failure.code if spent else ""
+        await self._note(backlog, first, record, code, message, defect=defect_of(error))
         return 0.0
 
     def _pause_for_source(self, first: Waiting) -> float:
@@ -311,7 +312,13 @@ class Drainer:
         return growing_pause(now - self._incomplete[1])
 
     async def _note(
-        self, backlog: Backlog, first: Waiting, record: BatchRecord, code: str, error: str
+        self,
+        backlog: Backlog,
+        first: Waiting,
+        record: BatchRecord,
+        code: str,
+        error: str,
+        defect: BaseException | None = None,
     ) -> None:
         """Record the state of a batch that was not started; with a code: it blocks the table."""
         puts: tuple[Put, ...] = (Put(first.kv.key, encode(record)),)
@@ -323,7 +330,7 @@ class Drainer:
         reached("batch.note.before")
         await self._settled(txn, lambda: reached("batch.note.after"))
         fields = {"table": self._keys.name, "batch": first.name, "attempts": record.attempts, "error": error}
-        log.warning("batch_not_started", extra={**fields, "blocked": bool(code)})
+        log.warning("batch_not_started", extra={**fields, "blocked": bool(code)}, exc_info=defect)
         self._news.set()
 
     async def _settled(self, txn: Txn, replied: Callable[[], None]) -> bool:

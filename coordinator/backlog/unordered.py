@@ -16,7 +16,7 @@ from distop.coordinator.backlog.policy import Backlog, Failure, Waiting
 from distop.coordinator.starting.body import StartBody, check_scope
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
-from distop.errors import OF_THE_WORLD, InvalidArgument, shortened
+from distop.errors import OF_THE_WORLD, InvalidArgument, defect_of, shortened
 from distop.metastore.backlog.batches import (
     DONE,
     MAX_ERROR_LENGTH,
@@ -166,8 +166,9 @@ class UnorderedBatches:
         )
         reached("batch.note.before")
         await self._launcher.settled(txn, lambda: reached("batch.note.after"))
-        fields = {"table": self._keys.name, "batch": waiting.name, "error": failure.message}
-        log.warning("batch_not_started", extra={**fields, "attempts": failure.attempts(waiting.record)})
+        fields: dict[str, object] = {"table": self._keys.name, "batch": waiting.name}
+        fields |= {"error": failure.message, "attempts": failure.attempts(waiting.record)}
+        log.warning("batch_not_started", extra=fields, exc_info=defect_of(error))
         return FIRST_PAUSE_S
 
 

@@ -28,6 +28,7 @@ from distop.errors import (
     LeadershipLost,
     LeaseLost,
     TablePaused,
+    defect_of,
     shortened,
 )
 from distop.metastore.crashpoints import reached
@@ -289,7 +290,7 @@ class Ticker:
         if await self._launcher.settled(txn, lambda: reached("schedule.skip.after")):
             self._metrics.schedule_ticked(record.type, started=False)
             fields = {"table": self._keys.name, "schedule": name, "code": code_of(error), "error": message}
-            log.warning("schedule_skipped", extra=fields)
+            log.warning("schedule_skipped", extra=fields, exc_info=defect_of(error))
 
     async def _rest(self, seen: Seen, marks: Mapping[str, int], now: float, *, waiting: bool) -> bool:
         """Record in etcd when to look next, unless something has changed since this look; return whether it

@@ -1,4 +1,4 @@
-"""Errors that say which field of an argument is wrong."""
+"""Errors: which field of an argument is wrong, and what the log says."""
 
 from __future__ import annotations
 
@@ -18,3 +18,9 @@ def refused(
     with pytest.raises(error, match=match) as caught:
         yield caught
     assert caught.value.details["field"] == field, caught.value
+
+
+def traced(caplog: pytest.LogCaptureFixture, event: str) -> type[BaseException] | None:
+    """The class of the error whose stack trace the last line of this event has; ``None`` without one."""
+    infos = [record.exc_info for record in caplog.records if record.getMessage() == event]
+    return infos[-1][0] if infos and infos[-1] else None

@@ -21,6 +21,7 @@ from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient
+from support.refusals import traced
 from support.services.backlogs import (
     applied,
     approve,
@@ -67,6 +68,15 @@ async def test_a_double_publish_is_one_entry(client: LossyClient, service: Servi
     kv = await client.get(client.keyspace.table("t").applied("a"))
     assert decode(kv.value, AppliedRecord).operation == "t/noop/3"
     assert (await ordering(client)).blocked is None
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_the_log_has_the_trace_of_what_the_plan_of_a_batch_raised(
+    client: LossyClient, service: Service, caplog: pytest.LogCaptureFixture, ordered: bool
+) -> None:
+    """U3."""
+    await put(client, "a", kind="clumsy", ordered=ordered)
+    assert await eventually(lambda: traced(caplog, "batch_not_started") is ZeroDivisionError)
 
 
 async def test_another_content_under_the_same_name_is_refused(client: LossyClient, service: Service) -> None:

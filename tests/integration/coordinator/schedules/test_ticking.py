@@ -34,6 +34,7 @@ from distop.metastore.tables import schedules
 from distop.operations.registry import Registry
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
+from support.refusals import traced
 from support.services.schedules import operations, schedule
 from support.types.probes import PROBES
 from support.waiting import eventually
@@ -301,9 +302,9 @@ async def test_what_changes_meanwhile_is_not_started(leader: Leader, monkeypatch
 
 
 async def test_a_condition_that_could_not_be_planned_for_long_starts_once_it_can(
-    leader: Leader, monkeypatch: pytest.MonkeyPatch
+    leader: Leader, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However long its condition has held by then."""
+    """However long its condition has held by then; the log has the trace of what was raised meanwhile."""
     files = msgspec.structs.replace(HOURLY, cron="", measure="small_files", above=1)
     await leader.add("s", files)
     await leader.client.txn(Txn(then=(Put(leader.keys.head, encode(Head(metadata_location="m"))),)))
@@ -317,6 +318,7 @@ async def test_a_condition_that_could_not_be_planned_for_long_starts_once_it_can
     monkeypatch.setattr(Planner, "plan", fails)
     await leader.look()
     assert ((await schedule(leader.client, "s")).skipped, len(tries)) == (1, 2)
+    assert traced(caplog, "schedule_skipped") is OSError
     monkeypatch.setattr(Planner, "plan", plan)
     await leader.look()
     assert await operations(leader.client) == ["t/noop/1"]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from distop.commit.files import traces
 from distop.commit.files.traces import MAX_LETTERS, MOST_WRITTEN, OPERATIONS, PLACES, keep_trace, read_traces
-from distop.errors import JobFailed
+from distop.errors import Crashed, JobFailed
 from distop.metastore.records.operation import OperationArg
+from distop.process.template import Template
 
 
 def arg(location: object, instance: int = 1, **fields: Any) -> OperationArg:
@@ -41,6 +46,23 @@ def test_what_user_code_raised_is_read_back(tmp_path: Path) -> None:
     assert (first.partition, first.attempt, first.error) == ("p/1", "7-1", "KeyError: 'boom'")
     assert "in_user_code" in first.trace
     assert (second.partition, second.error) == ("", "KeyError: 'hook'")
+
+
+def test_what_cannot_be_sent_from_its_process_has_its_trace_too(tmp_path: Path) -> None:
+    """Such as an exception of a class that a function has made."""
+    program = "class Odd(Exception): pass\ndef in_user_code(): raise Odd('boom')\nin_user_code()"
+    with closing(Template()) as template:
+        worker = template.fork(int)
+        with pytest.raises(Crashed, match="Odd: boom") as caught:
+            worker.run(partial(exec, program, {}), limit_s=60.0)
+        worker.end()
+    operation = arg(tmp_path)
+    keep_trace(operation, caught.value)
+    (found,) = kept(operation)
+    assert found.error == "Odd: boom"
+    assert "in_user_code" in found.trace
+    keep_trace(operation, Crashed("the process that ran it has died (7)"), partition="1")
+    assert kept(operation) == [found]
 
 
 def test_a_file_name_that_is_no_text_is_shown_as_text(tmp_path: Path) -> None:
