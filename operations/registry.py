@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -34,6 +35,13 @@ def _class_of(item: str) -> type[DistributedOperation]:
     if not (isinstance(kind, type) and issubclass(kind, DistributedOperation)):
         raise InvalidArgument(f"{item!r} is not a DistributedOperation", hint="write module:Class")
     return kind
+
+
+def _let_log(kind: type[DistributedOperation]) -> None:
+    """Have the package of a user's type log as much as distop does: other libraries log warnings only."""
+    package = logging.getLogger(kind.__module__.partition(".")[0])
+    if package.name != "distop" and package.level == logging.NOTSET:
+        package.setLevel(logging.getLogger("distop").level or logging.INFO)
 
 
 class Registry:
@@ -117,5 +125,6 @@ class Registry:
                     details={"field": "type"},
                 )
             check_type(kind.type)
+            _let_log(kind)
             self._loaded[name] = kind()
         return self._loaded[name]

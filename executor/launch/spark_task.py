@@ -63,6 +63,8 @@ class SparkTask:
 
     def begin(self) -> tuple[SidecarClient, Work]:
         """The connection to etcd, and the task's context; in a worker."""
+        # To stderr, in the form that a sidecar's log has. Where somebody has set up a log, that stays.
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
         adopt(self.allowed)
         arg = _decoded(self.arg_value)
         # The password's file is not needed here if the host has a sidecar.

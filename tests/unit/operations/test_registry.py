@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from importlib.metadata import EntryPoint
 
@@ -42,6 +43,16 @@ def test_types_without_a_package_are_named_by_hand(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(VARIABLE, " support.types.probes:Hooked ,,support.types.probes:Slow,")
     assert {"hooked", "slow", "noop"} <= set(Registry().names())
     assert isinstance(Registry().get("hooked"), Hooked)
+
+
+@pytest.mark.parametrize("level", ["DEBUG", "WARNING"])
+def test_types_of_users_log_as_much_as_distop(monkeypatch: pytest.MonkeyPatch, level: str) -> None:
+    """Lines at info of a job were dropped as those of libraries are."""
+    package = logging.getLogger("support")
+    monkeypatch.setattr(package, "level", logging.NOTSET)
+    logging.getLogger("distop").setLevel(level)
+    Registry(PROBES).get("hooked")
+    assert package.level == logging.getLogger("distop").level
 
 
 def test_an_unknown_type_is_told_what_is_known() -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import socket
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -27,9 +31,31 @@ from distop.executor.launch.settings import (
 from distop.executor.launch.spark import master_away
 from distop.executor.launch.spark_frame import SparkFrame, _ran_twice
 from distop.executor.launch.spark_job import _cause
+from distop.executor.launch.spark_task import SparkTask
 from distop.metastore.etcd.embedded import free_port
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import encode
 from distop.spark_jobs import register
 from support.repository import ROOT
+
+
+def test_what_a_job_logs_in_a_worker_of_spark_goes_to_its_stderr() -> None:
+    """From info on, in a process where nobody has set up a log."""
+    arg = OperationArg(table="t", type="hooked", instance=1, uuid="u")
+    task = SparkTask(encode(arg), 1, {}, "support.types.probes:Hooked", {})
+    program = (
+        "import logging, pickle, sys; pickle.load(sys.stdin.buffer).begin();"
+        "logging.getLogger('support.types').info('a line of a job');"
+        "logging.getLogger('some_library').info('not asked for')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        input=pickle.dumps(task),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        check=True,
+    )
+    assert done.stderr.decode().rstrip().endswith(" INFO support.types a line of a job")
 
 
 @given(jobs=st.integers(0, 5000), slots=st.integers(1, 64), small=st.booleans())
