@@ -19,7 +19,7 @@ class Role(IntEnum):
     OPERATOR = 2
     """Start, cancel, pause, resume, enqueue, approve, schedule."""
     WRITER = 3
-    """Create and alter tables, move watermarks, write from a program."""
+    """Create and alter tables, move watermarks, write from a program, delete rows."""
     ADMIN = 4
     """Drop, resolve, drain, repair, grant."""
 
@@ -64,8 +64,8 @@ class Required:
     """Of the table or operation, as the caller has written it."""
 
 
-WRITE_TYPES = frozenset({"write", "ingest_dataframe"})
-"""Operations whose rows come from the caller's own program."""
+WRITE_TYPES = frozenset({"write", "ingest_dataframe", "delete"})
+"""Operations whose rows come from the caller's own program, and those that may empty a table."""
 
 
 def _of_types(request: Any) -> Role:

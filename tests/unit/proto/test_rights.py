@@ -42,6 +42,8 @@ def test_every_method_needs_a_right_and_names_what_it_is_needed_on() -> None:
             ),
             Role.WRITER,
         ),
+        ("OperationService/StartOperation", pb.StartOperationRequest(table="t", type="delete"), Role.WRITER),
+        ("ScheduleService/AddSchedule", pb.AddScheduleRequest(table="t", type="delete"), Role.WRITER),
         (
             "BacklogService/ControlBacklog",
             pb.ControlBacklogRequest(table="t", action="approve"),
