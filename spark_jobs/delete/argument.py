@@ -27,6 +27,9 @@ class DeleteArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def parse_argument(raw: Mapping[str, Any]) -> DeleteArgument:
     """Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` names the field."""
+    raw = dict(raw)
+    if isinstance(raw.get(_FIELD), bool):
+        raw[_FIELD] = str(raw[_FIELD]).lower()  # what --arg where=true is
     argument = parse(raw, DeleteArgument, "delete")
     if not argument.where.strip():
         raise invalid(_FIELD, "where is empty: it selects the rows to delete", _HINT + "; for all rows: true")

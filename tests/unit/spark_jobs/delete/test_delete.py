@@ -175,7 +175,8 @@ def test_nothing_matched_is_a_success_without_a_snapshot(tmp_path: Path) -> None
 
 def test_all_rows_can_go(tmp_path: Path) -> None:
     table = filled(tmp_path, 3)
-    assert deleting(table, "true").finish()["removedRows"] == 30
+    # On the command line, --arg where=true is JSON.
+    assert Run.of(table, Delete(), where=True).finish()["removedRows"] == 30
     assert (table.ids(), table.data_files()) == ([], [])
     table.publish(table.staged([rows(0, 3)]))
     assert table.ids() == [0, 1, 2]
