@@ -21,6 +21,9 @@ ROWS = 5
 """Rows shown, good and bad ones."""
 MAX_TEXT = 200
 """Characters shown of a value."""
+UNCHECKED = (
+    "the query of transform is not checked, and its rows are not shown: only Spark, on an executor, reads it"
+)
 
 
 def preview_ingest(request: PlanRequest) -> dict[str, Any]:
@@ -48,13 +51,17 @@ def preview_ingest(request: PlanRequest) -> dict[str, Any]:
         shown |= {"rows": rows, "badRows": bad}
     if ingest.ignored_columns:
         shown["ignoredColumns"] = ingest.ignored_columns
-    return shown | {"warnings": ingest.warnings}
+    unchecked = [] if ingest.transform is None else [UNCHECKED]
+    return shown | {"warnings": [*ingest.warnings, *unchecked]}
 
 
 def _columns(plan: IngestPlan, table: Layout | None, declared: dict[str, str]) -> list[dict[str, str]]:
+    present = () if table is None else table.schema.column_names
+
     def known(name: str) -> str:
-        from_path = "path" if name in plan.path_columns else "files"
-        return "table" if table is not None else "schema" if name in declared else from_path
+        if name in present or name in declared:
+            return "table" if name in present else "schema"
+        return "path" if name in plan.path_columns else "files"
 
     fields = plan.table_layout.schema.columns
     return [

@@ -54,6 +54,28 @@ def test_rows_are_those_that_the_table_would_have(ingesting: Ingesting) -> None:
     assert {column["from"] for column in shown["columns"]} == {"table"}
 
 
+def test_columns_that_the_table_lacks_come_from_elsewhere(ingesting: Ingesting) -> None:
+    ingesting.write("id\n1\n")
+    ingesting.ingest(paths=f"{ingesting.folder}/source/a.csv")
+    path = ingesting.write("id,n,fare\n1,2,3\n", "b.csv")
+    schema = {"fare": "decimal(9,2)"}
+    shown = preview(ingesting, paths=path, schema=schema, on_new_columns="add")
+    assert [(column["name"], column["from"]) for column in shown["columns"]] == [
+        ("id", "table"),
+        ("n", "files"),
+        ("fare", "schema"),
+    ]
+
+
+def test_it_says_that_a_query_is_not_checked(ingesting: Ingesting) -> None:
+    ingesting.write("id\n1\n")
+    ingesting.ingest(paths=f"{ingesting.folder}/source/a.csv")
+    path = ingesting.write("id\n2\n", "b.csv")
+    shown = preview(ingesting, paths=path, transform="SELECT nothing FROM nowhere")
+    assert "rows" not in shown
+    assert shown["warnings"][-1].startswith("the query of transform is not checked")
+
+
 def test_it_is_planned_as_a_start_is(ingesting: Ingesting) -> None:
     path = ingesting.write("id\n1\n")
     ingesting.ingest(paths=path, new_only=True)
