@@ -157,6 +157,7 @@ def _dialect(options: CsvOptions) -> type[csv.Dialect]:
         quotechar = options.quote or None
         quoting = csv.QUOTE_MINIMAL if options.quote else csv.QUOTE_NONE
         doublequote = True
+        strict = True
         lineterminator = "\n"
 
     return Header
@@ -214,7 +215,7 @@ class CsvRecords:
         Unconvertible
         """
         data = rows.data
-        self._check_closed(data)
+        self._check_quotes(data)
         table = self._parsed(data)
         self._check_count(table.num_rows, rows)
         return pa.table([self._column(table, field) for field in self._schema], schema=self._schema)
@@ -254,12 +255,14 @@ class CsvRecords:
         except Unconvertible as error:
             raise Unconvertible(_with_advice(str(error))) from None
 
-    def _check_closed(self, data: bytes) -> None:
+    def _check_quotes(self, data: bytes) -> None:
         """If lines are records, only the last line can have an open quote without including other lines."""
         text = data if self._multiline else data[data.rfind(b"\n", 0, -1) + 1 :]
         if self._quoting.unclosed(text):
             hint = "" if self._multiline else ", or not on this line (see the option multiline)"
             raise Unconvertible(f"a quoted value is never closed{hint}")
+        if self._quoting.text_follows(data):
+            raise Unconvertible(f"text follows the closing quote of a value{self._advice_of_escapes(data)}")
 
     def _check_count(self, parsed: int, rows: Lines) -> None:
         """Every record is one row: not several, at a carriage return, nor a part, at a quoted newline."""
@@ -277,15 +280,17 @@ class CsvRecords:
         """An Arrow error in terms of the file."""
         if match := _FIELD_COUNT.match(message):
             reason = f"{match['expected']} columns expected, {match['found']} found"
-            if not self._options.escape and self._quoting.escapes_quote(data, b"\\"):
-                reason += " (see the option escape)"
-            return Unconvertible(reason, int(match["row"]) - 1)
+            return Unconvertible(f"{reason}{self._advice_of_escapes(data)}", int(match["row"]) - 1)
         if match := _CONVERSION.match(message):
             target = f" for {match['type']}" if match["type"] else ""
             name = column_names(self._names)[int(match["column"])]
             reason = _with_advice(f"column {name!r}: {match['what']}{target}")
             return Unconvertible(reason, int(match["row"]) - 1 if match["row"] else None)
         return Unconvertible(message)
+
+    def _advice_of_escapes(self, data: bytes) -> str:
+        escapes = not self._options.escape and self._quoting.escapes_quote(data, b"\\")
+        return " (see the option escape)" if escapes else ""
 
 
 def _with_advice(reason: str) -> str:

@@ -1,8 +1,9 @@
 """Finds the quoted fields of CSV text, so that text is not split inside one.
 
-The rule is Arrow's: a quote opens a field only as its first byte, ``""`` inside means one quote, and
-everything between the closing quote and the delimiter is literal. With an escape, that before a quote or
-before itself also means the second of both, but only within quotes: Spark, Hive's OpenCSV and MySQL write so.
+The rule is Arrow's: a quote opens a field only as its first byte, and ``""`` inside means one quote. What is
+between the closing quote and the delimiter would be literal, and is refused. With an escape, that before a
+quote or before itself also means the second of both, but only within quotes: Spark, Hive's OpenCSV and MySQL
+write so.
 (Arrow's own option would drop escapes outside of quotes, too, and any before other characters.)
 """
 
@@ -11,6 +12,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import cached_property
+
+import numpy as np
 
 
 class Quoting:
@@ -63,6 +66,28 @@ class Quoting:
     def unclosed(self, text: bytes) -> bool:
         """Whether ``text``, which begins with a record, ends inside a quoted field."""
         return any(not closed for _, _, closed in self._spans(text))
+
+    def text_follows(self, text: bytes) -> bool:
+        """Whether something else than a delimiter or the end of its line follows a closing quote."""
+        ends = self.delimiter + b"\r\n"
+        return not self._are_plain(text) and any(
+            closed and text[end : end + 1] not in ends for _, end, closed in self._spans(text)
+        )
+
+    def _are_plain(self, text: bytes) -> bool:
+        """Whether every second quote begins a value, and the next one ends it: nearly always so, and much
+        faster to see than where each value is."""
+        if not self.quote or self.quote not in text:
+            return True
+        if self.escape and self.escape in text:
+            return False
+        around = np.zeros(256, bool)
+        around[list(self.delimiter + b"\r\n")] = True
+        signs = np.frombuffer(text, np.uint8)
+        quotes = np.flatnonzero(signs == self.quote[0])
+        begins, ends = quotes[0::2], quotes[1::2]
+        before, after = begins[begins > 0] - 1, ends[ends < len(signs) - 1] + 1
+        return bool(around[signs[before]].all() and around[signs[after]].all())
 
     def holds_newline(self, text: bytes) -> bool:
         """Whether a closed quoted field contains a newline."""

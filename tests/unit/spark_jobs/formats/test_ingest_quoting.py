@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from io import BytesIO, StringIO
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,6 +64,27 @@ def test_nothing_is_quoted_if_there_is_no_quote() -> None:
     plain = Quoting(b",", b"")
     assert list(plain.records(b'1,"a\n2,b"\n')) == [b'1,"a\n', b'2,b"\n']
     assert not plain.unclosed(b'1,"a\n')
+
+
+@pytest.mark.parametrize("row", ['1,"x"y', '""y,1', '"x""y"z', '1,"" ', '"x" ,1', '5" pipe,"x"y'])
+def test_text_behind_a_closing_quote_is_found(row: str) -> None:
+    assert QUOTING.text_follows(row.encode())
+    assert QUOTING.text_follows(f"1,a\n{row}\r\n".encode())
+
+
+@pytest.mark.parametrize("row", ['1,"x"', '"x""y",1', '5" pipe,1', '"",""', 'a"",1', '"""x""y"""', '1,"a'])
+def test_values_as_they_are_written_have_no_text_behind_them(row: str) -> None:
+    assert not QUOTING.text_follows(row.encode())
+    assert not QUOTING.text_follows(f"1,a\n{row}\r\n".encode())
+
+
+@given(st.binary(max_size=40).map(lambda noise: bytes(b'a,"\n\\"'[sign % 6] for sign in noise)))
+def test_text_behind_quotes_is_found_as_by_looking_for_each_value(text: bytes) -> None:
+    for quoting in (QUOTING, ESCAPING):
+        found = quoting.text_follows(text)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Quoting, "_are_plain", lambda self, text: False)
+            assert found == quoting.text_follows(text)
 
 
 ESCAPING = Quoting(b",", b'"', b"\\")
