@@ -12,7 +12,13 @@ import typer
 
 from distop.cli.options.bundles import Bundle, command
 from distop.cli.options.common import JsonArgument, Limit, Reason, TableName, Wait
-from distop.cli.options.parsing import parse_assignments, parse_duration, parse_limit, parse_since
+from distop.cli.options.parsing import (
+    parse_assignments,
+    parse_duration,
+    parse_limit,
+    parse_since,
+    parse_types,
+)
 from distop.cli.options.session import Connected, Session, complete_operation, page_size
 from distop.cli.output.waiting import until_settled
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
@@ -151,6 +157,21 @@ def ingest(
     format: Annotated[
         Literal["csv", "jsonl", "parquet", "avro"] | None, typer.Option(help="Default: by file name.")
     ] = None,
+    schema: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMNS",
+            help="Types of columns: 'id: long, at: timestamp', or @FILE with JSON. "
+            "Default: the table's, else inferred.",
+        ),
+    ] = None,
+    multiline: Annotated[
+        bool | None,
+        typer.Option(
+            "--multiline/--no-multiline",
+            help="CSV: quoted values may hold newlines, or do not. Default: refused if the first lines do.",
+        ),
+    ] = None,
     mode: Annotated[
         Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore", "merge"] | None,
         typer.Option(help="Default: append."),
@@ -208,6 +229,9 @@ def ingest(
             metavar="TEXT", help="CSV: a text that means NULL, in addition to an empty value. Repeatable."
         ),
     ] = None,
+    branch: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Write to this branch, to publish it later.")
+    ] = None,
     object: Annotated[
         str, typer.Option(metavar="NAME", help="Run concurrently with other appends, one for each name.")
     ] = "",
@@ -235,7 +259,8 @@ def ingest(
     chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
     chosen |= {"partition_columns_from_path": partition_columns_from_path or None}
     chosen |= {"max_bad_rows": max_bad_rows, "max_bad_share": max_bad_share}
-    chosen |= {"keys": key, "delete_where": delete_where}
+    chosen |= {"keys": key, "delete_where": delete_where, "branch": branch}
+    chosen |= {"schema": parse_types(schema) if schema else None, "multiline": multiline}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())
     argument |= {"paths": [absolute(path) for path in paths]}

@@ -106,6 +106,19 @@ def parse_schema(items: Iterable[str]) -> list[str]:
     return columns
 
 
+def parse_types(items: Iterable[str]) -> dict[str, str]:
+    """Columns as of :func:`parse_schema`, as names and types."""
+    types = {}
+    for column in parse_schema(items):
+        name, colon, type_text = column.rpartition(":")
+        if not colon:
+            raise InvalidArgument(
+                f"{column!r} is not a column: write 'name: type'", details={"field": "schema"}
+            )
+        types[name.strip()] = type_text.strip()
+    return types
+
+
 def split_list(text: str) -> list[str]:
     """Split at commas outside of brackets: ``"price: decimal(9,2), bucket[4](id)"``."""
     parts = re.split(r",(?![^(\[]*[)\]])", text)

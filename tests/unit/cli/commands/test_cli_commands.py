@@ -160,6 +160,9 @@ def test_paths_become_absolute(service: FakeService, tmp_path: Path, monkeypatch
     assert (argument["format"], argument["header"]) == ("csv", False)
 
 
+MORE = ["--no-multiline", "--branch", "staging"]
+
+
 def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> None:
     options = ["--new-only", "--null-value", "NA", "--null-value", "-", "--object", "night", "--queue"]
     run("ingest", "flights", "/a", *options)
@@ -170,6 +173,11 @@ def test_options_of_ingest_are_parts_of_its_argument(service: FakeService) -> No
     run("ingest", "flights", "/b", "--reingest", "--partition-columns-from-path")
     argument = json.loads(service.calls["start"][-1].argument_json)
     assert argument == {"paths": ["/b"], "reingest": True, "partition_columns_from_path": True}
+    run("ingest", "flights", "/c", "--schema", "id: long, fare: decimal(9,2)", "--schema", "at: date", *MORE)
+    argument = json.loads(service.calls["start"][-1].argument_json)
+    schema = {"id": "long", "fare": "decimal(9,2)", "at": "date"}
+    assert argument == {"paths": ["/c"], "schema": schema, "multiline": False, "branch": "staging"}
+    assert "'id' is not a column" in run("ingest", "flights", "/c", "--schema", "id").stderr
 
 
 def test_a_dry_run_of_ingest_shows_and_starts_nothing(service: FakeService) -> None:
