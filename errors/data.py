@@ -87,7 +87,7 @@ class TooManyBadRows(ValidationFailed, JobFailed):
     """More rows of the source are bad than the ingest allows."""
 
     code = "TOO_MANY_BAD_ROWS"
-    default_hint = "correct the source, or allow more with max_bad_rows or max_bad_share"
+    default_hint = "correct the source, or allow more with --max-bad-rows or --max-bad-share"
 
 
 class WriteTooOld(PreconditionFailed):
@@ -108,7 +108,7 @@ class BadRow(JobFailed):
     """A row of the source cannot be parsed or cast."""
 
     code = "BAD_ROW"
-    default_hint = "correct the file, or choose on_bad_rows=quarantine"
+    default_hint = "correct the file, or choose --on-bad-rows quarantine"
 
 
 class KafkaUnavailable(PreconditionFailed):

@@ -49,7 +49,7 @@ class AttemptTimeout(DistopError):
     code = "ATTEMPT_TIMEOUT"
     kind = Kind.DEADLINE
     retryable = True
-    default_hint = "raise attempt_timeout, or make the jobs smaller"
+    default_hint = "raise --attempt-timeout, or make the jobs smaller"
 
 
 class CallTimeout(DistopError):

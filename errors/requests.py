@@ -91,14 +91,14 @@ class BatchDiffers(AlreadyExists):
     """A batch with this name is queued with different content."""
 
     code = "BATCH_DIFFERS"
-    default_hint = "publish it again with republish, or give it another name"
+    default_hint = "publish it again with --republish, or give it another name"
 
 
 class BatchLate(PreconditionFailed):
     """The batch sorts before one that was applied or skipped, and the table does not take it."""
 
     code = "BATCH_LATE"
-    default_hint = "publish it again with republish, or under a later name"
+    default_hint = "publish it again with --republish, or under a later name"
 
 
 class ScheduleNotFound(NotFound):

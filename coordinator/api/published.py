@@ -231,7 +231,7 @@ def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
     if not newest or "://" not in around:
         raise InvalidArgument(
             f"{source!r} is not a folder whose files have times as watermarks",
-            hint="only sources ingested with new_only can be compacted",
+            hint="only sources ingested with --new-only can be compacted",
             details={"field": "source"},
         )
     standing = marks.value(around, name)

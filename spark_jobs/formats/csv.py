@@ -259,7 +259,7 @@ class CsvRecords:
         """If lines are records, only the last line can have an open quote without including other lines."""
         text = data if self._multiline else data[data.rfind(b"\n", 0, -1) + 1 :]
         if self._quoting.unclosed(text):
-            hint = "" if self._multiline else ", or not on this line (see the option multiline)"
+            hint = "" if self._multiline else ", or not on this line (see --multiline)"
             raise Unconvertible(f"a quoted value is never closed{hint}")
         if self._quoting.text_follows(data):
             raise Unconvertible(f"text follows the closing quote of a value{self._advice_of_escapes(data)}")
@@ -274,7 +274,7 @@ class CsvRecords:
         if parsed > len(rows):
             raise Unconvertible("a carriage return stands alone within the line")
         if parsed < len(rows) or (lone_return and not self._multiline and self._quoting.holds_newline(data)):
-            raise Unconvertible("a quoted value holds a newline (see the option multiline)")
+            raise Unconvertible("a quoted value holds a newline (see --multiline)")
 
     def _explained(self, message: str, data: bytes) -> Unconvertible:
         """An Arrow error in terms of the file."""
@@ -290,12 +290,12 @@ class CsvRecords:
 
     def _advice_of_escapes(self, data: bytes) -> str:
         escapes = not self._options.escape and self._quoting.escapes_quote(data, b"\\")
-        return " (see the option escape)" if escapes else ""
+        return " (see --arg escape)" if escapes else ""
 
 
 def _with_advice(reason: str) -> str:
     match = _VALUE.search(reason)
-    return f"{reason} (see the option null_values)" if match and match[1] in no_values() else reason
+    return f"{reason} (see --null-value)" if match and match[1] in no_values() else reason
 
 
 class CsvValues:

@@ -119,7 +119,7 @@ class CsvSample:
                 raise invalid(
                     "multiline",
                     f"{file.url} has a newline within quotes",
-                    "set multiline to true if values may hold newlines (then no file is split), else false",
+                    "say --multiline if values may hold them (then no file is split), else --no-multiline",
                 )
         return cls(heads, options)
 
@@ -176,7 +176,8 @@ class CsvSample:
         if quoting.escape or not any(quoting.escapes_quote(head, b"\\") for _, head in self._heads):
             return []
         sign = f"\\{self._options.quote}"
-        return [f"quoted values hold {sign}: if that means {self._options.quote}, set escape to \\"]
+        meant = self._options.quote
+        return [f"quoted values hold {sign}: if that means {meant}, give --arg 'escape=\\'"]
 
     @property
     def foreign_encoding(self) -> str:
@@ -339,17 +340,17 @@ class JsonSample:
             raise invalid(
                 "schema",
                 f"column {column!r} holds {long}, and no double is that number",
-                "say in schema what type it has, such as decimal(38,9), or leave it out with columns",
+                "give it a type with --schema, such as decimal(38,9), or leave it out of --arg columns",
             )
         try:
             return table_type(pa.array(values).type)
         except UnsupportedType as error:
-            raise invalid("schema", f"column {column!r}: {error}", "leave it out with columns") from None
+            raise invalid("schema", f"column {column!r}: {error}", "leave it out of --arg columns") from None
         except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
             raise invalid(
                 "schema",
                 f"column {column!r} holds values of different kinds: {error}",
-                "say in schema what type it has, or leave it out with columns",
+                "give it a type with --schema, or leave it out of --arg columns",
             ) from None
 
 
@@ -421,7 +422,7 @@ class TypedSample:
                 yield column, table_type(self._schema_of_all.field(column).type)
             except UnsupportedType as error:
                 raise invalid(
-                    "paths", f"{self._url}: column {column!r}: {error}", "leave it out with columns"
+                    "paths", f"{self._url}: column {column!r}: {error}", "leave it out of --arg columns"
                 ) from None
 
 

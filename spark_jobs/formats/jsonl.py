@@ -236,7 +236,7 @@ def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
             key = _unknown_key(msgspec.json.decode(data), pa.struct(list(schema)))
         except msgspec.MsgspecError:  # several lines: the bad one comes again, alone
             return message
-        return f"column {key!r} is not wanted; name columns, or set on_new_columns" if key else message
+        return f"column {key!r} is not wanted; see --on-new-columns" if key else message
     return message
 
 

@@ -77,9 +77,7 @@ class Wanted:
         FileUnusable
         """
         if extra and self.strict:
-            raise FileUnusable(
-                f"has a column {extra[0]!r} that is not wanted; name columns, or set on_new_columns"
-            )
+            raise FileUnusable(f"has a column {extra[0]!r} that is not wanted; see --on-new-columns")
 
 
 R = TypeVar("R", bound=Rows)

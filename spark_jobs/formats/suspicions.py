@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -93,13 +94,13 @@ def _of_names(names: Sequence[str], delimiter: str) -> Iterator[str]:
         if other is not None:
             yield (
                 f"there is one column, {_quoted(names[0])}, and its name contains {other!r}: "
-                f"if that separates columns, set delimiter to {other!r}"
+                f"if that separates columns, give --arg 'delimiter={json.dumps(other)}'"
             )
     like_values = [name for name in names if _VALUE.fullmatch(name.strip())]
     if like_values:
         yield (
             f"the header names a column {_quoted(like_values[0])}, which looks like a value: if the files "
-            "have no header, give the columns' names as a list with header"
+            "have no header, give the columns' names as a list with --arg header"
         )
 
 
@@ -111,11 +112,9 @@ def _of_values(
 ) -> list[str]:
     all_text = len(texts) == len(names)
     if not any(len(values) for values in texts.values()):
-        nothing = (
-            "the sample has no row, so every column became text: give schema, or ingest files with rows first"
-        )
+        nothing = "the sample has no row, so every column became text: give --schema, or ingest rows first"
         return [nothing] if texts and all_text else []
-    found = list(_of_columns(texts, readable, reasons, "name it in null_values"))
+    found = list(_of_columns(texts, readable, reasons, "name it with --null-value"))
     if all_text and len(names) > 1 and not found:
         found.append("every column became text: is the first line a header, and is the delimiter right?")
     return found
@@ -135,7 +134,7 @@ def _of_columns(
             yield f"{became}: {_shortened(reasons[name])}"
         elif pc.all(pc.match_substring_regex(values, _DECIMAL_COMMA)).as_py():
             example = _quoted(values[0].as_py())
-            yield f"{became} because its numbers have a decimal comma ({example}): set decimal_point to ','"
+            yield f"{became} because its numbers have a decimal comma ({example}): give --arg decimal_point=,"
 
 
 def _quoted(text: str) -> str:

@@ -314,7 +314,7 @@ def csv_options(argument: IngestArgument, default_delimiter: str) -> CsvOptions:
 def _check_delimiter(argument: IngestArgument, delimiter: str) -> None:
     for field in ("quote", "decimal_point", "escape"):
         if getattr(argument, field) == delimiter:
-            raise invalid(field, f"{field} and delimiter are the same character", "set delimiter")
+            raise invalid(field, f"{field} and delimiter are the same character", "give --arg delimiter")
 
 
 def _check_csv(argument: IngestArgument) -> None:

@@ -141,7 +141,7 @@ def choose_columns(
                 [column.with_type(changed.get(column.name, column.type)) for column in _arrow_schema(table)]
             ),
             field="paths" if argument.columns is None else "columns",
-            hint="set on_new_columns to add or ignore, or select columns with columns",
+            hint="choose --on-new-columns add or ignore, or name those to read with --arg columns",
             ignored=ignored,
         )
     for name, dtype in types.items():
@@ -182,9 +182,10 @@ def _targets(
     if declared is None:
         if "" in names:
             position = names.index("") + 1
-            raise invalid("columns", f"column {position} of the source has no name", "select columns by name")
+            hint = "name those to read with --arg columns"
+            raise invalid("columns", f"column {position} of the source has no name", hint)
         if not names:
-            raise invalid("paths", "the files have no columns", "give schema if that is expected")
+            raise invalid("paths", "the files have no columns", "give --schema if that is expected")
         if table is None or argument.on_new_columns != "ignore":
             return names
         return [name for name in names if name in table.column_names]
@@ -194,7 +195,9 @@ def _targets(
     extra = [name for name in names if name not in targets]
     if extra and argument.on_new_columns == "fail":
         raise invalid(
-            "schema", f"the source has a column {extra[0]!r} that schema does not name", "set on_new_columns"
+            "schema",
+            f"the source has a column {extra[0]!r} that schema does not name",
+            "choose --on-new-columns add or ignore",
         )
     if argument.on_new_columns == "add":
         targets += extra
@@ -259,12 +262,12 @@ def _wider(
             raise invalid(
                 "on_wider_types",
                 f"{said}, which cannot be widened to that",
-                "add a column for it, or set on_bad_rows to quarantine",
+                "add a column for it, or choose --on-bad-rows quarantine",
                 column=name,
             )
         if argument.on_wider_types == "fail":
             raise invalid(
-                "on_wider_types", said, "set on_wider_types to widen, or alter the table", column=name
+                "on_wider_types", said, "choose --on-wider-types widen, or alter the table", column=name
             )
         found[name] = needed
     return found
@@ -343,6 +346,5 @@ def _check_readable(name: str, dtype: pa.DataType, file_format: Format) -> None:
 
 
 def _bad_type(name: str, reason: str) -> InvalidArgument:
-    return invalid(
-        "schema", f"column {name!r}: {reason}", "leave the column out with columns, or give it a type"
-    )
+    hint = "give it a type with --schema, or leave it out of --arg columns"
+    return invalid("schema", f"column {name!r}: {reason}", hint)

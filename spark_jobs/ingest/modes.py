@@ -88,7 +88,7 @@ def check_object(request: PlanRequest, argument: IngestArgument) -> None:
         raise invalid(
             "object",
             f"ingest {request.object!r} cannot run concurrently: only appends to an Iceberg table can",
-            "leave the object out: it then waits for its turn",
+            "leave out --object: it then waits for its turn",
         )
 
 

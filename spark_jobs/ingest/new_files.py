@@ -136,7 +136,7 @@ def _ingested(name: str, file: SourceFile, around: list[Entry]) -> bool:
     except ValueError:
         raise AlreadyIngested(
             f"{source}/{path} was ingested as a whole, up to {value!r}, which does not show its new files",
-            hint="name what is new without new_only",
+            hint="name what is new, without --new-only",
             details={"field": "new_only", "watermark": value},
         ) from None
     until = until if until.tzinfo else until.replace(tzinfo=UTC)

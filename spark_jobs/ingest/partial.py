@@ -31,7 +31,7 @@ def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> boo
         raise invalid(
             "mode",
             f"mode {argument.mode} replaces rows, and failed jobs would leave gaps in their place",
-            "allow no failed partitions, or append",
+            "leave out --max-failed, or append",
         )
     return True
 

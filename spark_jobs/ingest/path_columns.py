@@ -28,6 +28,7 @@ from distop.spark_jobs.ingest.plan import IngestPlan
 R = TypeVar("R", bound=Rows)
 
 OPTION = "partition_columns_from_path"
+FLAG = "--partition-columns-from-path"
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def _refuse_lost(argument: IngestArgument, found: FoundSource, there: set[str], 
                     OPTION,
                     f"the folders of {file.path} name {name!r}, a column of the table that the files do not "
                     "have: it would be NULL",
-                    f"set {OPTION} to take it from there, or name the columns to write with columns",
+                    f"{FLAG} takes it from there; or name the columns to write with --arg columns",
                     column=name,
                 )
 
@@ -138,9 +139,7 @@ def unread_columns(
     if argument.partition_columns_from_path or argument.columns is not None or table is not None:
         return []
     named = set(named_columns(f"{found.url}/{found.files[0].path}")).difference(sample.all_names)
-    return (
-        [f"the folders name {', '.join(sorted(named))}: set {OPTION} for columns of these"] if named else []
-    )
+    return [f"the folders name {', '.join(sorted(named))}: {FLAG} makes columns of these"] if named else []
 
 
 def path_columns_of(sample: Sample, columns: Mapping[str, Any]) -> list[str]:
@@ -173,7 +172,7 @@ def check_path_values(sample: Sample, plan: IngestPlan) -> None:
             raise invalid(
                 OPTION,
                 f"a value in the names of folders does not fit: {error}",
-                "give the column another type with schema, or leave it out with columns",
+                "give the column another type with --schema, or leave it out of --arg columns",
                 column=name,
             ) from None
 

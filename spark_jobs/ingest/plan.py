@@ -165,7 +165,8 @@ class IngestPlan(TargetPlan, kw_only=True):
         """
         size = len(msgspec.json.encode(self))
         if size > MAX_PLAN_BYTES:
-            field, parts, hint = "paths", "files", "name fewer paths in one operation, or raise split_bytes"
+            field, parts = "paths", "files"
+            hint = "name fewer paths in one operation, or raise --arg split_bytes"
             if self.kafka is not None:
                 field, parts, hint = "kafka", "ranges", "raise kafka.records_per_job, or take less at a time"
             raise ArgumentTooLarge(

@@ -257,7 +257,7 @@ def _warnings(argument: IngestArgument, sample: Sample, table: Layout | None) ->
         return []
     encoding = sample.foreign_encoding
     if encoding and argument.on_bad_rows == "fail":
-        field, hint = "encoding", "set encoding, for example to windows-1252"
+        field, hint = "encoding", "give it, for example --arg encoding=windows-1252"
         if isinstance(sample, JsonSample):
             field, hint = "paths", "convert them, for example with iconv -f windows-1252 -t utf-8"
         raise invalid(field, f"the files are not UTF-8, but {encoding}", hint)
@@ -331,7 +331,7 @@ def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
         ending, compression = _endings(file.path)
         file_format = _FORMATS.get(ending)
         if file_format is None or (compression and file_format in TYPED):
-            raise invalid("format", f"the name of {file.path} does not show its format", "set format")
+            raise invalid("format", f"the name of {file.path} does not show its format", "give --format")
         formats.setdefault(file_format, file.path)
     if len(formats) > 1:
         examples = " and ".join(f"{path} ({name})" for name, path in formats.items())
@@ -371,7 +371,7 @@ def _parquet_extents(whole: list[Extent], files: list[OpenFile], split_bytes: in
         if time.monotonic() > deadline:
             raise ArgumentTooLarge(
                 f"reading the footers of {len(files)} Parquet files takes longer than {FOOTER_SECONDS:.0f} s",
-                hint="name fewer paths in one operation, or raise split_bytes",
+                hint="name fewer paths in one operation, or raise --arg split_bytes",
                 details={"field": "paths"},
             )
         sizes = looked_into(files[index], row_group_sizes)

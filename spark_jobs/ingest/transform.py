@@ -115,4 +115,4 @@ def split_rows(
 
 
 def _types_of_source(plan: IngestPlan) -> StructType:
-    return spark_schema(plan.source_columns, "schema", "give it another type with schema, such as string")
+    return spark_schema(plan.source_columns, "schema", "give it another type with --schema, such as string")

@@ -75,8 +75,8 @@ def _move(
     if before is not None and not reingest:
         raise AlreadyIngested(
             f"{path!r} was already ingested, up to {before!r}",
-            hint="new_only reads the new files in it, reingest reads all of it again; "
-            "or pass a watermark beyond it",
+            hint="--new-only reads the new files in it, --reingest reads all of it again; "
+            "or give a watermark beyond it: --arg watermark",
             details={"field": "paths", "partition": path, "watermark": before},
         )
     time = newest(path, files)
@@ -92,7 +92,7 @@ def newest(path: str, files: Iterable[SourceFile]) -> str:
             raise invalid(
                 "watermark",
                 f"the file system does not report when {file.path} was modified",
-                f"give a watermark for {path!r}",
+                f"give a watermark for {path!r} with --arg watermark",
             )
         times.append(file.modified)
     return max(times).astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -116,7 +116,7 @@ def _check_overlap(name: str, found: FoundSource, marks: Marks) -> None:
             source, partition, value = other
             raise AlreadyIngested(
                 f"{url} was already ingested, as a whole or in part: {source}/{partition} up to {value!r}",
-                hint="new_only reads the new files, reingest reads all of it again",
+                hint="--new-only reads the new files, --reingest reads all of it again",
                 details={"field": "paths", "partition": partition, "source": source, "watermark": value},
             )
 

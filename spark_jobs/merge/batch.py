@@ -61,7 +61,7 @@ class Batch:
             if missing := rows[name].null_count:
                 raise JobFailed(
                     f"{missing:,} rows have no value in column {name!r}, which is a key",
-                    hint='exclude them: "filter": "... is not null"',
+                    hint="exclude them: --filter '... is not null'",
                 )
         last = _numbered(rows.select(self._names), _OURS)
         last = last.group_by(self._names, use_threads=False).aggregate([(_OURS, "max")])

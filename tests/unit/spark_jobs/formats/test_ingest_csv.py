@@ -164,7 +164,7 @@ def test_options_say_how_a_file_is_written(
             ["2024-03-31 02:30:00.000000 is in a gap", "2024-10-27 02:30:00.000000 is ambiguous"],
         ),
         (b"a\n\x81\n", {"encoding": "cp1252"}, ["column 'a': invalid UTF8 data"]),
-        ('a,b\n"x\\",y",1\n', {"schema": {"a": "string", "b": "int"}}, ["found (see the option escape)"]),
+        ('a,b\n"x\\",y",1\n', {"schema": {"a": "string", "b": "int"}}, ["found (see --arg escape)"]),
     ],
     ids=["thousands", "decimal comma", "dates", "time zone", "encoding", "no escape"],
 )
@@ -579,7 +579,7 @@ def test_bad_rows_among_multiline_ones_are_found(ingesting: Ingesting) -> None:
 
 def test_quoted_newlines_are_bad_rows_where_they_were_ruled_out(ingesting: Ingesting) -> None:
     text = 'a,b\n1,"x\ny,z"\n2,w\n'
-    with pytest.raises(BadRow, match=r"line 2: .*see the option multiline"):
+    with pytest.raises(BadRow, match=r"line 2: .*see --multiline"):
         ingesting.ingest(paths=ingesting.write(text), multiline=False, schema=TEXTS)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from distop.errors import BadRow
 from distop.spark_jobs.formats.suspicions import MAX_SUSPICIONS, foreign_encoding
+from distop.spark_jobs.ingest.plan import IngestPlan
 from support.refusals import refused
 from support.sources.ingesting import Ingesting
 
@@ -29,7 +31,7 @@ def test_a_usual_file_raises_no_suspicion(ingesting: Ingesting) -> None:
 @pytest.mark.parametrize("sign", [";", "\t", "|"])
 def test_one_column_with_another_delimiter_in_it(ingesting: Ingesting, sign: str) -> None:
     first, *_ = warned(ingesting, f"id{sign}fare\n1{sign}2.5\n")
-    assert f"set delimiter to {sign!r}" in first
+    assert f"give --arg 'delimiter={json.dumps(sign)}'" in first
 
 
 @pytest.mark.parametrize(
@@ -55,14 +57,14 @@ def test_a_word_for_a_missing_value_makes_a_column_text(ingesting: Ingesting) ->
     """`NA` is the code of Namibia as well, so nothing is assumed."""
     (only,) = warned(ingesting, "country,n\nNA,1\nDE,NA\n")
     assert only == (
-        "column 'n' became text because of 'NA': if that means a missing value, name it in null_values"
+        "column 'n' became text because of 'NA': if that means a missing value, name it with --null-value"
     )
     assert ingesting.rows("country", "n") == [("DE", "NA"), ("NA", "1")]
 
 
 def test_a_word_for_a_missing_value_in_a_column_of_numbers_is_called_so(ingesting: Ingesting) -> None:
     path = ingesting.write("n\nNA\n")
-    with pytest.raises(BadRow, match=r"invalid value 'NA' for \w+ \(see the option null_values\)"):
+    with pytest.raises(BadRow, match=r"invalid value 'NA' for \w+ \(see --null-value\)"):
         ingesting.ingest(paths=path, schema={"n": "long"})
     with pytest.raises(BadRow, match=r"invalid value 'x' for \w+ \(correct"):
         ingesting.ingest(paths=ingesting.write("n\nx\n", "b.csv"), schema={"n": "long"})
@@ -79,9 +81,13 @@ def test_a_decimal_comma_is_called_so_and_read_when_told(ingesting: Ingesting) -
 
 def test_a_backslash_before_a_quote_may_be_an_escape(ingesting: Ingesting) -> None:
     """Spark's CSV has such; whatever types were given."""
-    text = 'id,s\n1,"a\\"b"\n'
-    (only,) = warned(ingesting, text, schema={"id": "int", "s": "string"})
-    assert only == 'quoted values hold \\": if that means ", set escape to \\'
+    text, schema = 'id,s\n1,"a\\"b"\n', {"id": "int", "s": "string"}
+    arg = ingesting.start(paths=ingesting.write(text), schema=schema)
+    assert IngestPlan.of(arg).warnings == [
+        "quoted values hold \\\": if that means \", give --arg 'escape=\\'"
+    ]
+    with pytest.raises(BadRow, match=r"text follows the closing quote of a value \(see --arg escape\)"):
+        ingesting.run(arg)
     other = Ingesting(ingesting.folder / "other")
     assert warned(other, text, escape="\\") == []
     assert other.rows("s") == ['a"b']

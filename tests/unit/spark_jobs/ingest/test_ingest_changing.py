@@ -60,7 +60,7 @@ def test_a_new_column_is_refused_unless_somebody_wants_it(ingesting: Ingesting, 
     path = csv(tmp_path, "1.csv", "id,name,fare\n2,b,1.5\n")
     with pytest.raises(InvalidArgument, match="no column 'fare'") as caught:
         ingesting.start(paths=path)
-    assert "on_new_columns" in caught.value.hint
+    assert "--on-new-columns" in caught.value.hint
 
 
 def test_a_new_column_is_left_out(ingesting: Ingesting, tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_new_column_comes_with_the_rows(ingesting: Ingesting, tmp_path: Path) 
 
 def test_files_of_one_operation_may_differ(ingesting: Ingesting, tmp_path: Path) -> None:
     paths = [csv(tmp_path, "1.csv", "id,name\n2,b\n"), csv(tmp_path, "2.csv", "fare,id,name\n1.5,3,c\n")]
-    with pytest.raises(JobFailed, match="on_new_columns"):
+    with pytest.raises(JobFailed, match="--on-new-columns"):
         ingesting.run(ingesting.start(paths=paths))
     ingesting.ingest(paths=paths, on_new_columns="add")
     assert ingesting.rows("id", "fare") == [(1, None), (2, None), (3, 1.5)]

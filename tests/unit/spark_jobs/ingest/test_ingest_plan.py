@@ -294,9 +294,7 @@ def test_folders_that_do_not_fit_are_refused_by_name(ingesting: Ingesting) -> No
 
 def test_a_new_table_without_the_columns_of_folders_is_warned_of(ingesting: Ingesting) -> None:
     plan = IngestPlan.of(ingesting.start(paths=by_day(ingesting)))
-    assert any(
-        "the folders name day, kind: set partition_columns_from_path" in text for text in plan.warnings
-    )
+    assert any("the folders name day, kind: --partition-columns-from-path" in text for text in plan.warnings)
 
 
 def test_folders_that_name_a_column_twice_are_refused_only_if_it_is_taken_from_there(

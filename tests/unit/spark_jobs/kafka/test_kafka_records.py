@@ -74,7 +74,7 @@ def test_a_value_framed_for_a_schema_registry_is_called_so(value_format: str) ->
 
 def test_an_unknown_key_is_named() -> None:
     _, bad = rows([Message(b'{"id": 1, "x": 2}')])
-    assert bad == ["column 'x' is not wanted; name columns, or set on_new_columns"]
+    assert bad == ["column 'x' is not wanted; see --on-new-columns"]
 
 
 def test_a_csv_record_is_read_in_its_encoding() -> None:
