@@ -15,9 +15,11 @@ from distop.metastore.records.structs import convert
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.spark_jobs.rules.model import MAX_SAMPLES, RawRules, RuleSet
+from distop.spark_jobs.rules.model import MAX_SAMPLES, RawRules, Rule, RuleSet
 
 if TYPE_CHECKING:
+    from pyiceberg.table.metadata import TableMetadata
+
     from distop.spark_jobs.tables.groups import SnapshotGroups
     from distop.spark_jobs.tables.snapshot import TableSnapshot
 
@@ -85,12 +87,14 @@ class Validate(DistributedOperation):
         snapshot = _snapshot(request, argument)
         metadata = snapshot.metadata
         sources = [term.source_id for spec in metadata.partition_specs for term in spec.fields]
+        parsed_rules = parse_rules(argument.rules, snapshot.schema)
         rules = told_apart(
             RuleSet(
-                rules=parse_rules(argument.rules, snapshot.schema),
+                rules=parsed_rules,
                 shown=shown_columns(argument.show, snapshot.schema, sources),
                 samples=argument.samples,
                 report_only=argument.report_only,
+                warnings=_within_partitions(parsed_rules, metadata),
             )
         )
         frozen: dict[str, Any] = {
@@ -160,6 +164,19 @@ class Validate(DistributedOperation):
         from distop.spark_jobs.rules.findings import remove_findings
 
         remove_findings(job)
+
+
+def _within_partitions(rules: Sequence[Rule], metadata: TableMetadata) -> list[str]:
+    """Warnings of uniqueness rules that rows of different partitions may break unseen: rows with the same
+    values are in one partition only if these determine it."""
+    sources = {term.source_id for spec in metadata.partition_specs for term in spec.fields}
+    names = {metadata.schema().find_column_name(source) for source in sources}
+    several = len(metadata.partition_specs) > 1
+    return [
+        f"{rule.name} was checked within each partition: rows of different ones may have the same values"
+        for rule in rules
+        if rule.kind == "unique" and sources and (several or not names <= set(rule.columns))
+    ]
 
 
 def _snapshot(request: PlanRequest, argument: ValidateArgument) -> TableSnapshot:

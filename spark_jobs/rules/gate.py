@@ -52,6 +52,7 @@ class Gate(TransactionalStep):
             "checkedRows": sum(int(job.result.get("rows", 0)) for job in counted.values()),
             "rules": len(rules.rules),
             "violatedRules": len(broken),
+            **({"warnings": rules.warnings} if rules.warnings else {}),
         }
         if not broken:
             return Contribution(facts=facts)

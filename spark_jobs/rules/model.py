@@ -47,6 +47,8 @@ class RuleSet(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
     samples: int = 5
     """Sample rows for each rule and job."""
     report_only: bool = False
+    warnings: list[str] = []
+    """What the rules do not show; for the facts."""
 
     @property
     def columns(self) -> list[str]:

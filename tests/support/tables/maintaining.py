@@ -18,6 +18,7 @@ from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_watermarks
 from distop.operations.api import DistributedOperation, PlanRequest
+from distop.spark_jobs.rules.gate import Gate
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import Staged, Table
 
@@ -27,6 +28,7 @@ STEPS: dict[str, type[TransactionalStep]] = {
     "iceberg.rollback": IcebergRollback,
     "iceberg.expire": IcebergExpire,
     "iceberg.remove_orphans": IcebergRemoveOrphans,
+    "rules.gate": Gate,
 }
 
 TABLE_UUID = "of-the-table"

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from distop.spark_jobs.maintenance.validate import Validate
 from support.tables.maintaining import Run
@@ -40,6 +41,28 @@ def test_all_pieces_of_a_partition_that_was_named_are_checked(tmp_path: Path) ->
 def test_the_partition_of_null_is_not_that_of_the_text(tmp_path: Path) -> None:
     ids = {"null": [1, 2], None: [1, 2], "%6Eull": [1, 1]}
     assert checked(tmp_path, ids, rules={"unique": "id"}) == (6, 1)
+
+
+@pytest.mark.parametrize(
+    ("partition_by", "unique", "warned"),
+    [
+        (["kind"], "id", True),
+        (["kind"], ["id", "kind"], False),
+        (["bucket[4](id)"], "id", False),
+        (["bucket[4](id)", "kind"], "id", True),
+        ([], "id", False),
+    ],
+)
+def test_it_says_where_rows_of_different_partitions_may_have_the_same_values(
+    tmp_path: Path, partition_by: list[str], unique: str | list[str], warned: bool
+) -> None:
+    """They are in one partition if their values determine it."""
+    table = new_table(tmp_path, partition_by)
+    table.publish(table.staged([pa.record_batch({"id": [1, 1], "kind": ["a", "b"]}, schema=ROWS)]))
+    run = Run.of(table, Validate(), rules={"unique": unique}, report_only=True)
+    facts = run.commit().facts
+    assert ("checked within each partition" in "".join(facts.get("warnings", []))) == warned
+    assert facts["violatedRules"] == (not warned and unique == "id")
 
 
 def test_either_of_them_can_be_named(tmp_path: Path) -> None:
