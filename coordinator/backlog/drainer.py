@@ -94,8 +94,8 @@ class Drainer:
         self._news = asyncio.Event()
         self._again_s = FIRST_PAUSE_S
         """How long to wait for an event while unordered batches are left that the last look has not seen."""
-        self._stood_back = 0
-        """The revision of a failed batch whose back-off is over."""
+        self._due = 0, 0.0
+        """The revision of a failed batch, and when it is tried again: events do not end its back-off."""
         self._incomplete = 0, 0.0
         """The revision of a batch whose source is incomplete, and since when it waits for that."""
         self._flying = False
@@ -129,13 +129,15 @@ class Drainer:
 
     async def run(self) -> None:
         """Drain until cancelled; raises when the epoch is over."""
-        failures = 0
+        failures, pause = 0, 0.0
         while True:
             try:
-                async with asyncio.timeout(self._again_s if self.reader.more else LOOK_AGAIN_S):
+                # While a batch waits, a decision may concern another one.
+                async with asyncio.timeout(pause or (self._again_s if self.reader.more else LOOK_AGAIN_S)):
                     await self._news.wait()
             except TimeoutError:
-                self._again_s = min(2.0 * self._again_s, LOOK_AGAIN_S)
+                if not pause:
+                    self._again_s = min(2.0 * self._again_s, LOOK_AGAIN_S)
             self._news.clear()
             self._check()
             try:
@@ -147,10 +149,11 @@ class Drainer:
                 defect = None if isinstance(error, DistopError) else error
                 fields = {"table": self._keys.name, "error": str(error)}
                 log.warning("backlog_waits", extra=fields, exc_info=defect)
-                pause = min(FIRST_PAUSE_S * 2.0**failures, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
-                failures = min(failures + 1, 10)
-            if pause:
-                await asyncio.sleep(pause)
+                # Whatever comes meanwhile would meet the same.
+                await asyncio.sleep(
+                    min(FIRST_PAUSE_S * 2.0**failures, LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+                )
+                failures, pause = min(failures + 1, 10), 0.0
                 self._news.set()
 
     async def _look(self) -> float:
@@ -182,11 +185,13 @@ class Drainer:
                     await self._rest(backlog)
                 return 0.0
             case Apply(batches):
-                first = batches[0]
-                tried = first.record.attempts or first.record.code
-                if tried and self._stood_back != first.kv.mod_revision:
-                    self._stood_back = first.kv.mod_revision
-                    return min(FIRST_PAUSE_S * 2.0 ** min(first.record.attempts, 10), LONGEST_PAUSE_S)
+                first, now = batches[0], asyncio.get_running_loop().time()
+                if first.record.attempts or first.record.code:
+                    if self._due[0] != first.kv.mod_revision:
+                        pause = min(FIRST_PAUSE_S * 2.0 ** min(first.record.attempts, 10), LONGEST_PAUSE_S)
+                        self._due = first.kv.mod_revision, now + pause
+                    if (left := self._due[1] - now) > 0.0:
+                        return left
                 return await self._apply(backlog, batches)
 
     async def _check_flight(self, backlog: Backlog, name: str) -> None:
@@ -309,7 +314,9 @@ class Drainer:
         now = asyncio.get_running_loop().time()
         if self._incomplete[0] != first.kv.mod_revision:
             self._incomplete = first.kv.mod_revision, now
-        return growing_pause(now - self._incomplete[1])
+        pause = growing_pause(now - self._incomplete[1])
+        self._due = first.kv.mod_revision, now + pause
+        return pause
 
     async def _note(
         self,

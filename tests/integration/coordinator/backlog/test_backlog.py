@@ -7,10 +7,11 @@ from functools import partial
 import msgspec
 import pytest
 
+from distop.coordinator.backlog import drainer, unordered
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import Failure
 from distop.errors import BatchDiffers, BatchLate, PreconditionFailed
-from distop.metastore.backlog.batches import WAITING, AppliedRecord, OrderingRecord
+from distop.metastore.backlog.batches import DONE, WAITING, AppliedRecord, BatchRecord, OrderingRecord
 from distop.metastore.backlog.queue import Queued
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
@@ -110,6 +111,31 @@ async def test_the_gate_collects_until_it_is_opened(client: LossyClient, service
     await open_gate(client, client.keyspace.table("t"))
     assert await eventually(lambda: drained(client))
     assert await applied(client) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_batch_that_waits_for_its_next_attempt_keeps_others_waiting_no_longer(
+    client: LossyClient, service: Service, monkeypatch: pytest.MonkeyPatch, ordered: bool
+) -> None:
+    """B6, B9: nor do those end its back-off."""
+    for module in (drainer, unordered):
+        monkeypatch.setattr(module, "FIRST_PAUSE_S", 600.0)
+        monkeypatch.setattr(module, "LONGEST_PAUSE_S", 600.0)
+    keys = client.keyspace.table("t")
+    key = keys.backlog("z") if ordered else keys.unordered(WAITING, "z")
+
+    async def attempts() -> int:
+        return decode((await client.get(key)).value, BatchRecord).attempts
+
+    await put(client, "z", kind="clumsy", ordered=ordered)
+    assert await eventually(attempts)
+    for name in "ab":
+        await configure(client, gate="closed" if not ordered else "open")
+        await put(client, name, ordered=not ordered)
+        await open_gate(client, keys)
+        done = keys.unordered(DONE, name) if ordered else keys.applied(name)
+        await eventually(partial(client.get, done), holds=lambda kv: kv.exists)
+    assert await attempts() == 1
 
 
 async def test_a_new_arrival_does_not_bypass_validation(client: LossyClient, service: Service) -> None:
