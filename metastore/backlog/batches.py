@@ -104,7 +104,8 @@ class OrderingRecord(Record, kw_only=True):
     signals: list[str] = msgspec.field(default_factory=list)
     """The files that opened the gate last, each once, the newest at the end."""
     decided: list[str] = msgspec.field(default_factory=list)
-    """The requests that changed it last, the newest at the end, to recognise repetitions."""
+    """The requests that changed it last, or published a batch again, the newest at the end, to recognise
+    repetitions."""
 
     def __post_init__(self) -> None:
         if self.gate not in ("open", "closed"):

@@ -25,6 +25,7 @@ from distop.errors import BatchDiffers, BatchLate, Busy, InvalidArgument, NotFou
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
+    MAX_DECIDED,
     RUNNING,
     WAITING,
     AppliedRecord,
@@ -71,7 +72,7 @@ async def enqueue(
     ordered: bool,
     republish: bool = False,
     replace: bool = False,
-    also: tuple[Op, ...] = (),
+    also: tuple[Put, ...] = (),
 ) -> Answer:
     """Publish a batch. Idempotent: an equal batch that is already queued or applied stays as it is (B1), also
     if it was published the other way.
@@ -88,7 +89,7 @@ async def enqueue(
         Apply a batch that was applied before again, the same way, in place of the rows that it has added;
         without an argument with that of then.
     also:
-        Written in the same transaction: the audit entry.
+        Written in the same transaction: the audit entry, of this call alone.
 
     Raises
     ------
@@ -109,11 +110,12 @@ async def enqueue(
         keys.backlog(batch),
         keys.applied(batch),
         *(keys.unordered(state, batch) for state in (WAITING, RUNNING, FAILED, DONE)),
+        *(op.key for op in also),
     )
 
     async def decide(read: TxnResult) -> tuple[Txn | None, Answer]:
         table, ordering_kv, *own = (read.one(index, key) for index, key in enumerate(wanted))
-        entry, applied, waiting, running, failed, done = own
+        entry, applied, waiting, running, failed, done, *written = own
         if not table.exists:
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
         ordering = ordering_of(ordering_kv)
@@ -125,24 +127,27 @@ async def enqueue(
             if kv.exists
         ]
         ends = [decode(kv.value, AppliedRecord, kv.key) for kv in (applied, done) if kv.exists]
-        known = _ended_before(record, ends, again=republish or replace or bool(queued))
+        # An old copy of a request may arrive at any time: when the batch was published again, taken back or
+        # forgotten since.
+        anyway = republish or replace
+        is_copy = any(kv.exists for kv in written) or (anyway and record.uid in ordering.decided)
+        known = _ended_before(record, ends, again=bool(queued) or (anyway and not is_copy))
         entered, in_order = record, ordered
-        if replace and known is None:
+        if replace and known is None and not is_copy:
             entered = _instead(keys, batch, record, ends)
             in_order = not done.exists
         for kv, standing in queued:
             known = known or _queued_before(record, standing, failed=kv is failed, republish=republish)
-            if known is None and (standing.operation or not (kv is failed or republish or replace)):
+            if known is None and not is_copy and (standing.operation or not (kv is failed or anyway)):
                 raise BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
                     f"{'being applied' if standing.operation else 'queued'} with different content",
                     details={"table": keys.name, "batch": batch, "operation": standing.operation},
                 )
-        if known is not None:
-            return None, known
+        if known is not None or is_copy:
+            return None, known or Answer(became=Queued.QUEUED)
         # A republished batch is never late. For others the decision is made when their turn comes; the answer
         # says what it would be now.
-        anyway = republish or replace
         late = in_order and not anyway and ordering.is_late(batch)
         if late and ordering.late == "reject":
             raise BatchLate(
@@ -160,6 +165,8 @@ async def enqueue(
         place = entry if in_order else waiting
         replaced = [kv for kv, _ in queued if kv is not place]
         left = without_failed(ordering, batch)
+        if anyway:
+            left = msgspec.structs.replace(left, decided=[*left.decided, record.uid][-MAX_DECIDED:])
         if entry in replaced:
             left = without_block(left, batch)
         value = encode(msgspec.structs.replace(entered, anyway=anyway))
@@ -203,7 +210,6 @@ def _instead(keys: TableKeys, batch: str, record: BatchRecord, ends: Sequence[Ap
 
 def _ended_before(record: BatchRecord, ends: Sequence[AppliedRecord], *, again: bool) -> Answer | None:
     """The answer for a batch that was applied or skipped; ``None``: it was not, or is applied ``again``."""
-    # An old copy of a request may arrive at any time, also of one to apply it again.
     if not ends or (again and all(end.uid != record.uid for end in ends)):
         return None
     last = max(ends, key=lambda end: end.at)

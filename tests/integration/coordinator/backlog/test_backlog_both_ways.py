@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
+from typing import Any
 
 import pytest
 
 from distop.errors import BatchDiffers, BatchLate
 from distop.metastore.backlog.batches import OrderingRecord
+from distop.metastore.backlog.decisions import take_back
 from distop.metastore.backlog.queue import Queued, enqueue
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.records.operation import PauseRecord
@@ -15,7 +18,7 @@ from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.jobs import mark
-from support.etcd.lossy import Fault, LossyClient
+from support.etcd.lossy import Fault, LossyClient, puts
 from support.services.backlogs import is_blocked_by, nothing_left, ordering, places, put, record_of
 from support.services.coordinators import Service
 from support.waiting import eventually
@@ -31,6 +34,10 @@ async def operations(client: LossyClient) -> int:
     """How many were started for batches of the table."""
     kv = await client.get(client.keyspace.table("t").next_instance("noop"))
     return int(kv.value or b"1") - 1
+
+
+async def has_started(client: LossyClient, count: int) -> bool:
+    return await operations(client) == count
 
 
 async def pause(client: LossyClient) -> None:
@@ -141,7 +148,7 @@ async def test_a_publish_without_a_reply_is_one(
 async def test_a_request_that_arrives_again_later_applies_nothing(
     client: LossyClient, service: Service, ordered: bool, republish: bool
 ) -> None:
-    """B1: also one to apply it again, and after it was applied again the other way."""
+    """B1: also one to apply it again, and after it was applied again the other way, and this way."""
     keys, record = client.keyspace.table("t"), record_of()
 
     async def arrives() -> Queued:
@@ -153,10 +160,31 @@ async def test_a_request_that_arrives_again_later_applies_nothing(
     await resume(client)
     assert await eventually(lambda: has_ended(client, key_of_end(ordered)))
     assert await arrives() is Queued.ALREADY_APPLIED
-    await put(client, "a", ordered=not ordered, republish=True)
-    assert await eventually(lambda: has_ended(client, "applied.a", "unordered.done.a"))
-    assert await arrives() is Queued.ALREADY_APPLIED
-    assert await operations(client) == 2
+    for times, way in enumerate((not ordered, ordered), 2):
+        await put(client, "a", ordered=way, republish=True)
+        assert await eventually(partial(has_started, client, times))
+        assert await eventually(lambda: has_ended(client, "applied.a", "unordered.done.a"))
+        assert await arrives() is Queued.ALREADY_APPLIED
+    assert await operations(client) == 3
+
+
+@pytest.mark.parametrize("republish", [False, True])
+async def test_a_request_that_arrives_again_later_brings_back_no_batch_that_was_taken_back(
+    client: LossyClient, service: Service, ordered: bool, republish: bool
+) -> None:
+    """B1: neither the request nor its transaction; publishing the batch once more does."""
+    keys, record = client.keyspace.table("t"), record_of()
+    audit = audit_put(keys, "enqueue", by="me", target="a", at=1.0)
+    given: dict[str, Any] = {"ordered": ordered, "republish": republish, "also": (audit,)}
+    await pause(client)
+    assert (await enqueue(client, keys, "a", record, **given)).became is Queued.QUEUED
+    (copy,) = [txn for txn in client.sent if puts(audit.key)(txn)]
+    await take_back(client, keys, "a", request="r")
+    assert (await enqueue(client, keys, "a", record, **given)).became is Queued.QUEUED
+    assert not (await client.txn(copy)).succeeded
+    assert await places(client) == []
+    assert (await put(client, "a", ordered=ordered)).became is Queued.QUEUED
+    assert await places(client) == ["backlog.a" if ordered else "unordered.waiting.a"]
 
 
 async def test_a_request_that_has_failed_is_not_tried_again_when_it_arrives_again(
