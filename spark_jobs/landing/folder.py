@@ -25,9 +25,10 @@ Control files:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
 from hashlib import sha256
 from typing import Any
@@ -114,6 +115,8 @@ class Landing:
         self._url_prefix = f"{parts.scheme}://" if parts.scheme else ""
         self._done: set[str] = set()
         """Batches published by this process: their folders are not examined again."""
+        self._ended: dict[str, datetime | None] | None = None
+        """When batches without an order have ended, of those that the table remembered at first."""
         self._problems = Problems()
 
     def poll(self, outer: Scope | None = None) -> Report:
@@ -135,7 +138,13 @@ class Landing:
         try:
             ordering = self._client.ordering(self._table)
             self._tell_failed(ordering, report)
+            doubtful = self._perhaps_forgotten(found, ordering)
+            if doubtful:
+                report.problems[""] = _of_doubtful(self._table, doubtful)
+            left_out = set(doubtful)
             for batch in found:
+                if batch.name in left_out:
+                    continue
                 if batch.ordered and batch.name.encode() <= ordering.forgotten.encode():
                     report.passed_over.append(batch.name)
                     self._done.add(batch.name)
@@ -152,6 +161,25 @@ class Landing:
             report.problems[""] = f"{error.code}: {error.message}"
         self._problems.tell(self._table, report.problems)
         return report
+
+    def _perhaps_forgotten(self, found: Sequence[Found], ordering: Ordering) -> list[str]:
+        """Batches without an order that the table may have applied, and forgotten since: they were complete
+        before the first of those ended that it remembers.
+
+        Asked once: what comes later is known to this process, or new.
+        """
+        unordered = [batch for batch in found if not batch.ordered]
+        if not unordered:
+            return []
+        if self._ended is None:
+            ended = self._client.backlog(self._table, applied=True, ordered=False)
+            self._ended = {batch.name: batch.finished_at for batch in ended}
+        if len(self._ended) < ordering.remember:
+            return []
+        since = min(end.timestamp() for end in self._ended.values() if end is not None)
+        old = [one.name for one in unordered if one.written < since and one.name not in self._ended]
+        there = {batch.name for batch in self._client.backlog(self._table, ordered=False)} if old else set()
+        return [name for name in old if name not in there]
 
     def _attempt(self, report: Report, path: str, does: Callable[[], None]) -> None:
         """Problems of one batch or control file are reported, and affect no other."""
@@ -243,6 +271,14 @@ class Landing:
             file.write(text.encode())
         reached("landing.approve.middle")
         self._fs.mv(f"{path}.tmp", path)
+
+
+def _of_doubtful(table: str, batches: list[str]) -> str:
+    return (
+        f"{len(batches):,} batches without an order may have been applied before, such as {batches[0]!r}: "
+        "they are older than what the table remembers. Move away those that were; of others write _SUCCESS "
+        f"again, or publish them with distop backlog add {table} BATCH --unordered --republish"
+    )
 
 
 def _version(entry: Any) -> str:

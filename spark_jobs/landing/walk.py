@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import fsspec
 
+from distop.commit.files.info import modified
 from distop.errors import InvalidArgument, encodable
 
 SUCCESS, POINTER, HISTORY_DONE, BACKFILL = "_SUCCESS", "_POINTER", "_HISTORYDONE", "_BACKFILL"
@@ -50,6 +51,8 @@ class Found:
     marker: str
     """URL of the ``_SUCCESS`` next to its data. Empty if the data is elsewhere: who reads it may then have no
     access to this folder."""
+    written: float
+    """When its ``_SUCCESS`` was written, in seconds since the Unix epoch; 0: unknown."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +247,14 @@ class Walk:
                 return None
         # A batch without data is published, too: the operation fails, and names the batch.
         marker = "" if POINTER in entries else f"{paths[0]}/{SUCCESS}"
-        return Found(name, scope.ordered, {**scope.argument, "paths": paths}, marker)
+        written = modified(entries[SUCCESS])
+        return Found(
+            name,
+            scope.ordered,
+            {**scope.argument, "paths": paths},
+            marker,
+            0.0 if written is None else written.timestamp(),
+        )
 
 
 def beginning(fs: FileSystem, path: str, size: int) -> bytes:

@@ -20,6 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from distop.client import AsyncClient, Client, Operation, OperationState
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.retention import forget_batches
 from distop.metastore.records.table import decode_watermarks
 from distop.spark_jobs.landing.folder import Landing, Report
 from distop.spark_jobs.landing.tables import Landings
@@ -117,6 +118,33 @@ async def test_what_a_table_has_forgotten_is_passed_over(dock: Dock, client: Etc
         dock.drop(name, data="x")
     report = await dock.look(dock.fresh())
     assert (report.passed_over, report.published) == (["1", "3"], ["7"])
+
+
+async def test_what_a_table_has_forgotten_without_an_order_is_not_published_anew(
+    dock: Dock, client: EtcdClient
+) -> None:
+    """B1, B13: a process that starts anew says what may have been applied, and goes on with the others."""
+
+    def fresh() -> Landing:
+        return Landing(dock.client, "t", str(dock.folder), type="friend")
+
+    async def has_ended(count: int) -> bool:
+        listed = dock.sdk.backlog("t", applied=True, ordered=False)
+        return len([batch async for batch in listed]) == count
+
+    dock.control("_config/none.json", '{"partitions": 0}')
+    await dock.sdk.set_ordering("t", remember=2)
+    for number, name in enumerate("abc", 1):
+        dock.drop(name, data="x")
+        assert (await dock.look(fresh())).published == [name]
+        assert await eventually(functools.partial(has_ended, number))
+    assert await forget_batches(client, client.keyspace.table("t")) == 1
+    dock.drop("d", data="x")
+    report = await dock.look(fresh())
+    assert (report.published, report.known) == (["d"], ["b", "c"])
+    assert "1 batches without an order may have been applied before, such as 'a'" in report.problems[""]
+    dock.drop("a")
+    assert (await dock.look(fresh())).published == ["a"]
 
 
 async def test_the_nearest_configuration_wins(dock: Dock) -> None:
