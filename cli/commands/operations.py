@@ -180,6 +180,10 @@ def ingest(
         list[str] | None,
         typer.Option(metavar="COLUMN", help="With --mode merge: key column. Repeatable."),
     ] = None,
+    order_by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="With --mode merge: rows with a greater value are newer."),
+    ] = None,
     delete_where: Annotated[
         str | None,
         typer.Option(metavar="EXPRESSION", help="With --mode merge: new rows that delete their match."),
@@ -259,7 +263,7 @@ def ingest(
     chosen |= {"on_bad_rows": on_bad_rows, "filter": filter}
     chosen |= {"partition_columns_from_path": partition_columns_from_path or None}
     chosen |= {"max_bad_rows": max_bad_rows, "max_bad_share": max_bad_share}
-    chosen |= {"keys": key, "delete_where": delete_where, "branch": branch}
+    chosen |= {"keys": key, "order_by": order_by, "delete_where": delete_where, "branch": branch}
     chosen |= {"schema": parse_types(schema) if schema else None, "multiline": multiline}
     argument = {name: value for name, value in chosen.items() if value is not None}
     argument |= parse_assignments(arg or ())

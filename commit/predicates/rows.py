@@ -49,6 +49,14 @@ def others(predicate: binding.Predicate, rows: Rows) -> Rows:
     return _kept(rows, pc.invert(pc.fill_null(truth(predicate, rows), False)))
 
 
+def at_least(values: pa.ChunkedArray, others: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Whether each value is greater than or equal to the other one, of the same type; NULL is the least."""
+    found = pc.greater_equal(values, others)
+    if pa.types.is_floating(values.type):
+        found = pc.or_(found, pc.is_nan(values))
+    return pc.or_(pc.fill_null(found, False), pc.is_null(others))
+
+
 def _kept(rows: Any, mask: pa.ChunkedArray) -> Any:
     return rows.filter(mask if isinstance(rows, pa.Table) else mask.chunk(0))
 

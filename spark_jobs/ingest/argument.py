@@ -143,10 +143,14 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """``overwrite`` replaces all rows of the table; ``overwrite_partitions`` those of the partitions of the
     new rows. ``error_if_exists`` and ``ignore`` append to a table without data; they refuse, or leave
     unchanged, any other. ``merge`` replaces the rows that have the ``keys`` of new ones, and adds the others;
-    of several new rows with the same key the last one counts, by the names of files and the order of their
-    rows."""
+    of several new rows with the same key the last one counts, by ``order_by``, or else by the names of files
+    and the order of their rows."""
     keys: list[str] = []
     """For ``merge``: the key columns."""
+    order_by: str | None = None
+    """For ``merge``: a column of the table that says how new a row is, such as ``updated_at``. Of several new
+    rows with the same key the one with the greatest value counts, and it neither replaces nor deletes a row
+    of the table with a greater one."""
     delete_where: str | None = None
     """For ``merge``: new rows with this condition, such as ``op == 'D'``, delete those with their keys, and
     are not added. It may use all columns of the source, as the next two may; one that the table lacks is not
@@ -421,7 +425,7 @@ def conditions_of(argument: IngestArgument) -> dict[str, str]:
 
 def _check_merge(argument: IngestArgument) -> None:
     if argument.mode != "merge":
-        for field in ("keys", *CONDITIONS):
+        for field in ("keys", "order_by", *CONDITIONS):
             if getattr(argument, field):
                 raise invalid(field, f"{field} belongs to mode merge, but mode is {argument.mode}")
         return

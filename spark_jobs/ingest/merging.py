@@ -30,7 +30,8 @@ def run_merge(job: JobContext) -> dict[str, Any]:
     plan = IngestPlan.of(job.operation)
     assert plan.merge is not None
     conversion = _Marked.for_merge(plan, plan.merge)
-    batch = Batch(_rows(plan, conversion, job), conversion.schema, plan.merge.keys)
+    rows = _rows(plan, conversion, job)
+    batch = Batch(rows, conversion.schema, plan.merge.keys, plan.merge.order_by)
     with (
         output_of(plan.output).writer(plan.table_layout, job) as writer,
         JobChecks(plan.rules, job) as checks,

@@ -177,7 +177,10 @@ class IngestPlan(TargetPlan, kw_only=True):
             )
         argument: dict[str, Any] = msgspec.to_builtins(self)
         is_new = (
-            self.format == "avro" or argument.keys() & _NEW or argument.get("csv", {}).keys() & _NEW_OF_CSV
+            self.format == "avro"
+            or argument.keys() & _NEW
+            or argument.get("csv", {}).keys() & _NEW_OF_CSV
+            or (self.merge is not None and self.merge.order_by)
         )
         return Plan(argument=argument, layout=3 if is_new else 1, **fields)
 

@@ -71,7 +71,7 @@ from distop.spark_jobs.ingest.target import (
 from distop.spark_jobs.ingest.topic_planning import plan_topic
 from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
 from distop.spark_jobs.kafka.argument import parse_kafka
-from distop.spark_jobs.merge.plan import MergePlan, check_keys, plan_merge
+from distop.spark_jobs.merge.plan import MergePlan, check_merge, plan_merge
 from distop.spark_jobs.quarantine.source import Quarantined
 from distop.spark_jobs.rules.staged import rules_of
 
@@ -226,13 +226,13 @@ def _plan_merge(
             details={"field": "paths"},
         )
     schema = Layout.from_json(target["layout"]).schema
-    check_keys(argument.keys, schema)
+    check_merge(argument.keys, argument.order_by, schema)
     if lacking := [name for name in schema.column_names if name not in target["targets"]]:
         raise invalid(
             "paths" if argument.columns is None else "columns",
             f"a merge replaces whole rows, but the files have no column {lacking[0]!r} of the table",
         )
-    plan = MergePlan(where="true", all_go=False, keys=argument.keys)
+    plan = MergePlan(where="true", all_go=False, keys=argument.keys, order_by=argument.order_by or "")
     return plan_merge(request, msgspec.structs.replace(plan, **conditions_of(argument)))
 
 

@@ -29,6 +29,7 @@ from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.ingest.argument import DataFrameArgument, IngestArgument, conditions_of
 from distop.spark_jobs.ingest.columns import choose_columns, new_columns
 from distop.spark_jobs.ingest.modes import NOTHING, check_mode, on_conflict
+from distop.spark_jobs.merge.plan import check_merge
 from distop.spark_jobs.rules.staged import rules_of
 
 MAX_IGNORED = 100
@@ -43,10 +44,13 @@ def check_target(request: PlanRequest, argument: IngestArgument) -> None:
     Raises
     ------
     InvalidArgument
-        The table's format does not support the mode; the filter is invalid.
+        The table's format does not support the mode; the filter is invalid; the table cannot be merged by
+        these columns.
     """
     check_mode(request, argument)
     on_conflict(argument)
+    if argument.mode == "merge" and (table := table_layout(request)) is not None:
+        check_merge(argument.keys, argument.order_by, table.schema)
     if argument.filter is not None:
         syntax.parse(argument.filter)
 

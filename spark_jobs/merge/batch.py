@@ -1,4 +1,4 @@
-"""The rows of a batch, the last one of each key, and the table's rows that they affect. Pure."""
+"""The rows of a batch, one for each key, and the table's rows that they affect. Pure."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from distop.commit.predicates.rows import at_least
+from distop.commit.writing.sorting import Key, positions
 from distop.errors import JobFailed
 
 MAX_BYTES = 1 << 30
@@ -35,6 +37,10 @@ class Batch:
         All rows in their order, with the columns ``DELETE``, ``UPDATE`` and ``INSERT``.
     keys:
         Key columns; equal in all of them means the same key.
+    order_by:
+        Of the rows of a key, the one with the greatest value of this column counts, and of several such the
+        last one. It changes no row of the table with a greater value. NULL is less than all values. Empty:
+        the last row of a key counts.
 
     Raises
     ------
@@ -42,11 +48,13 @@ class Batch:
         A row has no key, or there are too many rows.
     """
 
-    def __init__(self, tables: Iterable[pa.Table], schema: pa.Schema, keys: Sequence[str]) -> None:
-        self._names = list(keys)
+    def __init__(
+        self, tables: Iterable[pa.Table], schema: pa.Schema, keys: Sequence[str], order_by: str = ""
+    ) -> None:
+        self._names, self._order_by = list(keys), order_by
         kept, size = [], 0
         self.read = 0
-        """Number of rows before the last one of each key was chosen."""
+        """Number of rows before one of each key was chosen."""
         for table in tables:
             self.read += table.num_rows
             size += table.nbytes
@@ -63,9 +71,7 @@ class Batch:
                     f"{missing:,} rows have no value in column {name!r}, which is a key",
                     hint="exclude them: --filter '... is not null'",
                 )
-        last = _numbered(rows.select(self._names), _OURS)
-        last = last.group_by(self._names, use_threads=False).aggregate([(_OURS, "max")])
-        rows = rows.take(np.sort(last[f"{_OURS}_max"].to_numpy()))
+        rows = rows.take(np.sort(self._newest(rows)))
         deletes, updates, inserts = (
             rows[name].to_numpy(zero_copy_only=False).astype(bool) for name in (DELETE, UPDATE, INSERT)
         )
@@ -73,13 +79,24 @@ class Batch:
         self._new = inserts & ~deletes
         self._keys = _numbered(rows.select(self._names), _OURS)
         self.keys = rows.select(self._names).schema
+        self.compared = rows.select([*self._names, order_by] if order_by else self._names).schema
+        """The columns that decide which rows of a table are changed."""
         self._rows = rows.drop_columns([DELETE, UPDATE, INSERT])
 
-    def changes(self, keys: pa.Table) -> tuple[Places, Places]:
-        """Which rows of a table, with these keys, are deleted, in order; and which of the batch replace them,
-        some perhaps several times."""
-        theirs, ours = self._pairs(keys)
+    def changes(self, rows: pa.Table) -> tuple[Places, Places]:
+        """Which of these rows of a table are deleted, in order; and which of the batch replace them, some
+        perhaps several times.
+
+        Parameters
+        ----------
+        rows:
+            The columns of ``compared``.
+        """
+        theirs, ours = self._pairs(rows)
         go = self._changes[ours]
+        if self._order_by:
+            order = rows[self._order_by].cast(self.compared.field(self._order_by).type)
+            go = go & at_least(self._rows[self._order_by].take(ours), order.take(theirs)).to_numpy()
         theirs, ours = theirs[go], ours[go]
         return theirs, ours[~self._deletes[ours]]
 
@@ -105,6 +122,17 @@ class Batch:
 
     def __len__(self) -> int:
         return int(self._rows.num_rows)
+
+    def _newest(self, rows: pa.Table) -> Places:
+        """One row of each key."""
+        keys, order = rows.select(self._names), None
+        if self._order_by:
+            numbered = _numbered(rows.select([self._order_by]), _OURS)
+            order = positions(numbered, [Key(self._order_by), Key(_OURS)]).to_numpy()
+            keys = keys.take(order)
+        last = _numbered(keys, _OURS).group_by(self._names, use_threads=False).aggregate([(_OURS, "max")])
+        places: Places = last[f"{_OURS}_max"].to_numpy()
+        return places if order is None else order[places]
 
     def _pairs(self, keys: pa.Table) -> tuple[Places, Places]:
         """Equal keys: position in the table's rows, and in these; in the order of the table's."""

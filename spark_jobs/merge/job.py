@@ -44,7 +44,7 @@ class Merging:
         writer: StagedWriter,
         check: Callable[[pa.Table], None],
     ) -> None:
-        self._batch, self._writer, self._check, self._keys = batch, writer, check, plan.keys
+        self._batch, self._writer, self._check = batch, writer, check
         self._jobs: list[list[FileScanTask]] = []
         if plan.snapshot:
             self._jobs = files_of(job).jobs
@@ -65,18 +65,18 @@ class Merging:
         for at, task in enumerate(tasks):
             if not self._concerned(task):
                 continue
-            keys = self._keys_of(task)
-            go, come = self._batch.changes(keys)
+            rows = self._read(task, self._batch.compared)
+            go, come = self._batch.changes(rows)
             if not len(go):
                 continue
             changed.append(at)
-            read, removed = read + keys.num_rows, removed + len(go)
-            if len(go) < keys.num_rows:
+            read, removed = read + rows.num_rows, removed + len(go)
+            if len(go) < rows.num_rows:
                 for batch in _remaining(self._rows.whole(task), go):
                     self._writer.write(self._rows.as_written(batch))
             if self._writer.rows != read - removed + added:
                 raise JobFailed(
-                    f"of {keys.num_rows} rows of {task.file.file_path} {len(go)} match, "
+                    f"of {rows.num_rows} rows of {task.file.file_path} {len(go)} match, "
                     "but another number was removed",
                     hint="distop doctor --deep; nothing was changed",
                 )
@@ -85,15 +85,16 @@ class Merging:
 
     def _insert(self) -> dict[str, Any]:
         tasks = [task for tasks in self._jobs for task in tasks if self._concerned(task)]
-        added = self._write(self._batch.without(map(self._keys_of, tasks)))
+        added = self._write(self._batch.without(self._read(task, self._batch.keys) for task in tasks))
         return {READ: 0, REMOVED: 0, ADDED: added, **changed_files((), 0), "rowsRead": self._batch.read}
 
     def _concerned(self, task: FileScanTask) -> bool:
         return len(self._batch) > 0 and self._may_hold(task.file)
 
-    def _keys_of(self, task: FileScanTask) -> pa.Table:
-        batches = [batch.select(self._keys) for batch in self._rows.columns(task, self._keys)]
-        return pa.Table.from_batches(batches, batches[0].schema if batches else self._batch.keys)
+    def _read(self, task: FileScanTask, columns: pa.Schema) -> pa.Table:
+        """Some columns of a file; their types are those of its writer."""
+        batches = [batch.select(columns.names) for batch in self._rows.columns(task, columns.names)]
+        return pa.Table.from_batches(batches, batches[0].schema if batches else columns)
 
     def _write(self, places: Places) -> int:
         for rows in self._batch.rows(places):

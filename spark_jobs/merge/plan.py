@@ -9,11 +9,14 @@ from pyiceberg.types import (
     BooleanType,
     DateType,
     DecimalType,
+    DoubleType,
+    FloatType,
     IntegerType,
     LongType,
     StringType,
     TimestampType,
     TimestamptzType,
+    TimeType,
 )
 
 from distop.commit.deleting.files import concerned_by
@@ -37,6 +40,19 @@ _KEYS = (
     TimestamptzType,
 )
 """Types whose values are exactly comparable."""
+_ORDERED = (
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+)
+"""Types whose values may say how new a row is."""
 
 
 class MergePlan(SnapshotPlan, kw_only=True):
@@ -50,6 +66,9 @@ class MergePlan(SnapshotPlan, kw_only=True):
     """Rows for which this is true replace those of the table; empty: all others."""
     insert_where: str = ""
     """Rows for which this is true are added if the table has none with their key; empty: all others."""
+    order_by: str = ""
+    """The column that says how new a row is; empty: the last row is the newest. See
+    :class:`~distop.spark_jobs.merge.batch.Batch`."""
 
 
 def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
@@ -74,8 +93,8 @@ def plan_merge(request: PlanRequest, plan: MergePlan) -> tuple[MergePlan, int]:
     return msgspec.structs.replace(plan, **fixed), len(found.jobs) + 1
 
 
-def check_keys(keys: list[str], schema: Schema) -> None:
-    """Raises :class:`~distop.errors.InvalidArgument` unless these can be the keys of a table."""
+def check_merge(keys: list[str], order_by: str | None, schema: Schema) -> None:
+    """Raises :class:`~distop.errors.InvalidArgument` unless a table can be merged by these columns."""
     known = {column.name: column.field_type for column in schema.columns}
     for key in keys:
         if key not in known:
@@ -86,3 +105,19 @@ def check_keys(keys: list[str], schema: Schema) -> None:
                 f"column {key!r} is {known[key]}, which cannot be a key",
                 "keys must be integers, decimals, texts, booleans, dates or timestamps",
             )
+    if order_by is None:
+        return
+    if order_by not in known:
+        raise invalid(
+            "order_by",
+            f"the table has no column {order_by!r}, so nothing says how new its rows are",
+            f"add it with tables alter --add, or order by one of {', '.join(known)}",
+        )
+    if not isinstance(known[order_by], _ORDERED):
+        raise invalid(
+            "order_by",
+            f"column {order_by!r} is {known[order_by]}, which has no order",
+            "order by numbers, texts, dates, times or timestamps",
+        )
+    if order_by in keys:
+        raise invalid("order_by", f"column {order_by!r} is one of keys: it is equal in all rows of a key")

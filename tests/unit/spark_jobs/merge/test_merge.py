@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -13,6 +18,8 @@ from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation
 
 from distop.commit.deleting import files as deleting_files
+from distop.commit.layout.model import Layout
+from distop.commit.layout.schemas import parse_schema
 from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, JobFailed
 from distop.spark_jobs.ingest import planning
 from distop.spark_jobs.merge import batch
@@ -184,12 +191,133 @@ def test_keys_of_several_columns_and_types(tmp_path: Path) -> None:
     assert table.rows("n") == [2, 3, 4, 5]
 
 
+NAN = float("nan")
+MOMENT = datetime(2024, 1, 1, tzinfo=UTC)
+ASCENDING: dict[str, list[Any]] = {
+    "int": [None, -7, 12],
+    "long": [None, -(2**53), 2**53, 2**53 + 1],
+    "float": [None, float("-inf"), 1.5, float("inf"), NAN],
+    "double": [None, -1.0, 0.0, 1e300, NAN],
+    "decimal(38,2)": [None, Decimal("-0.01"), Decimal("9.50"), Decimal("10.00")],
+    "string": [None, "", "10", "9", "Z", "a", "\uffff", "\U00010000"],
+    "date": [None, date(1969, 12, 31), date(2024, 1, 1)],
+    "time": [None, time(0, 0), time(9, 0), time(10, 0)],
+    "timestamp": [None, MOMENT - timedelta(days=50_000), MOMENT, MOMENT + timedelta(microseconds=1)],
+    "timestamptz": [None, MOMENT - timedelta(days=50_000), MOMENT, MOMENT + timedelta(microseconds=1)],
+}
+
+
+def versioned(folder: Path, kind: str) -> Ingesting:
+    """A table whose rows are ordered by ``v``."""
+    return Ingesting(folder, {"schema": {"id": "long", "v": kind, "n": "int"}})
+
+
+def merge_versions(
+    table: Ingesting, rows: Sequence[tuple[int, Any, int | None]], **argument: Any
+) -> tuple[int, ...]:
+    """Merge rows of ``id``, ``v`` and ``n``; the counts."""
+    schema = Layout.create(parse_schema(table.options["schema"])).arrow_schema
+    folder = table.folder / "in"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{len(list(folder.iterdir())):04}.parquet"
+    pq.write_table(
+        pa.Table.from_pylist([dict(zip(schema.names, one, strict=True)) for one in rows], schema), path
+    )
+    return counts(table.facts(paths=str(path), mode="merge", keys=["id"], order_by="v", **argument))
+
+
+@pytest.mark.parametrize("kind", ASCENDING)
+def test_the_newest_row_of_a_key_counts(tmp_path: Path, kind: str) -> None:
+    """E5: in whatever order a batch has them, and an older one replaces no row of the table."""
+    pairs = list(enumerate(combinations(ASCENDING[kind], 2)))
+    older = [(id, first, 0) for id, (first, _) in pairs]
+    newer = [(id, second, 1) for id, (_, second) in pairs]
+    count = len(pairs)
+    together, apart = versioned(tmp_path / "together", kind), versioned(tmp_path / "apart", kind)
+    assert merge_versions(together, [*newer, *older]) == (count, 0, 0)
+    assert merge_versions(together, older) == (0, 0, 0)
+    assert merge_versions(apart, older) == (count, 0, 0)
+    assert merge_versions(apart, newer) == (0, count, 0)
+    for table in (together, apart):
+        assert table.rows("n") == [1] * count
+
+
+def test_of_equal_versions_the_last_row_counts(tmp_path: Path) -> None:
+    """E5: so a change that is merged again leaves the same row. Zeros are equal, and so are NaN and NULL."""
+    table = versioned(tmp_path, "double")
+    rows = [(1, 0.0, 0), (1, -0.0, 1), (2, NAN, 0), (2, NAN, 1), (3, None, 0), (3, None, 1)]
+    merge_versions(table, [rows[1], rows[0], *rows[2:]])
+    assert table.rows("id", "n") == [(1, 0), (2, 1), (3, 1)]
+    for _ in range(2):
+        merge_versions(table, rows)
+        assert table.rows("id", "n") == [(1, 1), (2, 1), (3, 1)]
+
+
+@settings(max_examples=6)
+@given(st.data())
+def test_changes_come_to_the_same_rows_in_any_order(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """E5: however they are split into batches, and whichever come again."""
+    changes = [(id, version, id * 100 + version) for id in range(4) for version in range(3)]
+    table = versioned(tmp_path_factory.mktemp("any"), "int")
+    come = data.draw(st.permutations([*changes, *data.draw(st.lists(st.sampled_from(changes), max_size=8))]))
+    cuts = sorted({0, len(come), *data.draw(st.lists(st.integers(0, len(come)), max_size=3))})
+    for first, end in pairwise(cuts):
+        merge_versions(table, come[first:end])
+    assert table.rows("id", "n") == [(id, id * 100 + 2) for id in range(4)]
+
+
+def test_an_older_deletion_deletes_nothing(tmp_path: Path) -> None:
+    """E5: but a deleted row leaves no version behind, so that an older change adds it again."""
+    table = versioned(tmp_path, "int")
+    deleting = {"delete_where": "n is null"}
+    merge_versions(table, [(1, 5, 50), (2, 5, 50), (3, 5, 50)])
+    assert merge_versions(table, [(1, 4, None), (2, 5, None), (3, 6, None)], **deleting) == (0, 0, 2)
+    assert table.rows("id", "n") == [(1, 50)]
+    assert merge_versions(table, [(4, 2, None), (4, 1, 10), (1, 6, 60), (1, 5, None)], **deleting) == (
+        0,
+        1,
+        0,
+    )
+    assert table.rows("id", "n") == [(1, 60)]
+    assert merge_versions(table, [(3, 4, 40)], **deleting) == (1, 0, 0)
+
+
+def test_an_order_that_the_table_does_not_keep_is_refused(table: Ingesting) -> None:
+    """O4: by its name, and with what to do."""
+    path = written(table.folder / "in", "1.jsonl", [row(1, 1, at=7)])
+    with refused("order_by", "the table has no column 'at'") as caught:
+        table.start(paths=path, mode="merge", keys=["id"], order_by="at")
+    assert "tables alter --add" in caught.value.hint
+
+
+def test_each_row_of_a_key_is_compared_by_itself(tmp_path: Path) -> None:
+    """SQL's MERGE: a table may hold a key several times."""
+    table = versioned(tmp_path, "int")
+    table.ingest(paths=table.write("id,v,n\n1,1,0\n1,9,0\n1,,0\n"))
+    assert merge_versions(table, [(1, 5, 1)]) == (0, 2, 0)
+    assert table.rows("v", "n") == [(5, 1), (5, 1), (9, 0)]
+
+
+def test_a_member_that_knows_no_order_refuses_the_plan(table: Ingesting) -> None:
+    """O4: it would apply old changes over new ones."""
+    path = written(table.folder / "in", "1.jsonl", [row(1, 1)])
+    ordered = table.request(paths=path, mode="merge", keys=["id"], order_by="n")
+    assert table.operation.plan(ordered).layout == 3
+
+
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("keys", {"keys": []}),
     ("keys", {"keys": ["nobody"]}),
     ("keys", {"keys": ["id", "id"]}),
     ("keys", {"keys": ["x"]}),
     ("keys", {"mode": "append"}),
+    ("order_by", {"order_by": "nobody"}),
+    ("order_by", {"order_by": ""}),
+    ("order_by", {"order_by": "id"}),
+    ("order_by", {"order_by": "yes"}),
+    ("order_by", {"order_by": "n", "mode": "append", "keys": []}),
     ("delete_where", {"delete_where": "n <"}),
     ("delete_where", {"delete_where": " "}),
     ("update_where", {"update_where": "n == 'x'"}),
@@ -205,8 +333,8 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 @pytest.mark.parametrize(("field", "argument"), REFUSED)
 def test_what_cannot_be_is_refused_by_its_field(tmp_path: Path, field: str, argument: dict[str, Any]) -> None:
     """O4."""
-    table = Ingesting(tmp_path, {"schema": {"id": "long", "n": "int", "x": "double"}})
-    path = written(tmp_path / "in", "1.jsonl", [{"id": 1, "n": 1, "x": 1.5}])
+    table = Ingesting(tmp_path, {"schema": {"id": "long", "n": "int", "x": "double", "yes": "boolean"}})
+    path = written(tmp_path / "in", "1.jsonl", [{"id": 1, "n": 1, "x": 1.5, "yes": True}])
     with refused(field):
         table.start(**{"paths": path, "mode": "merge", "keys": ["id"], **argument})
 
