@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.api.limits import Limits
-from distop.coordinator.completion.parking import MAX_COMMIT_ATTEMPTS
 from distop.coordinator.work.work import LIMIT_S
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
@@ -36,8 +35,6 @@ class CoordinatorConfig:
     """Time to live of its lease in seconds; a dead coordinator then loses its tables. etcd's minimum is 2."""
     linger_s: float = 5.0
     """Seconds a leader keeps a table that has no work."""
-    max_commit_attempts: int = MAX_COMMIT_ATTEMPTS
-    """Failed attempts at completing an operation before it is parked."""
     call_timeout_s: float = LIMIT_S
     """Seconds that user code and the preparation of a commit may take without a heartbeat."""
     remember_requests_s: float = REMEMBER_S
@@ -53,10 +50,6 @@ class CoordinatorConfig:
                 continue
             check_address(name, address)
             self.tls.check(name, address)
-        if self.max_commit_attempts < 1:
-            raise InvalidArgument(
-                "max_commit_attempts must be at least 1", details={"field": "max_commit_attempts"}
-            )
         if not self.call_timeout_s > 0:
             raise InvalidArgument(
                 "the call timeout must be positive seconds", details={"field": "call_timeout_s"}

@@ -26,7 +26,6 @@ from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.api.server import start_server
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.completion.parking import Parking
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.metrics.counts import Metrics
@@ -161,13 +160,7 @@ class Coordinator:
             for name, follower in (("admission", admission.run), ("policy", policies.run))
         ]
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
-        completion = Completion(
-            client,
-            publishing,
-            parking=Parking(client, publishing, max_attempts=self.config.max_commit_attempts),
-            metrics=metrics,
-            memory=memory,
-        )
+        completion = Completion(client, publishing, metrics=metrics, memory=memory)
         log.info("coordinator_listening", extra={"address": self.address, "tls": tls is not None})
         if self.config.tls.insecure and tls is None:
             log.warning("coordinator_insecure", extra={"address": self.address, "served": "in plain text"})

@@ -149,7 +149,7 @@ class OperationPaused(DistopError):
 
 
 class NotParked(PreconditionFailed):
-    """The operation is not parked: there is nothing to resolve."""
+    """Completing the operation has not failed: there is nothing to resolve."""
 
     code = "NOT_PARKED"
 

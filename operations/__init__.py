@@ -6,6 +6,7 @@ and every coordinator and executor that has it installed can run it.
 
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.options import Retry
 from distop.operations.api import (
     DistributedOperation,
     OperationView,
@@ -24,6 +25,7 @@ __all__ = [
     "Plan",
     "PlanRequest",
     "Registry",
+    "Retry",
     "Scope",
     "WatermarkMove",
 ]

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from distop.errors import InvalidArgument
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import ErrorRecord, JobRecord, OperationArg, StepRecord, WatermarkMove
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.options import OperationOptions, Retry
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.operations.job import JobContext
 
@@ -137,6 +137,9 @@ class DistributedOperation(ABC):
     """Whether ``plan`` gets the list of the table's other operations."""
     hosted: ClassVar[bool] = False
     """Whether only the program that starts an operation can run it; executors ignore it."""
+    retry: ClassVar[Retry] = Retry()
+    """How long completing an operation is tried again while it fails, unless its start says otherwise. Then
+    it is parked, and a failing abort is left out."""
 
     @abstractmethod
     def plan(self, request: PlanRequest) -> Plan:
@@ -246,15 +249,15 @@ class DistributedOperation(ABC):
 
         All jobs have succeeded then, unless the options let some fail: those have ``state == "failed"``. It
         runs at least once, perhaps again after a crash, so make it idempotent by ``operation.token``. Raising
-        delays the completion, which is retried. Runs in a process next to a coordinator, which is ended after
-        its ``--call-timeout``; that counts as a failed attempt.
+        delays the completion, which is retried, see :attr:`retry`. Runs in a process next to a coordinator,
+        which is ended after its ``--call-timeout``; that counts as a failed attempt.
         """
 
     def abort_operation(self, operation: OperationView) -> None:  # noqa: B027 - a default, not a gap
         """Side effects of your own when the operation has failed or was cancelled: ``operation.error`` says
         why. Nothing of it is published.
 
-        At least once, as :meth:`complete_operation`. Raising delays the end; after some failed attempts it is
+        At least once, as :meth:`complete_operation`. Raising delays the end; once :attr:`retry` is over it is
         skipped, and the operation's facts say so (``abortError``): its table must go on.
         """
 

@@ -13,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from distop.errors import InvalidArgument, UnknownOperationType
 from distop.metastore.records.effects import may_run_together
 from distop.metastore.records.names import check_type
+from distop.metastore.records.options import Retry
 from distop.operations.api import DistributedOperation
 
 GROUP = "distop.operations"
@@ -125,6 +126,8 @@ class Registry:
                     details={"field": "type"},
                 )
             check_type(kind.type)
+            if not isinstance(kind.retry, Retry):
+                raise InvalidArgument(f"retry of operation type {name!r} is no distop.operations.Retry")
             _let_log(kind)
             self._loaded[name] = kind()
         return self._loaded[name]

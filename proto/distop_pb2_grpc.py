@@ -138,7 +138,7 @@ class OperationServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ResolveOperation(self, request, context):
-        """Decides about a parked operation, whose completion kept failing.
+        """Decides about an operation whose completion fails, parked or not.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

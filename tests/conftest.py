@@ -26,6 +26,7 @@ from support import verdicts
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config
 from support.fixtures import logging_put_back as logging_put_back
+from support.fixtures import parks_soon as parks_soon
 from support.fixtures import proxy as proxy
 from support.fixtures import victim as victim
 from support.repository import TESTS

@@ -77,6 +77,14 @@ class StartOptions:
                 metavar="N|any", help="How many jobs may fail; the results of the others are published."
             ),
         ] = "0",
+        retry_for: Annotated[
+            str | None,
+            typer.Option(
+                metavar="DURATION",
+                help="How long its completion is tried again while it fails, before it is parked "
+                "(default: as its type says, 30m); 0: not at all.",
+            ),
+        ] = None,
         then: Annotated[
             str,
             typer.Option(
@@ -111,6 +119,7 @@ class StartOptions:
             parse_duration(attempt_timeout, "attempt_timeout") if attempt_timeout is not None else None
         )
         self.max_failed = parse_limit(max_failed, "max_failed")
+        self.retry_for_s = parse_duration(retry_for, "retry_for") if retry_for is not None else None
         self.then = then
         self.then_argument = parse_assignments(then_arg or ())
         self.then_object = then_object
@@ -371,7 +380,7 @@ def resolve(
     reason: Reason = "",
     wait: Wait = False,
 ) -> None:
-    """Decide about an operation that is parked because its completion kept failing.
+    """Decide about an operation whose completion fails, whether it is parked or still tried again.
 
     Example: distop resolve flights/ingest/17 retry --wait
     """
@@ -409,6 +418,7 @@ def start_operation(
             job_backoff_s=options.backoff_s,
             attempt_timeout_s=options.attempt_timeout_s,
             max_failed_partitions=options.max_failed,
+            retry_for_s=options.retry_for_s,
             then=then,
             request_id=options.request_id,
             again=options.again,

@@ -57,10 +57,7 @@ def coordinator(
             metavar="URL", help="Where the catalog puts tables that are created without a location."
         ),
     ] = None,
-    max_commit_attempts: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Park an operation after this many failures to publish it."),
-    ] = 5,
+    max_commit_attempts: Annotated[str | None, typer.Option(hidden=True)] = None,
     call_timeout: Annotated[
         str,
         typer.Option(metavar="DURATION", help="End user code that runs for this long without a heartbeat."),
@@ -76,6 +73,12 @@ def coordinator(
     from distop.coordinator.config import CoordinatorConfig
     from distop.coordinator.service import run
 
+    if max_commit_attempts is not None:
+        raise InvalidArgument(
+            "--max-commit-attempts no longer exists: operations are tried again for a time",
+            hint="leave it out, and set retry of the type, or --retry-for of a start",
+            details={"field": "max_commit_attempts"},
+        )
     config = CoordinatorConfig(
         etcd=etcd.config(),
         listen=listen,
@@ -85,7 +88,6 @@ def coordinator(
         warehouse=warehouse,
         tls=doors.tls(),
         lease_ttl_s=service.lease_ttl,
-        max_commit_attempts=max_commit_attempts,
         call_timeout_s=parse_duration(call_timeout, "call_timeout"),
         remember_requests_s=parse_duration(remember_requests, "remember_requests"),
         limits=limits.limits(),

@@ -110,7 +110,11 @@ def completion_line(operation: Operation) -> str:
         return f"tried again{skipped}"
     step = f" at step {completion.step}" if completion.step else ""
     error = f"{completion.error.code}: {completion.error.message}"
-    return f"{completion.attempts} failed attempts{step}{skipped}: {error}"
+    since = f" since {when(completion.since)}" if completion.since else ""
+    line = f"{completion.attempts} failed attempts{since}{step}{skipped}: {error}"
+    if completion.parked or not completion.next_at:
+        return line
+    return f"{line}; the next at {when(completion.next_at)}, the last at {when(completion.until)}"
 
 
 def when(moment: datetime | None) -> str:

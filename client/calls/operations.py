@@ -43,6 +43,7 @@ class OperationCalls(Calls):
         job_backoff_s: float | None = None,
         attempt_timeout_s: float | None = None,
         max_failed_partitions: int = 0,
+        retry_for_s: float | None = None,
         then: FollowUp | None = None,
         request_id: str | None = None,
         once: bool = False,
@@ -72,6 +73,9 @@ class OperationCalls(Calls):
         max_failed_partitions:
             How many jobs may fail without failing the operation, which then publishes the results of the
             others; -1: any number. One must succeed.
+        retry_for_s:
+            Seconds for which its completion is tried again while it fails, before it is parked; 0: not at
+            all. Default: as its type says.
         then:
             An operation that its finish starts in the same transaction, if it succeeds.
         request_id:
@@ -106,6 +110,7 @@ class OperationCalls(Calls):
             job_backoff_s=job_backoff_s,
             attempt_timeout_s=attempt_timeout_s,
             max_failed_partitions=max_failed_partitions,
+            retry_for_s=retry_for_s,
         )
         call_id = new_request_id()
         request = make_request(
@@ -271,18 +276,18 @@ class OperationCalls(Calls):
     async def resolve(
         self, name: str, action: Literal["retry", "skip", "abort"], reason: str = ""
     ) -> Operation:
-        """Decide about a parked operation.
+        """Decide about an operation whose completion fails, whether it is parked or still tried again.
 
         Parameters
         ----------
         action:
-            ``retry``: try again, with a new count of attempts. ``skip``: skip the failing commit step.
-            ``abort``: abort the operation, and undo its steps where possible.
+            ``retry``: try again at once, and count anew. ``skip``: skip the failing commit step. ``abort``:
+            abort the operation, and undo its steps where possible.
 
         Raises
         ------
         PreconditionFailed
-            It is not parked (``NOT_PARKED``), or the failure cannot be skipped (``NOT_SKIPPABLE``).
+            Its completion has not failed (``NOT_PARKED``), or cannot be skipped (``NOT_SKIPPABLE``).
         """
         reply = await self._once("ResolveOperation", name=name, action=action, reason=reason)
         return Operation.from_proto(reply)

@@ -22,6 +22,7 @@ def operation_options(
     job_backoff_s: float | None = None,
     attempt_timeout_s: float | None = None,
     max_failed_partitions: int = 0,
+    retry_for_s: float | None = None,
 ) -> pb.OperationOptions:
     """How to run an operation; see :meth:`~distop.client.aio.AsyncClient.start`.
 
@@ -36,11 +37,12 @@ def operation_options(
         "deadline": deadline_s,
         "job_backoff": job_backoff_s,
         "attempt_timeout": attempt_timeout_s,
+        "retry_for": retry_for_s,
     }
     for name, seconds in durations.items():
         if seconds is None:
             continue
-        if not 0 < seconds <= LONGEST_DEADLINE_S:
+        if not 0 <= seconds <= LONGEST_DEADLINE_S or (not seconds and name != "retry_for"):
             raise InvalidArgument(
                 f"{name} must lie between 0 and {LONGEST_DEADLINE_S:,} seconds",
                 details={"field": f"options.{name}"},

@@ -90,10 +90,16 @@ class Completion(Model):
     running: str = ""
     """The slow call in progress, which may hang; empty if there is none. See ``resolve``, ``abort``."""
     running_since: datetime | None = None
+    since: datetime | None = None
+    """The first of these failures."""
+    next_at: datetime | None = None
+    """The next attempt, unless it is parked."""
+    until: datetime | None = None
+    """The last attempt is the first one that is to be made at or after this time."""
 
     @property
     def decisions(self) -> str:
-        """The possible decisions while it is parked, as arguments of ``distop resolve``."""
+        """The possible decisions, as arguments of ``distop resolve``."""
         return "retry|skip|abort" if self.skippable else "retry|abort"
 
 

@@ -74,6 +74,9 @@ log = logging.getLogger(__name__)
 MAX_NAMED_ERROR = 120
 """Characters of the error of each failed job that a history record names."""
 
+REFUSALS = Conflict, InvalidArgument, PreconditionFailed
+"""Errors after which another attempt would fail the same way."""
+
 MAX_REBASES = 100
 """How often a commit that loses to other writers is rebased before it backs off."""
 
@@ -89,8 +92,6 @@ class Completion:
     ----------
     work:
         Where code that may hang runs: table metadata, sweeping files, commit steps, and hooks of users.
-    parking:
-        Counts failed attempts.
     """
 
     def __init__(
@@ -98,12 +99,11 @@ class Completion:
         client: EtcdClient,
         work: Work,
         *,
-        parking: Parking | None = None,
         metrics: Metrics | None = None,
         memory: Memory | None = None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.parking = parking or Parking(client, work)
+        self.parking = Parking(client, work, wall)
         self._client = client
         self._registry = work.registry
         self.outside = Outside(work, self.parking)
@@ -139,9 +139,8 @@ class Completion:
         except OF_THE_WORLD:
             raise
         except Exception as error:
-            # These are permanent: another attempt would fail the same way.
-            refused = isinstance(error, Conflict | InvalidArgument | PreconditionFailed)
-            if refused and tracked.state == COMMITTING and not isinstance(error, UnknownOperationType):
+            refused = isinstance(error, REFUSALS) and not isinstance(error, UnknownOperationType)
+            if refused and tracked.state == COMMITTING:
                 await self._refused(tracked, epoch, error)
             else:
                 await self.parking.failed(tracked, epoch, error)
@@ -185,14 +184,14 @@ class Completion:
     async def _tried(
         self, tracked: Tracked, fact: str, attempt: Coroutine[Any, Any, dict[str, Any]]
     ) -> dict[str, Any]:
-        """The facts of a part of an abort. One that has failed often enough is left out, and they say so: the
-        table must not wait for it for ever."""
+        """The facts of a part of an abort. One that fails too long, or for good, is left out, and they say
+        so: the table must not wait for it for ever."""
         try:
             return await attempt
         except OF_THE_WORLD:
             raise
         except Exception as raised:
-            if not (isinstance(raised, UnknownOperationType) or self.parking.gives_up(tracked)):
+            if not (isinstance(raised, REFUSALS) or self.parking.gives_up(tracked)):
                 raise
             await self.parking.keep_trace(tracked, raised)
             fields = {"operation": str(tracked.arg.id), "fact": fact, "error": str(raised)}

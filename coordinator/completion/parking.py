@@ -1,4 +1,7 @@
-"""Failed attempts at completing operations: counted, the last one parks, a decision resumes."""
+"""Failed attempts at completing operations: counted, the last one parks, a decision resumes.
+
+The count and its times are in etcd: a policy (:class:`~distop.operations.Retry`) is obeyed across leaders.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +15,15 @@ import msgspec
 from distop.commit.files.traces import keep_trace
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
-from distop.errors import Busy, CallTimeout, as_distop, shortened
+from distop.errors import Busy, CallTimeout, PermanentStepError, as_distop, shortened
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.parking import apply_resolve, note_failure
-from distop.metastore.records.operation import COMMITTING, CompletionRecord, ResolveRecord
+from distop.metastore.records.operation import COMMITTING, CompletionRecord, OperationArg, ResolveRecord
+from distop.metastore.records.options import Retry
+from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)
-
-MAX_COMMIT_ATTEMPTS = 5
-"""Default number of failed attempts at completing an operation before it is parked."""
 
 ABORT_OPERATION = "abort_operation"
 """Replaces the commit step in the record of a failed abort."""
@@ -44,22 +46,18 @@ class Parking:
     Parameters
     ----------
     work:
-        Where stack traces are written.
-    max_attempts:
-        Failed attempts at completing an operation before it is parked.
+        Where stack traces are written; knows the types.
     """
 
-    def __init__(
-        self,
-        client: EtcdClient,
-        work: Work,
-        *,
-        max_attempts: int = MAX_COMMIT_ATTEMPTS,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        self._client, self._work = client, work
-        self._max_attempts = max_attempts
-        self._wall = wall
+    def __init__(self, client: EtcdClient, work: Work, wall: Callable[[], float] = time.time) -> None:
+        self._client, self._work, self._wall = client, work, wall
+
+    def retry(self, arg: OperationArg) -> Retry:
+        """How long an operation is tried again."""
+        of_type = DistributedOperation.retry
+        with suppress(Exception):  # its type cannot be loaded here, perhaps by the next leader
+            of_type = self._work.registry.get(arg.type).retry
+        return arg.options.retry(of_type)
 
     async def failed(self, tracked: Tracked, epoch: Epoch, error: Exception) -> None:
         """Count a failed attempt at ending an operation.
@@ -70,40 +68,53 @@ class Parking:
         from distop.commit.steps.execution import StepFailed, is_skippable
 
         sealed, step = tracked.state, error if isinstance(error, StepFailed) else None
-        attempts, publishes = self._attempts(tracked) + 1, sealed == COMMITTING
+        publishes = sealed == COMMITTING
         cause = step.cause if step is not None and step.cause is not None else error
         known = as_distop(cause)
-        record = CompletionRecord(
-            attempts=attempts,
+        await self.keep_trace(tracked, cause)
+        counted, is_last = self._counted(tracked)
+        record = msgspec.structs.replace(
+            counted,
             step="" if publishes else ABORT_OPERATION,
             error_code=known.code,
             error=shortened(str(known), MAX_ERROR_LENGTH),
-            at=self._wall(),
-            parked=publishes and (attempts >= self._max_attempts or (step is not None and step.permanent)),
-            skipped=tracked.completion.skipped,
+            parked=publishes and (is_last or isinstance(cause, PermanentStepError)),
         )
         if step is not None:
             found = step.record
             record = msgspec.structs.replace(
                 record, step=found.step, index=step.index, skippable=is_skippable(found)
             )
-        await self.keep_trace(tracked, cause)
         noted = await self._note(tracked, epoch, record)
         if noted and record.parked:
-            fields = {"operation": str(tracked.arg.id), "attempts": attempts, "step": record.step}
+            fields = {"operation": str(tracked.arg.id), "attempts": record.attempts, "step": record.step}
             log.error("operation_parked", extra={**fields, "error": record.error})
         elif tracked.state == sealed:
             raise error
 
     def gives_up(self, tracked: Tracked) -> bool:
         """Whether the attempt at the abort of an operation that has just failed is the last one."""
-        return self._attempts(tracked) + 1 >= self._max_attempts
+        return self._counted(tracked)[1]
 
-    @staticmethod
-    def _attempts(tracked: Tracked) -> int:
-        """Failed attempts so far: those at the abort do not count those at publishing."""
-        before = tracked.completion
-        return before.attempts if tracked.state == COMMITTING or before.step == ABORT_OPERATION else 0
+    def _counted(self, tracked: Tracked) -> tuple[CompletionRecord, bool]:
+        """The record with one more failed attempt, and whether that was the last one.
+
+        The time for which the attempt was planned decides: one that nobody could make in time, since all
+        hosts slept or were dead, is followed by another one.
+        """
+        before, retry, now = tracked.completion, self.retry(tracked.arg), self._wall()
+        if tracked.state != COMMITTING and before.step != ABORT_OPERATION:
+            before = CompletionRecord(skipped=before.skipped)  # the failures at publishing
+        attempts, since = before.attempts + 1, before.since or now
+        record = CompletionRecord(
+            attempts=attempts,
+            at=now,
+            since=since,
+            next_at=now + retry.pause_s(attempts),
+            until=since + retry.for_s,
+            skipped=before.skipped,
+        )
+        return record, (before.next_at or now) >= record.until
 
     async def runs_long(self, tracked: Tracked, epoch: Epoch, what: str) -> None:
         """Record what the completion of an operation waits for; empty: for nothing any more."""

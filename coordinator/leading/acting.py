@@ -20,9 +20,6 @@ from distop.metastore.records.operation import ErrorRecord
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 30.0
-"""Back-off of an action that fails."""
-
 
 class Acting:
     """The actions of one epoch of a table."""
@@ -58,7 +55,7 @@ class Acting:
             raise error
         else:
             slot.failures += 1
-            pause = min(FIRST_PAUSE_S * 2.0 ** min(slot.failures, 10), LONGEST_PAUSE_S)
+            pause = self._completion.parking.retry(slot.tracked.arg).pause_s(slot.failures)
             slot.not_before = now + pause
             if isinstance(error, OperationPaused):
                 # Nothing has failed: the index of what is paused will show it, unless its entry was removed.

@@ -15,7 +15,7 @@ from contextlib import aclosing, suppress
 
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.leading.acting import FIRST_PAUSE_S, Acting
+from distop.coordinator.leading.acting import Acting
 from distop.coordinator.leading.alarm import Alarm
 from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
@@ -53,6 +53,9 @@ PAGE = 2000
 
 CHECK_STATES_S = 30.0
 """How often a leader checks whether the state of an operation, or what parks it, was removed by hand."""
+
+LIST_AGAIN_S = 0.2
+"""Pause after a listing that failed."""
 
 WIND_DOWN_S = 2.0
 """Longest wait for running actions before a table is handed over."""
@@ -163,7 +166,7 @@ class TableDriver:
                     log.info("table_relisted", extra=self._fields)
                 except (Unavailable, Busy) as error:
                     log.warning("table_unreadable", extra={**self._fields, "error": str(error)})
-                    await asyncio.sleep(FIRST_PAUSE_S * 4)
+                    await asyncio.sleep(LIST_AGAIN_S)
         finally:
             await self._drop_all()
 

@@ -29,7 +29,8 @@ class Slot:
         self.action: Action = Wait()
         """The running action, or the last one."""
         self.not_before = 0.0
-        self.failures = 0
+        self.failures = tracked.completion.attempts
+        """Failed attempts at the present action in a row, with those of the leaders before."""
         self._said = JobCountsRecord()
         self._say_at = 0.0
         self._saying: asyncio.Task[None] | None = None

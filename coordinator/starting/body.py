@@ -128,6 +128,7 @@ def options_of(given: pb.OperationOptions) -> OperationOptions:
         job_backoff_s=seconds(given.job_backoff) if given.HasField("job_backoff") else JOB_BACKOFF_S,
         attempt_timeout_s=seconds(given.attempt_timeout) if given.HasField("attempt_timeout") else None,
         max_failed_partitions=given.max_failed_partitions,
+        retry_for_s=seconds(given.retry_for) if given.HasField("retry_for") else None,
     )
 
 

@@ -164,6 +164,9 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
                 skippable=completion.skippable,
                 running=completion.running,
                 running_since=timestamp(completion.running_since) if completion.running else None,
+                since=timestamp(completion.since),
+                next_at=timestamp(completion.next_at),
+                until=timestamp(completion.until),
             )
         )
     if tracked.error is not None:

@@ -27,7 +27,7 @@ class Mood(IntEnum):
     IDLE = 0
     MOVING = 1
     WAITING = 2
-    """There is work, and no process has taken it yet."""
+    """There is work that no process has taken yet, or that has failed and is tried again."""
     PAUSED = 3
     """It is paused and must be resumed."""
     STUCK = 4
@@ -232,25 +232,27 @@ def _failed_batches(table: pb.Table) -> Reason | None:
 
 
 def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
-    name, jobs = short_name(operation), operation.jobs
+    name, jobs, failing = short_name(operation), operation.jobs, _failing(operation, now)
     if operation.completion.parked:
         decisions = "retry|skip|abort" if operation.completion.skippable else "retry|abort"
         return Reason(
             Mood.STUCK,
-            f"{name} is parked{_failing(operation)}; remove the cause and decide: "
+            f"{name} is parked{failing}; remove the cause and decide: "
             f"distop resolve {operation.name} {decisions}",
         )
     if operation.state in (pb.COMMITTING, pb.ABORTING) and operation.completion.running:
         return _calling(operation, leader, members, now)
     if operation.state == pb.COMMITTING and operation.completion.attempts:
-        return _led(f"{name} is committing{_failing(operation)}", "publish it", leader, members)
+        tried = f"{name} is committing{failing}{_again(operation.completion, now)}"
+        reason = _led(tried, "publish it", leader, members)
+        return Reason(max(reason.mood, Mood.WAITING), reason.sentence)
     if operation.state == pb.COMMITTING:
         return _led(
             f"{name} is committing: all {many(jobs.total, 'job')} done", "publish it", leader, members
         )
     if operation.state == pb.ABORTING:
-        failing = _failing(operation) if operation.completion.attempts else ""
-        return _led(f"{name} is being aborted{_because(operation)}{failing}", "abort it", leader, members)
+        tried = failing + _again(operation.completion, now)
+        return _led(f"{name} is being aborted{_because(operation)}{tried}", "abort it", leader, members)
     if not operation.state and operation.error.code == CorruptRecord.code:
         return Reason(Mood.STUCK, f"{name} cannot be read{_because(operation)}")
     if operation.state != pb.RUNNING:
@@ -283,7 +285,7 @@ def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member],
     """Its completion has called something slow: a hook, or commit steps."""
     completion, commits = operation.completion, operation.state == pb.COMMITTING
     what = "committing" if commits else "being aborted"
-    failing = _failing(operation) if completion.attempts else ""
+    failing = _failing(operation, now)
     since = span(now - seconds_of(completion.running_since))
     sentence = (
         f"{short_name(operation)} is {what}{failing}: {completion.running} runs for {since} and may hang"
@@ -356,12 +358,23 @@ def cut(text: str) -> str:
     return shortened(text, _MAX_ERROR)
 
 
-def _failing(operation: pb.Operation) -> str:
-    """How its completion fails."""
+def _failing(operation: pb.Operation, now: float) -> str:
+    """How its completion fails, and since when; empty: it does not."""
     completion = operation.completion
+    if not (completion.attempts or completion.parked):
+        return ""
+    since = f" since {span(now - seconds_of(completion.since))}" if completion.HasField("since") else ""
     step = f" at step {completion.step}" if completion.step else ""
     error = f"{completion.error.code}: {cut(completion.error.message)}"
-    return f" after {many(completion.attempts, 'failed attempt')}{step}: {error}"
+    return f" after {many(completion.attempts, 'failed attempt')}{since}{step}: {error}"
+
+
+def _again(completion: pb.Completion, now: float) -> str:
+    """When a failing completion is tried again, and until when."""
+    if not completion.HasField("next_at"):
+        return ""
+    next_s, left_s = seconds_of(completion.next_at) - now, seconds_of(completion.until) - now
+    return f"; tries again {f'in {span(next_s)}' if next_s > 0 else 'now'}, gives up in {span(left_s)}"
 
 
 def many(count: int, noun: str, several: str = "") -> str:

@@ -1,4 +1,4 @@
-"""Operations whose completion fails: counted, parked after some attempts, and resolved by a decision.
+"""Operations whose completion fails: counted, parked in the end, and resolved by a decision.
 
 The count and the parking are stored in ``<root>.completion``, so they survive leaders; a decision is stored
 in ``<root>.resolve`` until the leader has acted on it. Any caller may decide, only the leader acts: the
@@ -92,7 +92,7 @@ async def request_resolve(
     request: str,
     also: tuple[Op, ...] = (),
 ) -> None:
-    """Decide about a parked operation, or abort one whose completion hangs; any coordinator may.
+    """Decide about an operation whose completion fails, or abort one where it hangs; any coordinator may.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ async def request_resolve(
     OperationNotFound
         It is over, or never existed.
     NotParked
-        It is being completed, or another decision has just been made.
+        Its completion has not failed, or another decision has just been made.
     NotSkippable
         The failure is not that of a skippable step: half of the operation would be published.
     RequestIdReused
@@ -132,9 +132,11 @@ async def request_resolve(
         if not state.exists:
             raise OperationNotFound(f"operation {keys.operation} is not running")
         record = _completion_of(completion)
-        hangs = record is not None and record.running and decision.action == ABORT
-        if record is None or not (record.parked or hangs) or state.value != COMMITTING:
-            raise NotParked(f"operation {keys.operation} is not parked, it is {state.value.decode()}")
+        hangs = record.running and decision.action == ABORT
+        if not (record.parked or record.attempts or hangs) or state.value != COMMITTING:
+            raise NotParked(
+                f"operation {keys.operation} does not fail to complete, it is {state.value.decode()}"
+            )
         if decision.action == SKIP and not record.skippable:
             failed = record.step or "what failed"
             raise NotSkippable(f"{failed} of {keys.operation} cannot be skipped: {record.error}")
@@ -218,8 +220,8 @@ def _why(completion: CompletionRecord, decision: ResolveRecord) -> str:
     return f"aborted{by}{reason} after {completion.attempts} failed attempts: {what}{completion.error}"
 
 
-def _completion_of(kv: KeyValue) -> CompletionRecord | None:
-    return decode(kv.value, CompletionRecord, kv.key) if kv.exists else None
+def _completion_of(kv: KeyValue) -> CompletionRecord:
+    return decode(kv.value, CompletionRecord, kv.key) if kv.exists else CompletionRecord()
 
 
 def _check_epoch(leader: KeyValue, keys: OperationKeys, epoch: Epoch) -> None:

@@ -232,6 +232,12 @@ class CompletionRecord(Record, kw_only=True):
     error_code: str = ""
     error: str = ""
     at: float = 0.0
+    since: float = 0.0
+    """The first of these failures, in seconds since the Unix epoch, as the following times."""
+    next_at: float = 0.0
+    """The next attempt, unless it is parked; that of a new leader is earlier."""
+    until: float = 0.0
+    """The last attempt is the first one that was to be made at or after this time."""
     parked: bool = False
     """No further attempt before a decision."""
     skipped: list[int] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -15,6 +16,33 @@ MAX_JOB_BACKOFF_S = 600.0
 
 MAX_FOLLOW_UPS = 8
 """How deep follow-ups may be nested."""
+
+FIRST_PAUSE_S = 0.05
+MAX_RETRY_FOR_S = 10 * 365 * 86_400
+MAX_RETRY_PAUSE_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """How long the completion of an operation is tried again while it fails. Pauses between two attempts
+    begin with 0.1 s, and double."""
+
+    for_s: float = 1800.0
+    """Seconds from the first failure; the last attempt is the first one after that. 0: there is but one."""
+    longest_pause_s: float = 30.0
+
+    def pause_s(self, failures: int) -> float:
+        """Seconds from the last of so many failures to the next attempt."""
+        return min(FIRST_PAUSE_S * 2.0 ** min(failures, 20), self.longest_pause_s)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.for_s <= MAX_RETRY_FOR_S:
+            raise InvalidArgument(
+                f"retry_for must lie between 0 and {MAX_RETRY_FOR_S:,} seconds",
+                details={"field": "options.retry_for_s"},
+            )
+        if not 1 <= self.longest_pause_s <= MAX_RETRY_PAUSE_S:
+            raise InvalidArgument(f"longest_pause_s must lie between 1 and {MAX_RETRY_PAUSE_S:g} seconds")
 
 
 class OperationOptions(
@@ -33,6 +61,12 @@ class OperationOptions(
     max_failed_partitions: int = 0
     """How many jobs may fail without failing the operation, which then publishes the results of the others;
     -1: any number. One must succeed."""
+    retry_for_s: float | None = None
+    """As :attr:`Retry.for_s`; ``None``: as the type of the operation says."""
+
+    def retry(self, of_type: Retry) -> Retry:
+        """The policy of an operation whose type has this one."""
+        return of_type if self.retry_for_s is None else replace(of_type, for_s=self.retry_for_s)
 
     def too_many_failed(self, failed: int, total: int) -> bool:
         """Whether this many failed jobs out of ``total`` make the operation fail."""
@@ -62,6 +96,7 @@ class OperationOptions(
             raise InvalidArgument(
                 "attempt_timeout must be positive seconds", details={"field": "options.attempt_timeout_s"}
             )
+        self.retry(Retry())
 
 
 class FollowUp(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):

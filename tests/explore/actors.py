@@ -14,7 +14,6 @@ from distop.commit.catalog.pointer import FOREIGN, Swap
 from distop.commit.catalog.pointers import Pointers
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.completion.parking import Parking
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.actions import Wait, decide
@@ -176,7 +175,6 @@ def _driver(env: Env, lease: int, epoch: int) -> tuple[TableDriver, Completion]:
     completion = Completion(
         env.client,
         _work(),
-        parking=Parking(env.client, _work(), max_attempts=2, wall=lambda: NOW),
         wall=lambda: NOW,
     )
     driver = TableDriver(

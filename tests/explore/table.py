@@ -31,6 +31,7 @@ from distop.metastore.records.operation import (
     StepRecord,
     WatermarkMove,
 )
+from distop.metastore.records.options import Retry
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
@@ -94,6 +95,7 @@ class Append(DistributedOperation):
     """Rows of a source; with ``watermark`` in its argument they are those after the watermark that stands."""
 
     type = "append"
+    retry = Retry(for_s=0.05)  # parked after the second failure
     effect = Effect.APPENDS
     must_stand: ClassVar[bool] = False
 

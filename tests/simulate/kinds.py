@@ -16,6 +16,7 @@ from distop.commit.steps.contract import VARIABLE
 from distop.errors import Conflict, InvalidArgument, PreconditionFailed, Unavailable
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.options import Retry
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
 from distop.operations.job import JobContext
 from explore import table
@@ -46,6 +47,7 @@ class Report(DistributedOperation):
     """Publishes nothing, and has no hooks: the simplest type there is."""
 
     type = "report"
+    retry = Retry(for_s=1.0)  # all that happens must end within the simulated minutes
     effect = Effect.READS
 
     def plan(self, request: PlanRequest) -> Plan:

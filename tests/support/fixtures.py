@@ -12,6 +12,7 @@ import pytest_asyncio
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
+from distop.operations import DistributedOperation, Retry
 from support.etcd.lossy import LossyClient
 from support.etcd.proxy import Proxy
 
@@ -43,6 +44,12 @@ async def victim(etcd_config: EtcdConfig, proxy: Proxy) -> AsyncIterator[EtcdCli
     connected = EtcdClient(replace(etcd_config, endpoints=(proxy.endpoint,)))
     yield connected
     await connected.close()
+
+
+@pytest.fixture
+def parks_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever fails twice is parked: the second attempt is planned for 0.1 s after the first failure."""
+    monkeypatch.setattr(DistributedOperation, "retry", Retry(for_s=0.05))
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distop.errors import Exhausted, InvalidArgument, PreconditionFailed
+from distop.errors import Exhausted, InvalidArgument, PermanentStepError, PreconditionFailed
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, WatermarkMove
 from distop.operations.api import OperationView, Plan, PlanRequest, Scope
@@ -79,7 +79,7 @@ class Hooked(Given):
 
     Then it raises as often as ``argument.raises`` says, ``argument.said`` times with a file name that is no
     text, or waits for the file ``argument.until``, or refuses for good with a text of ``argument.refuses``
-    characters, or finds a limit (``argument.exhausts``).
+    characters, or finds a limit (``argument.exhausts``), or can never pass (``argument.impossible``).
 
     ``abort_operation`` writes its token and the code of the error into the same file, and raises as often as
     ``argument.abortRaises`` says.
@@ -100,6 +100,8 @@ class Hooked(Given):
             raise PreconditionFailed("x" * argument["refuses"])
         if argument.get("exhausts"):
             raise Exhausted("no more")
+        if argument.get("impossible"):
+            raise PermanentStepError("never")
 
     def abort_operation(self, operation: OperationView) -> None:
         log = Path(operation.arg.argument["log"])

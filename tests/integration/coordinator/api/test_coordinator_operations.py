@@ -212,7 +212,7 @@ async def test_cancelling_does_not_wait_for_the_next_try(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O19: while completion fails and its back-off is half a minute."""
-    monkeypatch.setattr("distop.coordinator.leading.acting.FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr("distop.metastore.records.options.FIRST_PAUSE_S", 30.0)
     argument = {"partitions": 0, "log": str(tmp_path / "log"), "raises": 100}
     operation = await service.start("t", "hooked", argument)
     await eventually((tmp_path / "log").exists)

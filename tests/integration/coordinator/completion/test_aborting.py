@@ -44,9 +44,11 @@ async def test_a_type_hears_that_its_operation_has_failed(
     assert said(tmp_path / "log") == [code]
 
 
-async def test_a_type_that_cannot_bear_it_holds_up_no_table(etcd_config: EtcdConfig, tmp_path: Path) -> None:
-    """O17, O18: it is tried as often as a completion, then the history says so."""
-    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
+async def test_a_type_that_cannot_bear_it_holds_up_no_table(
+    etcd_config: EtcdConfig, tmp_path: Path, parks_soon: None
+) -> None:
+    """O17, O18: it is tried as long as a completion, then the history says so."""
+    async with serving(etcd_config) as service:
         operation = await start(service, tmp_path / "log", abortRaises=1000)
         await service.cancel(operation)
         ended = await service.ended(operation)
@@ -58,11 +60,11 @@ async def test_a_type_that_cannot_bear_it_holds_up_no_table(etcd_config: EtcdCon
 async def test_the_next_leader_tells_it_again(etcd_config: EtcdConfig, tmp_path: Path) -> None:
     """O17, O24: at least once, whichever coordinator goes."""
     log = tmp_path / "log"
-    async with serving(etcd_config, max_commit_attempts=1000) as service:
+    async with serving(etcd_config) as service:
         operation = await start(service, log, abortRaises=2)
         await service.cancel(operation)
         assert await eventually(lambda: said(log))
-    async with serving(etcd_config, max_commit_attempts=1000) as service:
+    async with serving(etcd_config) as service:
         ended = await service.ended(operation)
     assert "abortError" not in from_json(ended.facts_json, "facts")
     assert len(said(log)) >= 3

@@ -43,8 +43,8 @@ def probe_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config, operations=TYPES, max_commit_attempts=2) as standing:
+async def service(etcd_config: EtcdConfig, parks_soon: None) -> AsyncIterator[Service]:
+    async with serving(etcd_config, operations=TYPES) as standing:
         await standing.create_table("t")
         yield standing
 
@@ -249,7 +249,7 @@ async def test_the_next_leader_goes_on_with_the_log(
 ) -> None:
     """C4, C13: it executes what is left, and nothing twice."""
     (tmp_path / "last.broken").touch()
-    async with serving(etcd_config, operations=TYPES, max_commit_attempts=1000) as service:
+    async with serving(etcd_config, operations=TYPES) as service:
         await service.create_table("t")
         operation = await start(service, client, tmp_path)
         # The last one begins when all others are done.

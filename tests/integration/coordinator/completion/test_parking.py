@@ -26,6 +26,7 @@ from distop.metastore.records.operation import COMMITTING, CompletionRecord, Res
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
+from distop.operations import DistributedOperation, Retry
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient
@@ -37,8 +38,8 @@ ATTEMPTS = 2
 
 
 @pytest_asyncio.fixture
-async def service(etcd_config: EtcdConfig) -> AsyncIterator[Service]:
-    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as standing:
+async def service(etcd_config: EtcdConfig, parks_soon: None) -> AsyncIterator[Service]:
+    async with serving(etcd_config) as standing:
         await standing.create_table("t")
         yield standing
 
@@ -57,16 +58,54 @@ async def parked(service: Service, client: LossyClient, log: Path, raises: int =
     return operation
 
 
-async def test_completion_that_fails_now_and_then_needs_nobody(
+async def test_a_hook_that_fails_for_seconds_parks_nothing(
     etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
 ) -> None:
-    """O18: it is tried again without a restart."""
-    async with serving(etcd_config, max_commit_attempts=3) as service:
+    """O18: it is tried again, for half an hour, without a restart. A sixth attempt follows after 3 s."""
+    async with serving(etcd_config) as service:
         await service.create_table("t")
-        operation = await start_hooked(service, client, tmp_path / "log", raises=2)
+        operation = await start_hooked(service, client, tmp_path / "log", raises=5)
+        assert (await service.ended(operation)).state == pb.SUCCEEDED
+        assert len((tmp_path / "log").read_text().splitlines()) == 6
+
+
+async def test_a_start_may_ask_for_no_second_attempt(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+) -> None:
+    """O18: whatever its type says."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        never, argument = pb.OperationOptions(), {"log": str(tmp_path / "log"), "raises": 5}
+        never.retry_for.FromSeconds(0)
+        operation = await service.start("t", "hooked", argument, options=never)
+        assert await mark(client, operation, "0")
+        assert (await service.parked(operation)).completion.attempts == 1
+
+
+async def test_what_cannot_pass_is_parked_at_once(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+) -> None:
+    """O18, C10: if the code of its type says so. What another leader may know is tried again."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        operation = await start_hooked(service, client, tmp_path / "log", raises=0, impossible=1)
+        seen = await service.parked(operation)
+        assert (seen.completion.attempts, seen.completion.error.code) == (1, "STEP_IMPOSSIBLE")
+
+
+@pytest.mark.parametrize("action", ["retry", "abort"])
+async def test_a_decision_does_not_wait_for_the_next_attempt(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    """C10: while completion fails and its back-off is half a minute."""
+    monkeypatch.setattr("distop.metastore.records.options.FIRST_PAUSE_S", 30.0)
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        operation = await start_hooked(service, client, tmp_path / "log", raises=1)
+        await eventually(lambda: service.get(operation), holds=lambda seen: seen.completion.attempts == 1)
+        await service.resolve(operation, action)
         ended = await service.ended(operation)
-        assert ended.state == pb.SUCCEEDED
-        assert len((tmp_path / "log").read_text().splitlines()) == 3
+        assert ended.state == (pb.SUCCEEDED if action == "retry" else pb.FAILED)
 
 
 async def test_after_some_attempts_it_is_parked_and_says_why(
@@ -83,7 +122,7 @@ async def test_after_some_attempts_it_is_parked_and_says_why(
     )
     reason = why(running=[seen], leader="m", members=[], last=None, now=0.0)
     assert reason.mood is Mood.STUCK
-    assert "parked after 2 failed attempts: CRASHED: RuntimeError: not yet" in reason.sentence
+    assert "parked after 2 failed attempts since 0 ms: CRASHED: RuntimeError: not yet" in reason.sentence
     assert "distop resolve t/hooked/1 retry|abort" in reason.sentence, "it cannot be skipped"
     kv = await client.get(client.keyspace.operation(operation).completion)
     assert decode(kv.value, CompletionRecord).parked
@@ -149,16 +188,33 @@ async def test_an_error_that_names_a_file_whose_name_is_no_text_is_an_error_like
     assert seen.completion.error.message == r"RuntimeError: not yet\udcff"
 
 
-async def test_the_count_and_the_verdict_outlive_the_leader(
-    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+async def test_the_time_is_counted_across_leaders(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O18, O24: from the first failure; the next leader's first attempt is the last one."""
+    async with serving(etcd_config) as service:
+        await service.create_table("t")
+        operation = await start_hooked(service, client, tmp_path / "log", raises=1000)
+        await eventually(lambda: service.get(operation), holds=lambda seen: seen.completion.attempts > 0)
+    key = client.keyspace.operation(operation).completion
+    before = decode((await client.get(key)).value, CompletionRecord)
+    monkeypatch.setattr(DistributedOperation, "retry", Retry(for_s=0.05))
+    async with serving(etcd_config) as service:
+        await service.parked(operation)
+    after = decode((await client.get(key)).value, CompletionRecord)
+    assert (after.attempts, after.since) == (before.attempts + 1, before.since)
+
+
+async def test_the_verdict_outlives_the_leader(
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, parks_soon: None
 ) -> None:
     """O18, C10."""
     log = tmp_path / "log"
-    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
+    async with serving(etcd_config) as service:
         await service.create_table("t")
         operation = await parked(service, client, log)
     tried = len(log.read_text().splitlines())
-    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
+    async with serving(etcd_config) as service:
         assert (await service.get(operation)).completion.parked
         await service.resolve(operation, "abort", requested_by="me", reason="enough")
         ended = await service.ended(operation)
@@ -176,10 +232,10 @@ async def test_a_hooks_limit_is_its_failure(service: Service, client: LossyClien
 
 
 async def test_who_waits_for_an_operation_hears_that_it_is_parked(
-    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path
+    etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, parks_soon: None
 ) -> None:
     """O18: on the command line with an exit code of its own; and a decision is waited for to its end."""
-    config = config_of(etcd_config, max_commit_attempts=ATTEMPTS)
+    config = config_of(etcd_config)
     async with running(config) as coordinator, AsyncClient(coordinator.address) as sdk:
 
         async def distop(*words: str) -> Result:
@@ -247,7 +303,7 @@ async def test_what_is_parked_can_be_cancelled(service: Service, client: LossyCl
     assert (await service.ended(operation)).state == pb.CANCELLED
 
 
-async def test_only_parked_operations_can_be_resolved(service: Service, client: LossyClient) -> None:
+async def test_only_failing_operations_can_be_resolved(service: Service, client: LossyClient) -> None:
     operation = await service.start("t", argument={"partitions": 1})
     with pytest.raises(errors.NotParked):
         await service.resolve(operation, "abort")
@@ -268,7 +324,7 @@ async def test_an_abort_that_fails_backs_off_and_says_why(
     ordering = client.keyspace.table("t").ordering
     await client.put(ordering, b"damaged")
     assert await mark(client, keys.operation, "0", error="no")
-    async with serving(etcd_config, max_commit_attempts=ATTEMPTS) as service:
+    async with serving(etcd_config) as service:
         more = ATTEMPTS + 1  # it is never parked: there is nothing to decide
         seen = await eventually(
             lambda: service.get(keys.operation), holds=lambda one: one.completion.attempts >= more

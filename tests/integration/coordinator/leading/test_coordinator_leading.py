@@ -550,13 +550,13 @@ async def test_an_unreadable_one_blocks_only_itself(etcd_config: EtcdConfig, cli
 
 
 async def test_an_operation_whose_steps_this_version_does_not_know_blocks_only_itself(
-    etcd_config: EtcdConfig, client: EtcdClient
+    etcd_config: EtcdConfig, client: EtcdClient, parks_soon: None
 ) -> None:
     """C11: a newer version may know another mode of ingest."""
     await make_table(client)
     anyone: dict[str, Any] = {"compatible": lambda other: True}
     later = await begin(client, kind="ingest", argument={"mode": "of a newer version"}, **anyone)
-    async with serving(etcd_config, max_commit_attempts=1) as service:
+    async with serving(etcd_config) as service:
         healthy = await begin(client, kind="noop", **anyone)
         assert (await service.ended(healthy)).state == pb.SUCCEEDED
         await service.parked(later)

@@ -33,6 +33,8 @@ from support.types.probes import PROBES
 from support.types.stuck import STEPS
 from support.waiting import eventually
 
+pytestmark = pytest.mark.usefixtures("parks_soon")
+
 TYPES = (*PROBES, "support.types.stuck:Stuck", "support.types.stuck:StuckObject")
 FEW_S = 20.0
 
@@ -51,9 +53,7 @@ def stuck_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @asynccontextmanager
 async def serving_stuck(etcd: EtcdConfig, call_timeout_s: float = 600.0) -> AsyncIterator[Service]:
-    async with serving(
-        etcd, operations=TYPES, call_timeout_s=call_timeout_s, max_commit_attempts=2
-    ) as service:
+    async with serving(etcd, operations=TYPES, call_timeout_s=call_timeout_s) as service:
         await service.create_table("t")
         yield service
 

@@ -162,8 +162,7 @@ async def test_a_restart_parks_nothing_whose_type_loads_slowly(
         started = await begin(client, table=f"t{number}", kind=kind, argument=argument, partition_count=1)
         await mark(client, started, "0")
         operations.append(started)
-    more = {"call_timeout_s": LOAD_S / 2, "max_commit_attempts": 1}
-    async with serving(etcd_config, operations=[slow.setting], **more) as service:
+    async with serving(etcd_config, operations=[slow.setting], call_timeout_s=LOAD_S / 2) as service:
         ends = await asyncio.gather(*(service.ended(operation, 60) for operation in operations))
         assert {(seen.state, seen.completion.attempts) for seen in ends} == {(pb.SUCCEEDED, 0)}
     assert slow.noted("executed").total() == COUNT

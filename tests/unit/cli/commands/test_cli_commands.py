@@ -91,7 +91,7 @@ def test_start_prints_the_name_and_how_to_follow(service: FakeService) -> None:
 def test_start_passes_everything_on(service: FakeService) -> None:
     words = ["--arg", "partitions=3", "--arg", "p=a", "--arg", "p=b", "--object", "o", "--partition", "x"]
     words += ["--deadline", "10m", "--attempts", "5", "--request-id", "mine", "-o", "json"]
-    words += ["--backoff", "1500ms", "--attempt-timeout", "1h"]
+    words += ["--backoff", "1500ms", "--attempt-timeout", "1h", "--retry-for", "4h"]
     words += ["--max-failed", "any", "--then", "audit", "--then-arg", "deep=true", "--then-object", "o"]
     started = document(run("start", "flights", "noop", *words))
     assert (started["name"], started["request_id"], started["state"]) == ("flights/noop/1", "mine", "running")
@@ -101,7 +101,7 @@ def test_start_passes_everything_on(service: FakeService) -> None:
     assert request.options.deadline.seconds == 600
     assert request.options.max_job_attempts == 5
     assert request.options.job_backoff.ToMilliseconds() == 1500
-    assert request.options.attempt_timeout.seconds == 3600
+    assert (request.options.attempt_timeout.seconds, request.options.retry_for.seconds) == (3600, 14_400)
     assert request.options.max_failed_partitions == -1
     assert (request.then.type, request.then.object) == ("audit", "o")
     assert json.loads(request.then.argument_json) == {"deep": True}
@@ -653,6 +653,7 @@ def test_options_before_and_behind_the_command(service: FakeService) -> None:
         ["coordinator", "--etcd", "nowhere"],
         ["coordinator", "--etcd-password-file", "/no/such/file"],
         ["coordinator", "--lease-ttl", "1"],
+        ["coordinator", "--max-commit-attempts", "5"],
         ["dev", "--listen", "nowhere"],
     ],
 )

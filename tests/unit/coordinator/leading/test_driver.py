@@ -8,8 +8,9 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
+from distop.coordinator.completion.parking import Parking
 from distop.coordinator.leading import leadership
-from distop.coordinator.leading.acting import LONGEST_PAUSE_S, Acting
+from distop.coordinator.leading.acting import Acting
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.leading.slot import Slot
@@ -19,7 +20,8 @@ from distop.errors import Busy, CallTimeout, DistopError, LeadershipLost, Operat
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.operation import RUNNING, OperationArg
+from distop.metastore.records.operation import COMMITTING, RUNNING, CompletionRecord, OperationArg
+from distop.operations.registry import Registry
 
 KEYS = Keyspace().table("t")
 
@@ -44,8 +46,8 @@ def test_a_timer_that_becomes_due_between_acting_and_waiting_is_waited_for(timer
 async def reaped(failures: int, error: DistopError) -> Slot:
     """An operation whose action has failed so often before, and once more at 7.0."""
     keys, arg = Keyspace("p").table("t"), OperationArg(table="t", type="noop", instance=1)
-    nothing = cast(Any, None)
-    acting = Acting(nothing, keys, Epoch(keys.coordinator, 1), nothing, nothing, Metrics(), lambda: 0.0)
+    nothing, completion = cast(Any, None), Mock(parking=Parking(Mock(), Mock(registry=Registry(()))))
+    acting = Acting(nothing, keys, Epoch(keys.coordinator, 1), nothing, completion, Metrics(), lambda: 0.0)
     slot = Slot(Tracked(keys.operation(arg.id), arg), None)
     slot.failures = failures
 
@@ -61,7 +63,23 @@ async def reaped(failures: int, error: DistopError) -> Slot:
 async def test_an_action_that_has_failed_for_days_is_tried_again() -> None:
     """O18: at the longest interval, however many failures there were."""
     slot = await reaped(100_000, CallTimeout("sweeping has taken longer than 600 s"))
-    assert (slot.failures, slot.not_before) == (100_001, 7.0 + LONGEST_PAUSE_S)
+    assert (slot.failures, slot.not_before) == (100_001, 7.0 + 30.0)
+
+
+@pytest.mark.parametrize(
+    ("before", "last"),
+    [
+        (CompletionRecord(attempts=9, since=1.0, next_at=1800.0), False),
+        (CompletionRecord(attempts=9, since=1.0, next_at=1801.0), True),
+        (CompletionRecord(attempts=4), False),
+    ],
+)
+def test_an_attempt_that_was_missed_is_made_up_for(before: CompletionRecord, last: bool) -> None:
+    """O18: all hosts have slept for a day. A record of release 0.2.0 says nothing of times."""
+    arg = OperationArg(table="t", type="noop", instance=1)
+    tracked = Tracked(KEYS.operation(arg.id), arg, COMMITTING, completion=before)
+    parking = Parking(Mock(), Mock(registry=Registry(())), lambda: 86_400.0)
+    assert parking.gives_up(tracked) is last
 
 
 async def test_a_seal_is_not_sent_all_the_time_while_a_pause_is_in_no_index() -> None:
@@ -70,7 +88,7 @@ async def test_a_seal_is_not_sent_all_the_time_while_a_pause_is_in_no_index() ->
         (await reaped(failures, OperationPaused("it is paused"))).not_before - 7.0 for failures in (0, 5, 50)
     ]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == LONGEST_PAUSE_S
+    assert pauses[-1] == 30.0
 
 
 async def test_an_etcd_that_has_too_much_to_do_ends_no_leadership(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -217,6 +217,9 @@ def test_options_that_are_refused_on_reading_are_a_corrupt_record() -> None:
         ({"attempt_timeout_s": 0.0}, "options.attempt_timeout_s"),
         ({"attempt_timeout_s": float("inf")}, "options.attempt_timeout_s"),
         ({"attempt_timeout_s": float("nan")}, "options.attempt_timeout_s"),
+        ({"retry_for_s": -1.0}, "options.retry_for_s"),
+        ({"retry_for_s": float("inf")}, "options.retry_for_s"),
+        ({"retry_for_s": float("nan")}, "options.retry_for_s"),
     ],
 )
 def test_options_are_checked(options: dict[str, typing.Any], field: str) -> None:
