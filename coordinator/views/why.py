@@ -5,6 +5,7 @@ It uses the messages of the public API, so that the page, a command line and an 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -158,10 +159,17 @@ def _idle(last: pb.Operation | None, now: float) -> Reason:
         return Reason(Mood.FAILED, f"idle: how {name} ended cannot be read{_because(last)}")
     since = f"idle for {span(now - seconds_of(last.finished_at))}"
     if last.state == pb.SUCCEEDED:
-        return Reason(Mood.IDLE, f"{since}: {name} succeeded")
+        return Reason(Mood.IDLE, f"{since}: {name} succeeded{_held_back(last)}")
     if last.state == pb.CANCELLED:
         return Reason(Mood.IDLE, f"{since}: {name} was cancelled")
     return Reason(Mood.FAILED, f"{since}: {name} failed{_because(last)}")
+
+
+def _held_back(operation: pb.Operation) -> str:
+    """What a successful ingest of a topic could not read yet: each one after it may find nothing, too."""
+    facts = json.loads(operation.facts_json or "{}")
+    warnings = facts.get("warnings") if facts.get("offsetsHeldBack") else None
+    return f"; {cut(str(warnings[0]))}" if warnings else ""
 
 
 # -- fed from a backlog -------------------------------------------------------------------------------

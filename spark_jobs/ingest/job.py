@@ -14,7 +14,7 @@ from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.model import file_io
 from distop.commit.layout.staging import quarantine_folder
 from distop.commit.outputs import output_of
-from distop.errors import CorruptRecord, JobFailed
+from distop.errors import CorruptRecord, JobFailed, OffsetsLost
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.avro import AvroReader
 from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, RowPosition, Rows
@@ -30,6 +30,7 @@ from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
 from distop.spark_jobs.ingest.splits import Piece
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.offsets import OffsetRange
+from distop.spark_jobs.kafka.ranges import ANEW_HINT
 from distop.spark_jobs.kafka.reader import RangeReader
 from distop.spark_jobs.kafka.records import RecordPlace, RecordReader, Records
 from distop.spark_jobs.quarantine.source import KeptFile, KeptRows, QuarantineReader, table_file
@@ -245,10 +246,23 @@ class TopicSplit:
                         yield self._good_rows.of(
                             Records(kept), source.url, self._records.convert, self._place
                         )
+            self._check_topic(cluster)
             if tombstones:
                 self.facts["tombstones"] = tombstones
             if reader.skipped:
                 self.facts["offsetsSkipped"] = reader.skipped
+
+    def _check_topic(self, cluster: Cluster) -> None:
+        """Refuse records of another topic of the same name. An id is not given twice: if the topic has the
+        planned one after all records were read, they are its own."""
+        planned = self._source.topic_id
+        if planned and (found := cluster.topic_id(self._source.topic)) not in ("", planned):
+            raise OffsetsLost(
+                f"the topic {self._source.topic!r} was created again since the operation started: its id was "
+                f"{planned}, and is {found}",
+                hint=ANEW_HINT,
+                details={"source": self._source.url},
+            )
 
     def _place(self, records: Records) -> RecordPlace:
         return RecordPlace(self._source.url, records.messages[0].partition() or 0, records.number())

@@ -67,6 +67,8 @@ class KafkaSource(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     """Names the topic and its cluster, for people."""
     servers: str
     topic: str
+    topic_id: str = ""
+    """The topic's own id at the start; empty if the brokers know none."""
     ranges: list[OffsetRange]
     value: str
     """The format of the values."""
@@ -75,6 +77,8 @@ class KafkaSource(msgspec.Struct, kw_only=True, omit_defaults=True, rename="came
     skip_gaps: bool = False
     skipped: int = 0
     """How many offsets were missing at the start."""
+    held: int = 0
+    """How many offsets open transactions held back at the start."""
     keep_tombstones: bool = False
     timeout_s: float = 30.0
     config: dict[str, Any] = {}

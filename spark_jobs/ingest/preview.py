@@ -38,7 +38,8 @@ def preview_ingest(request: PlanRequest) -> dict[str, Any]:
     left_out = ("filesSkipped", "filesRemaining")
     skipped = {name: plan.argument[name] for name in left_out if name in plan.argument}
     if "cuts" not in plan.argument:
-        return {"jobs": 0, **skipped}
+        held = plan.argument.get("warnings")
+        return {"jobs": 0, **skipped, **({"warnings": held} if held else {})}
     ingest = convert(plan.argument, IngestPlan)
     shown: dict[str, Any] = {"format": ingest.format}
     if ingest.kafka is None:

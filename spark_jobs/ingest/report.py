@@ -24,8 +24,8 @@ from distop.spark_jobs.ingest.plan import IngestPlan
 
 class IngestReport(TransactionalStep):
     """Adds to the facts of an operation the number of bad rows and the folder of its quarantine files; for a
-    topic also the number of records without a value and of missing offsets; for files signs that they were
-    misinterpreted.
+    topic also the number of records without a value, of missing offsets and of those that open transactions
+    hold back; for files signs that they were misinterpreted.
 
     Changes nothing but the list of quarantine files, which only the facts lead to; they become visible in the
     transaction that finishes the operation. Precedes the steps that publish.
@@ -64,6 +64,8 @@ class IngestReport(TransactionalStep):
         if (source := operation.argument.get("kafka")) is not None:
             facts["tombstones"] = total("tombstones")
             facts["offsetsSkipped"] = total("offsetsSkipped") + int(source.get("skipped", 0))
+            if held := int(source.get("held", 0)):
+                facts["offsetsHeldBack"] = held
         # With mode "ignore" it is unknown here whether the files are kept.
         if bad and operation.argument.get("mode") != "ignore" and _listed(context.view):
             folder = staging_folder(operation, quarantine_folder(format_of(operation)))

@@ -20,7 +20,7 @@ from distop.spark_jobs.ingest.target import nothing, target_of
 from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.offsets import OffsetRange
-from distop.spark_jobs.kafka.ranges import new_ranges
+from distop.spark_jobs.kafka.ranges import held_back, new_ranges
 from distop.spark_jobs.kafka.sample import KafkaSample, direct_columns, direct_types
 
 if TYPE_CHECKING:
@@ -63,11 +63,12 @@ def plan_topic(
         name = argument.source or topic.url
         found = new_ranges(kafka, topic, request.watermarks.get(name, {}), reingest=argument.reingest)
         moves = {name: found.moves}
+        held, warnings = held_back(topic)
         if not found.ranges:
             record = nothing(request, table, argument.branch or "") | {
-                "kafka": {"url": topic.url, "skipped": found.skipped}
+                "kafka": {"url": topic.url, "skipped": found.skipped, "held": held}
             }
-            return Plan(argument=record, watermarks=moves)
+            return Plan(argument=record | ({"warnings": warnings} if held else {}), watermarks=moves)
         cuts = _cuts(found.ranges, kafka.records_per_job, apart=in_part)
         sample = KafkaSample(
             cluster,
@@ -94,17 +95,20 @@ def plan_topic(
             url=topic.url,
             servers=kafka.servers,
             topic=kafka.topic,
+            topic_id=topic.id,
             ranges=found.ranges,
             value=kafka.format,
             value_column=kafka.value_column,
             metadata={str(what): column for what, column in kafka.metadata.items()},
             skip_gaps=kafka.on_gap == "skip",
             skipped=found.skipped,
+            held=held,
             keep_tombstones=kafka.tombstones == "keep",
             timeout_s=kafka.timeout_s,
             config=dict(kafka.config),
         ),
         cuts=cuts,
+        warnings=warnings,
         **target,
     )
     _check_types(kafka, plan)

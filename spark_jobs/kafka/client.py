@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from distop.errors import DistopError, KafkaUnavailable, SourceUnreadable, library
@@ -20,6 +22,7 @@ from distop.spark_jobs.kafka.offsets import Reach, Topic
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
+    from confluent_kafka.admin import AdminClient
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +88,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        vars(self).pop("_admin", None)  # it has no other way to close
         self.consumer.close()
 
     def topic(self, name: str) -> Topic:
@@ -103,25 +107,73 @@ class Cluster:
         if found.error is not None:
             raise self.error_of(found.error, f"topic {name!r}")
         partitions = sorted(found.partitions)
+        # The id comes before the offsets: if the topic is created again in between, the next ingest refuses
+        # the old id. The other way round nobody would notice.
+        own_id = self.topic_id(name, deadline)
+        # Before the stable offsets: what is produced in between is not held back.
+        ends = self._ends(name, partitions, deadline)
         # Two requests each, one after the other: with many partitions that adds up.
         with ThreadPoolExecutor(OFFSET_READERS, thread_name_prefix="offsets") as pool:
-            reaches = list(pool.map(lambda number: self.reach(name, number, deadline), partitions))
-        return Topic(metadata.cluster_id or "", name, dict(zip(partitions, reaches, strict=True)))
+            stable = pool.map(lambda number: self.reach(name, number, deadline), partitions)
+            reaches = {
+                number: replace(reach, held=max(0, ends[number] - reach.high))
+                for number, reach in zip(partitions, stable, strict=True)
+            }
+        return Topic(metadata.cluster_id or "", name, reaches, own_id)
+
+    def topic_id(self, name: str, deadline: float | None = None) -> str:
+        """The topic's own id, see :class:`Topic`. Raises as :meth:`topic` does."""
+        from confluent_kafka import TopicCollection, Uuid
+
+        what = f"topic {name!r}"
+        left = self._left(what, deadline)
+        with self.explained(what):
+            asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=left)
+            found = asked[name].result().topic_id
+        return "" if found == Uuid(0, 0) else str(found)
+
+    def _ends(self, name: str, partitions: Sequence[int], deadline: float) -> dict[int, int]:
+        """The first offset of each partition that no record has, stable or not."""
+        from confluent_kafka import IsolationLevel, TopicPartition
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        what = f"topic {name!r}"
+        left = self._left(what, deadline)
+        with self.explained(what):
+            asked = self._admin.list_offsets(
+                dict.fromkeys([TopicPartition(name, number) for number in partitions], latest),
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=left,
+            )
+            return {where.partition: found.result().offset for where, found in asked.items()}
 
     def reach(self, name: str, partition: int, deadline: float | None = None) -> Reach:
         """The offsets of one partition. Raises as :meth:`topic` does."""
         from confluent_kafka import TopicPartition
 
-        left = self.timeout_s if deadline is None else deadline - self._clock()
         what = f"partition {partition} of topic {name!r}"
-        if left <= 0:
-            raise self.unavailable(what)
+        left = self._left(what, deadline)
         with self.explained(what):
             # With isolation.level=read_committed, the upper one is the last stable offset.
             found = self.consumer.get_watermark_offsets(TopicPartition(name, partition), timeout=left)
         if found is None:
             raise self.unavailable(what)
         return Reach(*found)
+
+    def _left(self, what: str, deadline: float | None) -> float:
+        """The seconds that are left for a request."""
+        left = self.timeout_s if deadline is None else deadline - self._clock()
+        if left <= 0:
+            raise self.unavailable(what)
+        return left
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        # The consumer can ask neither for the id of a topic nor for offsets that are not stable.
+        from confluent_kafka.admin import AdminClient
+
+        return AdminClient(revealed(self._settings) | {"error_cb": self._note}, logger=logger)
 
     @contextmanager
     def explained(self, what: str) -> Iterator[None]:
@@ -135,8 +187,7 @@ class Cluster:
 
     def error_of(self, error: KafkaError, what: str) -> DistopError:
         """The error of distop for an error of the client."""
-        # Connection errors are reported to a callback, which is called only from here.
-        self.consumer.poll(0)
+        self._poll()
         denied = _DENIED.intersection([error.name(), *self._reasons])
         if denied:
             name = min(denied)
@@ -151,10 +202,16 @@ class Cluster:
 
     def unavailable(self, what: str, reason: str = "") -> KafkaUnavailable:
         """Brokers that do not answer, or lack something that is needed."""
-        self.consumer.poll(0)
+        self._poll()
         reasons = dict.fromkeys([*([reason] if reason else []), *list(self._reasons.values())[-2:]])
         said = "; ".join(reasons) or f"no answer within {self.timeout_s:g} s"
         return KafkaUnavailable(f"{what} on {self.servers} cannot be read now: {said}")
+
+    def _poll(self) -> None:
+        """Have the callback called with errors of connections: it is called only from here."""
+        self.consumer.poll(0)
+        if "_admin" in vars(self):
+            self._admin.poll(0)
 
     def _note(self, error: KafkaError) -> None:
         self._reasons.pop(error.name(), None)

@@ -21,6 +21,8 @@ class Reach:
 
     low: int
     high: int
+    held: int = 0
+    """How many offsets the partition has from ``high`` on: those of an open transaction, and all behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +33,15 @@ class Topic:
     ----------
     cluster:
         The cluster's own id; empty if it has none.
+    id:
+        The topic's own id, which a topic of the same name that is made later does not have; empty if the
+        brokers know none (before Kafka 2.8).
     """
 
     cluster: str
     name: str
     reach: dict[int, Reach]
+    id: str = ""
 
     @property
     def url(self) -> str:

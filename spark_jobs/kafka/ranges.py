@@ -14,6 +14,14 @@ from distop.metastore.records.operation import WatermarkMove
 from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
 from distop.spark_jobs.kafka.offsets import SKIP_HINT, OffsetRange, Reach, Topic, offsets_text
 
+TOPIC_ID = "topic-id"
+"""The name, beside the numbers of partitions, of the watermark that is the topic's own id."""
+ANEW_HINT = (
+    "to ingest the new topic from its beginning, give it another source, or remove the old one: distop "
+    "watermarks forget TABLE SOURCE; if it has the same records at the same offsets, as a mirror has: distop "
+    f"watermarks forget TABLE SOURCE {TOPIC_ID}"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
@@ -42,7 +50,7 @@ def new_ranges(
     Parameters
     ----------
     watermarks:
-        Of this topic: partition -> the first offset that was not ingested.
+        Of this topic: partition -> the first offset that was not ingested; and its id.
     reingest:
         Whether offsets before the watermark may be read again. The watermark never goes back.
 
@@ -59,10 +67,19 @@ def new_ranges(
         for name in offsets if isinstance(offsets, dict) else ():
             if int(name) not in topic.reach:
                 raise wrong(field, f"the topic {topic.name!r} has no partition {name}")
+    noted = watermarks.get(TOPIC_ID)
+    if noted is not None and topic.id and topic.id != noted:
+        raise OffsetsLost(
+            f"the topic {topic.name!r} has the id {topic.id}, but had {noted} when it was ingested: it was "
+            "created again",
+            hint=ANEW_HINT,
+            details={"source": topic.url, "watermark": noted, "topicId": topic.id},
+        )
     for name in watermarks:
-        if not name.isdecimal() or int(name) not in topic.reach:
+        if name != TOPIC_ID and (not name.isdecimal() or int(name) not in topic.reach):
             raise _another_topic(f"has no partition {name}, whose watermark is at {watermarks[name]}", topic)
-    found, moves, skipped = [], {}, 0
+    found, skipped = [], 0
+    moves = {TOPIC_ID: WatermarkMove(after=topic.id)} if noted is None and topic.id else {}
     for partition, reach in sorted(topic.reach.items()):
         one = _Partition(argument, topic, partition, reach, watermarks.get(str(partition)), reingest)
         start, lost = one.start()
@@ -74,6 +91,21 @@ def new_ranges(
         if (move := one.move(end)) is not None:
             moves[str(partition)] = move
     return Ranges(found, moves, skipped)
+
+
+def held_back(topic: Topic) -> tuple[int, list[str]]:
+    """How many offsets open transactions hold back, and a sentence that says so, if there are any."""
+    held = {number: reach for number, reach in sorted(topic.reach.items()) if reach.held}
+    if not held:
+        return 0, []
+    number, reach = next(iter(held.items()))
+    more = len(held) - 1
+    others = f", and those of {more:,} other partition{'s' * (more > 1)}" if more else ""
+    sentence = (
+        f"partition {number} of {topic.url}: an open transaction holds back the {reach.held:,} offsets from "
+        f"{reach.high} on{others}; if that lasts, look for it with kafka-transactions.sh find-hanging"
+    )
+    return sum(one.held for one in held.values()), [sentence]
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,11 @@ class Brokers:
         self._tell(f"create {made} {partitions}")
         return KafkaTopic(self.servers, made, partitions)
 
+    def anew(self, topic: KafkaTopic) -> KafkaTopic:
+        """Delete a topic, and create another one of the same name."""
+        self._tell(f"delete {topic.name}")
+        return self.topic(topic.partitions, topic.name)
+
     @contextmanager
     def down(self) -> Iterator[None]:
         """Nobody can connect; what the topics hold is kept."""

@@ -2,7 +2,7 @@
 
 librdkafka brings them along: they speak the real protocol, keep everything in memory, and know neither
 transactions nor compaction. A partition keeps its last 5 MiB. Lines of standard input are commands, each
-answered by a line: ``create TOPIC PARTITIONS``, ``down``, ``up``.
+answered by a line: ``create TOPIC PARTITIONS``, ``delete TOPIC``, ``down``, ``up``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ def library() -> ctypes.CDLL:
         ("new", pointer, [number, pointer, text, ctypes.c_size_t]),
         ("handle_mock_cluster", pointer, [pointer]),
         ("mock_cluster_bootstraps", text, [pointer]),
+        ("mock_set_controller_id", number, [pointer, ctypes.c_int32]),
         ("mock_topic_create", number, [pointer, text, number, number]),
+        ("mock_topic_delete", number, [pointer, text]),
         ("mock_broker_set_down", number, [pointer, ctypes.c_int32]),
         ("mock_broker_set_up", number, [pointer, ctypes.c_int32]),
     ):
@@ -47,11 +49,15 @@ def main() -> None:
         assert lib.rd_kafka_conf_set(settings, name, value, error, len(error)) == 0, error.value
     handle = lib.rd_kafka_new(PRODUCER, settings, error, len(error))
     cluster = lib.rd_kafka_handle_mock_cluster(handle)
+    # Without one, a client that asks about a topic waits for it.
+    assert lib.rd_kafka_mock_set_controller_id(cluster, 1) == 0
     print(lib.rd_kafka_mock_cluster_bootstraps(cluster).decode(), flush=True)
     for line in sys.stdin:
         match line.split():
             case ["create", topic, partitions]:
                 failed = lib.rd_kafka_mock_topic_create(cluster, topic.encode(), int(partitions), 1)
+            case ["delete", topic]:
+                failed = lib.rd_kafka_mock_topic_delete(cluster, topic.encode())
             case [("down" | "up") as where]:
                 move = getattr(lib, f"rd_kafka_mock_broker_set_{where}")
                 failed = sum(move(cluster, broker) for broker in range(1, BROKERS + 1))

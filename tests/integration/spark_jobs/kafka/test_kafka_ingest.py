@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from distop.commit.files import quarantine as kept_rows
 from distop.errors import (
@@ -19,10 +21,13 @@ from distop.errors import (
     SourceUnreadable,
     WatermarkConflict,
 )
+from distop.metastore.records.record import encode_plain
 from distop.spark_jobs.kafka import records as kafka_records
+from distop.spark_jobs.kafka.client import Cluster
+from distop.spark_jobs.kafka.ranges import TOPIC_ID
 from support.refusals import refused
 from support.sources.ingesting import Ingesting, LocalJob, quarantined, staged_files
-from support.sources.kafka import Brokers, KafkaTopic, running_brokers
+from support.sources.kafka import Brokers, KafkaTopic
 from support.sources.kafka_batches import compacted, end_of_transaction
 
 QUARANTINED: dict[str, Any] = {"schema": {"id": "long"}, "on_bad_rows": "quarantine"}
@@ -43,9 +48,17 @@ def ids(ingesting: Ingesting) -> list[int]:
 
 
 def standing(ingesting: Ingesting) -> dict[str, str]:
-    """The watermarks of the only source."""
+    """The watermarks of the partitions of the only source."""
     ((_, partitions),) = ingesting.watermarks.items()
-    return dict(partitions)
+    return {name: value for name, value in partitions.items() if name != TOPIC_ID}
+
+
+def forget_topic_id(ingesting: Ingesting) -> None:
+    """As ``distop watermarks forget`` does: the next topic has the same records, as a mirror has."""
+    marks = ingesting.watermarks
+    for partitions in marks.values():
+        del partitions[TOPIC_ID]
+    ingesting.table.watermarks = replace(ingesting.table.watermarks, value=encode_plain(marks))
 
 
 def test_every_record_is_there_once_after_several_ingests(ingesting: Ingesting, topic: KafkaTopic) -> None:
@@ -161,17 +174,53 @@ def test_what_is_lost_while_the_operation_runs_is_noticed(
     assert standing(ingesting)["0"] == "20"
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_old_one(ingesting: Ingesting, topic: KafkaTopic) -> None:
+def test_a_topic_made_anew_is_not_taken_for_the_old_one(ingesting: Ingesting, brokers: Brokers) -> None:
+    """Also if it has more records by now than the old one had."""
+    topic = brokers.topic()
+    for start in (0, 30):
+        topic.ids(start, 30)
+        ingesting.ingest(kafka=topic.argument())
+    ((name, marks),) = ingesting.watermarks.items()
+    anew = brokers.anew(topic)
+    for count in (9, 90):
+        anew.ids(0, count)
+        with pytest.raises(
+            OffsetsLost, match=rf"has the id .*, but had {re.escape(marks[TOPIC_ID])} when it was"
+        ) as lost:
+            ingesting.start(kafka=anew.argument())
+    assert lost.value.details["source"] == name
+    ingesting.ingest(kafka=anew.argument(), source="orders")
+    noted = ingesting.watermarks["orders"]
+    assert ids(ingesting) == sorted([*range(60), *range(9), *range(90)])
+    forget_topic_id(ingesting)
+    ingesting.ingest(kafka=anew.argument())
+    assert ingesting.watermarks[name] == noted
+
+
+def test_a_topic_made_anew_while_the_operation_runs_is_noticed(
+    ingesting: Ingesting, brokers: Brokers
+) -> None:
+    topic = brokers.topic()
     topic.ids(0, 30)
-    ingesting.ingest(kafka=topic.argument(), source="orders")
-    with running_brokers() as others:
-        anew = others.topic(name=topic.name)
-        anew.ids(0, 9)
-        with pytest.raises(OffsetsLost, match=r"ends at offset 3 .* but 10 comes next: it was created"):
-            ingesting.start(kafka=anew.argument(), source="orders")
-        # Under its own name a cluster's topic is a source of its own.
-        ingesting.ingest(kafka=anew.argument())
-    assert len(ingesting.watermarks) == 2
+    arg = ingesting.start(kafka=topic.argument())
+    brokers.anew(topic).ids(1000, 60)
+    with pytest.raises(OffsetsLost, match="was created again since the operation started") as anew:
+        ingesting.run(arg)
+    assert not anew.value.retryable
+    assert staged_files(ingesting) == []
+
+
+def test_what_an_open_transaction_holds_back_is_a_fact(
+    ingesting: Ingesting, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.ids(0, 30)
+    # The brokers here know no transactions: this stands for five records behind the last stable offset.
+    monkeypatch.setattr(Cluster, "_ends", lambda *_: {0: 10, 1: 15, 2: 10})
+    for rows in (30, 0):
+        facts = ingesting.facts(kafka=topic.argument())
+        assert (facts["rows"], facts["offsetsHeldBack"]) == (rows, 5)
+        (warning,) = facts["warnings"]
+        assert "an open transaction holds back the 5 offsets from 10 on" in warning
 
 
 def test_a_partition_that_was_added_is_read_from_its_start(ingesting: Ingesting, brokers: Brokers) -> None:
@@ -183,8 +232,10 @@ def test_a_partition_that_was_added_is_read_from_its_start(ingesting: Ingesting,
     grown.produce([{"id": number, "kind": "k"} for number in range(0, 24, 2)], 0)
     grown.produce([{"id": number, "kind": "k"} for number in range(1, 20, 2)], 1)
     grown.produce([{"id": number, "kind": "k"} for number in (100, 101)], 2)
+    forget_topic_id(ingesting)
     ingesting.ingest(kafka=grown.argument(), source="orders")
     assert ids(ingesting) == [*range(20), 20, 22, 100, 101]
+    forget_topic_id(ingesting)
     with pytest.raises(OffsetsLost, match="has no partition 2"):
         ingesting.start(kafka=small.argument(), source="orders")
 
@@ -349,6 +400,7 @@ def test_what_fails_holds_back_its_own_partition_only(ingesting: Ingesting, topi
         "0": [(0, 2)],
         "1": [(2, 4)],
         "2": [(4, 6)],
+        TOPIC_ID: [],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -165,6 +166,17 @@ def test_operations_that_were_not_looked_at_still_run():
 )
 def test_an_idle_table_says_what_it_did_last(last, reason):
     assert told(last=last) == reason
+
+
+def test_what_an_open_transaction_holds_back_from_an_ingest_is_said() -> None:
+    """U1: it has succeeded, and so will the next one, without these records."""
+    last = ended(pb.SUCCEEDED, 240)
+    last.facts_json = json.dumps(
+        {"rows": 0, "offsetsHeldBack": 5, "warnings": ["partition 2: a transaction"]}
+    )
+    assert told(last=last).sentence == "idle for 4 min: ingest/17 succeeded; partition 2: a transaction"
+    last.facts_json = json.dumps({"rows": 0, "warnings": ["one column, and ';' in its name"]})
+    assert told(last=last).sentence == "idle for 4 min: ingest/17 succeeded"
 
 
 def test_a_long_error_is_cut():

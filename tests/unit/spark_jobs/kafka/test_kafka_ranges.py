@@ -13,14 +13,19 @@ from distop.commit.iceberg.watermarks import moved
 from distop.errors import AlreadyIngested, DistopError, InvalidArgument, OffsetsLost
 from distop.spark_jobs.kafka.argument import parse_kafka
 from distop.spark_jobs.kafka.offsets import OffsetRange, Reach, Topic
-from distop.spark_jobs.kafka.ranges import Ranges, new_ranges
+from distop.spark_jobs.kafka.ranges import TOPIC_ID, Ranges, held_back, new_ranges
 
 
 def ranges(
-    reach: dict[int, tuple[int, int]], watermarks: Mapping[str, str], *, reingest: bool = False, **given: Any
+    reach: dict[int, tuple[int, int]],
+    watermarks: Mapping[str, str],
+    *,
+    reingest: bool = False,
+    **given: Any,
 ) -> Ranges:
+    own_id = given.pop("own_id", "")
     argument = parse_kafka({"servers": "h:1", "topic": "orders", **given})
-    topic = Topic("c1", "orders", {number: Reach(*ends) for number, ends in reach.items()})
+    topic = Topic("c1", "orders", {number: Reach(*ends) for number, ends in reach.items()}, own_id)
     return new_ranges(argument, topic, watermarks, reingest=reingest)
 
 
@@ -68,6 +73,33 @@ def test_skipping_is_counted_from_the_watermark_on() -> None:
     assert (found.ranges, found.skipped) == ([OffsetRange(0, 8, 10)], 6)
     found = ranges({0: (5, 5)}, {"0": "2"}, on_gap="skip")
     assert (found.ranges, found.moves["0"].after, found.skipped) == ([], "5", 3)
+
+
+def test_a_topic_is_known_by_its_own_id() -> None:
+    """P16: however long the new one is; unless the brokers know none."""
+    first = ranges({0: (0, 10)}, {"0": "4"}, own_id="old")
+    assert {name: (move.before, move.after) for name, move in first.moves.items()} == {
+        TOPIC_ID: (None, "old"),
+        "0": ("4", "10"),
+    }
+    noted = {"0": "10", TOPIC_ID: "old"}
+    for same in ("old", ""):
+        assert ranges({0: (0, 12)}, noted, own_id=same).ranges == [OffsetRange(0, 10, 12)]
+    for reingest in (False, True):
+        with pytest.raises(OffsetsLost, match="has the id new, but had old when it was ingested") as anew:
+            ranges({0: (0, 12)}, noted, own_id="new", on_gap="skip", reingest=reingest)
+    assert f"distop watermarks forget TABLE SOURCE {TOPIC_ID}" in anew.value.hint
+
+
+def test_what_an_open_transaction_holds_back_is_named() -> None:
+    reach = {0: Reach(0, 10), 1: Reach(0, 4, 5), 2: Reach(0, 7, 1000)}
+    assert held_back(Topic("c1", "orders", {0: Reach(0, 10)})) == (0, [])
+    count, (sentence,) = held_back(Topic("c1", "orders", reach))
+    assert count == 1005
+    assert sentence.startswith(
+        "partition 1 of kafka://c1/orders: an open transaction holds back the 5 offsets from 4 on, and those "
+        "of 1 other partition;"
+    )
 
 
 def test_ingesting_again_never_takes_the_watermark_back() -> None:
