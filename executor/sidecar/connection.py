@@ -131,6 +131,9 @@ class Connection(asyncio.Protocol):
 
     async def _claim(self, run: Run, asked: wire.Claim) -> None:
         answer = await self._ledger.desk.claim(run, self, asked.partition, asked.attempt, held=asked.held)
+        if isinstance(answer, claims.Claimed) and self._runs.get(asked.run) is not run and not self.closed:
+            await self._ledger.desk.release(run, asked.partition, answer.claim)  # it has left meanwhile
+            return
         match answer:
             case claims.Claimed():
                 found = answer.checkpoint

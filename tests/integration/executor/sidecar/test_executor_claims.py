@@ -250,14 +250,15 @@ async def test_a_claim_that_etcd_did_not_let_go_of_is_let_go_later(
 
 
 async def test_a_task_that_leaves_its_run_leaves_no_claim(host: Host) -> None:
-    """Whatever it was given last: its connection stays for other tasks."""
+    """Whatever it is given last, also after it has left: its connection stays for other tasks."""
     taken = await host.take("owned", jobs=1, exclusive=True)
-    attach = wire.Attach(1, str(taken.arg.id), taken.run.token, True)
+    first, second = (wire.Attach(number, str(taken.arg.id), taken.run.token, True) for number in (1, 2))
     async with host.sidecar():
         with dial(host.place, host.etcd.to_env()) as connection:
-            for message in (attach, wire.Claim(2, 1, "0", "a")):
+            for message in (first, wire.Claim(3, 1, "0", "a"), wire.Detach(1)):
                 connection.sendall(wire.frame(message))
-            await eventually(lambda: host.owner(taken))
-            await asyncio.to_thread(connection.recv, 4096)
-            connection.sendall(wire.frame(wire.Detach(1)))
+            for message in (second, wire.Claim(4, 2, "0", "b")):
+                connection.sendall(wire.frame(message))
+            await eventually(lambda: host.owner(taken), holds=lambda attempt: attempt == "b")
+            connection.sendall(wire.frame(wire.Detach(2)))
             await eventually(lambda: host.is_free(taken))
