@@ -34,6 +34,12 @@ class AlreadyIngested(PreconditionFailed):
     code = "ALREADY_INGESTED"
 
 
+class StreamGap(PreconditionFailed):
+    """Batches of a streaming query before this one are missing in the table."""
+
+    code = "STREAM_GAP"
+
+
 class WatermarkConflict(Conflict):
     """The watermark moved under the operation."""
 

@@ -337,7 +337,13 @@ async def start(
         return await decide_on(table_state(keys, request, now))
 
     async def decide_on(now: TableState) -> tuple[Txn | None, Started]:
-        if (known := answered_before(now, request)) is not None:
+        try:
+            known = answered_before(now, request)
+        except RequestIdReused:
+            if now.request is not None and now.request.outcome == SUCCESS and not request.again_of:
+                await still_done(client, keys, request.request_id, now.request)
+            raise
+        if known is not None:
             assert now.request is not None
             if now.request.outcome != SUCCESS:
                 return None, Started(operation=known, request=now.request)

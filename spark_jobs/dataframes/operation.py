@@ -15,7 +15,7 @@ import msgspec
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.steps.facts import IGNORED
 from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
-from distop.errors import AlreadyIngested, PreconditionFailed, WriteTooOld
+from distop.errors import AlreadyIngested, PreconditionFailed, StreamGap, WriteTooOld
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord, WatermarkMove
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
@@ -76,13 +76,15 @@ class Write(DistributedOperation):
         ------
         AlreadyIngested
             The batch of a stream is already in the table.
+        StreamGap
+            An earlier batch of the stream is not.
         WriteTooOld
             The write began so long ago that its files may have been removed.
         PreconditionFailed
             The table has rules that its rows must keep.
         """
         argument = _parsed(request)
-        moves = _moves(argument, request.watermarks)
+        moves = _moves(argument, request.table.name, request.watermarks)
         if argument.give_up:
             recorded = {"output": "iceberg", "layout": argument.layout or None, WRITE: argument.write}
             return Plan(argument={**recorded, GAVE_UP: True}, uuid=argument.write)
@@ -167,19 +169,57 @@ def _check_layout(argument: WriteArgument) -> None:
 
 
 def _moves(
-    argument: WriteArgument, standing: Mapping[str, Mapping[str, str]]
+    argument: WriteArgument, table: str, standing: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, WatermarkMove]]:
-    """The batch of a stream, counted. It is not checked that this query wrote the one before: batches without
-    rows are not written at all."""
+    """The batch of a stream, counted.
+
+    Spark numbers the batches of a query from 0 on without gaps, and writes each of them, also one without
+    rows: a batch that is not the next one would leave out those before it for ever.
+    """
     if not argument.source:
         return {}
     before = standing.get(argument.source, {}).get(PARTITION)
     if not argument.batch.isdecimal():
         raise invalid("batch", f"{argument.batch!r} is not the number of a batch")
+    if before is not None and not before.isdecimal():
+        raise PreconditionFailed(
+            f"the watermark of {argument.source} in table {table!r} is {before!r}, not the number of a batch",
+            hint=f"correct it: distop watermarks set {table} {argument.source} {PARTITION} NUMBER",
+        )
     if before is not None and int(argument.batch) <= int(before):
         raise AlreadyIngested(
             f"batch {argument.batch} of {argument.source} is already in the table, which has {before}",
             hint="nothing needs to be done",
             details={"source": argument.source, "partition": PARTITION, "watermark": before},
         )
+    if not argument.give_up and int(argument.batch) > (0 if before is None else int(before) + 1):
+        raise _gap(table, argument.source, int(argument.batch), before)
     return {argument.source: {PARTITION: WatermarkMove(before=before, after=argument.batch)}}
+
+
+def _gap(table: str, source: str, batch: int, before: str | None) -> StreamGap:
+    last = batch - 1
+    without = f"distop watermarks set {table} {source} {PARTITION} {last}"
+    if before is None:
+        message = (
+            f"table {table!r} has no batch of {source}, whose first one would be batch {batch}: the "
+            "checkpoint has lost its query id, or belongs to another table, or its watermark was removed"
+        )
+        hint = (
+            f"restore the file metadata in the checkpoint with the former query id, which distop watermarks "
+            f"{table} shows; or begin with batch {batch} (if the table has its rows, set {batch}): {without}"
+        )
+    else:
+        first = int(before) + 1
+        missing = f"batch {last}" if first == last else f"batches {first} to {last}"
+        message = (
+            f"batch {batch} of {source} does not follow batch {before}, the last one that table {table!r} "
+            f"has: the rows of {missing} would be missing"
+        )
+        hint = (
+            f"to write them, remove all batches after {before} from the folders commits and offsets of the "
+            "checkpoint (on a local disk with their .crc files), and start the query again; to go on without "
+            f"them: {without}"
+        )
+    details = {"source": source, "partition": PARTITION, "watermark": before or "", "batch": str(batch)}
+    return StreamGap(message, hint=hint, details=details)

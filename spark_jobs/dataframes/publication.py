@@ -12,7 +12,8 @@ have
     may be removed. If publishing came first, nothing is abandoned and no file is touched.
 
 An operation that ended without publishing leaves its request id used. The next attempt uses the id with
-``.2`` appended, and so on: all attempts follow the same sequence and stop at the first that was published.
+``.2`` appended, and so on: all attempts follow the same sequence and stop at the first that was published. So
+it is with a batch of a stream that was rolled back; another write is refused then.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from distop.errors import (
     DistopError,
     Exhausted,
     RequestIdReused,
+    RolledBack,
     WriteGivenUp,
 )
 from distop.metastore.crashpoints import reached
@@ -132,6 +134,8 @@ def publish(
     ------
     WriteGivenUp
         This write was abandoned.
+    RolledBack
+        Another attempt was published, and rolled back since; not raised for a batch of a stream.
     OperationFailed, Cancelled
         It was not published; ``details["cause"]`` says why. Its files are gone.
     DistopError
@@ -148,7 +152,12 @@ def publish(
     argument = publication.argument(name)
     try:
         for request_id in _turns(publication.request_id):
-            operation, first = _start(client, target, request_id, argument, deadline)
+            try:
+                operation, first = _start(client, target, request_id, argument, deadline)
+            except RolledBack:
+                if not publication.source:
+                    raise
+                continue
             reached("publish.after")
             ended = _end_of(client, operation, deadline)
             if first or ended.object == target.write:
@@ -186,7 +195,10 @@ def give_up(
     try:
         for turn in _turns(request_id or publication.request_id):
             reached("give_up.before")
-            operation, first = _start(client, target, turn, argument, deadline)
+            try:
+                operation, first = _start(client, target, turn, argument, deadline)
+            except RolledBack:
+                continue  # nobody publishes with this one any more
             reached("give_up.after")
             if first:
                 return True
@@ -208,7 +220,10 @@ def _turns(request_id: str) -> list[str]:
 def _start(
     client: Client, target: WriteTarget, request_id: str, argument: dict[str, Any], deadline: Deadline
 ) -> tuple[Operation, bool]:
-    """The operation of a request id, and whether this very request made it."""
+    """The operation of a request id, and whether this very request made it.
+
+    Raises :class:`~distop.errors.RolledBack` if it was that of another write, whose rows are gone.
+    """
 
     def start() -> tuple[Operation, bool]:
         try:
@@ -222,9 +237,10 @@ def _start(
                 timeout_s=max(1.0, min(deadline.left, 30.0)),
             )
             return started, True
-        except RequestIdReused as error:
+        except (RequestIdReused, RolledBack) as error:
             other = client.get(str(error.details["operation"]))
-            if other.type != TYPE:
+            # What this write itself has published stays its answer: its files belong to a snapshot.
+            if other.type != TYPE or (isinstance(error, RolledBack) and other.object != target.write):
                 raise
             return other, False
 

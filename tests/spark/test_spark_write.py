@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -123,6 +127,58 @@ def test_spark_writes_the_files_itself(service: Service, spark: Any) -> None:
     replaced = frame.where("month(day) = 3").limit(1)
     assert write(replaced, table, mode="overwrite", **where) is not None
     assert len(service.ids(table)) == 1
+
+
+def test_a_stream_that_would_leave_out_batches_is_refused(
+    service: Service, spark: Any, tmp_path: Path
+) -> None:
+    """P11, P15: after a rollback, and after its checkpoint has lost its id. Batches without rows count."""
+    table, source, checkpoint = service.table(), tmp_path / "source", tmp_path / "checkpoint"
+    source.mkdir()
+
+    def stream(number: int) -> None:
+        """Run until the files 0 to ``number`` are read, one in each batch. File 1 has no row of use."""
+        file = source / f"{number}.json"
+        if not file.exists():
+            file.write_text(json.dumps({"id": number, "kind": "k"}))
+            os.utime(file, (number + 1, number + 1))
+        rows = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).json(str(source))
+        query = (
+            rows.where("id <> 1")
+            .writeStream.format("distop")
+            .options(table=table, coordinator=service.address, checkpointLocation=str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+
+    for number in range(3):
+        stream(number)
+    ((name, _),) = service.client.watermarks(table).items()
+    assert service.client.watermarks(table) == {name: {"batch": "2"}}
+    [first, _] = service.iceberg(table).snapshots()
+    rolled_back = service.client.start(table, "rollback", {"snapshot": str(first.snapshot_id)})
+    service.client.wait(rolled_back.name, timeout_s=60).raise_for_outcome()
+    assert service.client.watermarks(table) == {name: {"batch": "1"}}
+    known = service.files(table)
+    with pytest.raises(Exception, match=f"batch 3 of {name} does not follow batch 1"):
+        stream(3)
+    assert service.ids(table) == [0]
+    until(lambda: service.files(table) == known)
+    for log in ("commits", "offsets"):
+        for path in [*(checkpoint / log).glob("[23]"), *(checkpoint / log).glob(".[23].crc")]:
+            path.unlink()
+    stream(3)
+    assert service.ids(table) == [0, 2, 3]
+    metadata = checkpoint / "metadata"
+    former = metadata.read_text()
+    (checkpoint / ".metadata.crc").unlink()
+    metadata.write_text(json.dumps({"id": str(uuid4())}))
+    with pytest.raises(Exception, match=r"has no batch of stream:.*, whose first one would be batch"):
+        stream(4)
+    metadata.write_text(former)
+    stream(4)
+    assert service.ids(table) == [0, 2, 3, 4]
 
 
 def test_every_value_of_a_partition_column_has_its_place(service: Service, spark: Any) -> None:

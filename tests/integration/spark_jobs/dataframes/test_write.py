@@ -17,7 +17,10 @@ from distop.commit.writing.prepared import PreparedTask
 from distop.errors import (
     HeadConflict,
     OperationNotFound,
+    PreconditionFailed,
     RequestIdReused,
+    RolledBack,
+    StreamGap,
     WriteGivenUp,
     WriteTooOld,
 )
@@ -135,12 +138,68 @@ async def test_a_batch_of_a_stream_is_published_once_by_whichever_driver(driver:
 
 async def test_a_batch_is_recognised_when_its_request_is_forgotten(driver: Driver) -> None:
     """P15: the watermark remembers what the history has forgotten."""
-    await driver.write_batch(7, 0)
+    await driver.write_batch(0, 0)
     store = driver.service.store
-    await store.delete(store.keyspace.table("t").request("q.7"))
-    outcome = await driver.write_batch(7, 0)
-    assert (outcome.ours, outcome.facts) == (False, {"watermark": "7"})
+    await store.delete(store.keyspace.table("t").request("q.0"))
+    outcome = await driver.write_batch(0, 0)
+    assert (outcome.ours, outcome.facts) == (False, {"watermark": "0"})
     assert await driver.ids() == list(range(12))
+
+
+async def test_a_new_query_that_does_not_begin_with_its_first_batch_is_refused(driver: Driver) -> None:
+    """P15: its checkpoint has lost its id, and it would write everything again; somebody may want that."""
+    target, written = await driver.written(0)
+    with pytest.raises(StreamGap, match=r"no batch of stream:q, whose first one would be batch 2") as gap:
+        await driver.publish(batch(target, 2), written)
+    assert gap.value.details == {"source": "stream:q", "partition": "batch", "watermark": "", "batch": "2"}
+    assert gap.value.hint.endswith("distop watermarks set t stream:q batch 1")
+    assert await driver.give_up(batch(target, 2))
+    await driver.service.at_rest()
+    await eventually(lambda: not driver.service.data_files())
+    await driver.service.client.set_watermark("t", "stream:q", "batch", "1")
+    assert (await driver.write_batch(2, 0)).ours
+    await driver.service.client.set_watermark("t", "stream:q", "batch", "none")
+    with pytest.raises(PreconditionFailed, match="is 'none', not the number of a batch"):
+        await driver.write_batch(3, 12)
+
+
+async def test_batches_that_a_rollback_has_undone_are_not_passed_over(driver: Driver) -> None:
+    """P11, P15: a batch behind them is refused, and they themselves are written again, also the last one,
+    whose request is remembered."""
+    first = await driver.write_batch(0, 0)
+    for number in (1, 2):
+        await driver.write_batch(number, number * 12)
+    await driver.service.succeeds("rollback", snapshot=first.facts["snapshotId"])
+    with pytest.raises(StreamGap, match=r"batch 3 of stream:q does not follow batch 0, .* batches 1 to 2"):
+        await driver.write_batch(3, 36)
+    assert (await driver.write_batch(1, 12)).ours
+    with pytest.raises(
+        StreamGap, match=r"does not follow batch 1, .* rows of batch 2 would be missing"
+    ) as gap:
+        await driver.write_batch(3, 36)
+    assert gap.value.hint.endswith("distop watermarks set t stream:q batch 2")
+    target, written = await driver.written(24)
+    assert (await driver.publish(batch(target, 2), written)).ours
+    assert not (await driver.write_batch(2, 24)).ours
+    assert not await driver.give_up(batch(target, 2))
+    assert (await driver.write_batch(3, 36)).ours
+    assert await driver.ids() == list(range(48))
+    assert await driver.service.client.watermarks("t") == {"stream:q": {"batch": "3"}}
+
+
+async def test_a_write_that_was_rolled_back_is_not_called_published(driver: Driver) -> None:
+    """O7: under its request id it is refused; the files of the first one stay, as it may come back."""
+    first, last = await driver.write(0), await driver.write(12, request_id="w")
+    await driver.service.succeeds("rollback", snapshot=first.facts["snapshotId"])
+    target, written = await driver.written(12)
+    with pytest.raises(RolledBack, match="t/rollback/1"):
+        await driver.publish(plain(target, request_id="w"), written)
+    assert await driver.give_up(plain(target, request_id="w"))
+    await driver.service.at_rest()
+    await driver.service.succeeds("rollback", snapshot=last.facts["snapshotId"], watermarks="keep")
+    assert not (await driver.write(12, request_id="w")).ours
+    assert await driver.ids() == list(range(24))
+    await driver.swept()
 
 
 async def batches(driver: Driver, count: int) -> list[tuple[WriteTarget, list[PreparedTask]]]:
