@@ -91,6 +91,7 @@ class Client:
     pause_schedule = _blocking(AsyncClient.pause_schedule)
     resume_schedule = _blocking(AsyncClient.resume_schedule)
     remove_schedule = _blocking(AsyncClient.remove_schedule)
+    run_schedule = _blocking(AsyncClient.run_schedule)
     create_table = _blocking(AsyncClient.create_table)
     get_table = _blocking(AsyncClient.get_table)
     explain = _blocking(AsyncClient.explain)

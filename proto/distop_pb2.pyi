@@ -1217,6 +1217,20 @@ class ListSchedulesResponse(_message.Message):
     revision: int
     def __init__(self, schedules: _Optional[_Iterable[_Union[Schedule, _Mapping]]] = ..., revision: _Optional[int] = ...) -> None: ...
 
+class RunScheduleRequest(_message.Message):
+    __slots__ = ("table", "name", "tick", "requested_by", "request_id")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TICK_FIELD_NUMBER: _ClassVar[int]
+    REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    name: str
+    tick: str
+    requested_by: str
+    request_id: str
+    def __init__(self, table: _Optional[str] = ..., name: _Optional[str] = ..., tick: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
 class ControlScheduleRequest(_message.Message):
     __slots__ = ("table", "name", "action", "reason", "requested_by", "request_id")
     TABLE_FIELD_NUMBER: _ClassVar[int]

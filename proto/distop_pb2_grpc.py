@@ -1824,6 +1824,11 @@ class ScheduleServiceStub:
                 request_serializer=distop_dot_proto_dot_distop__pb2.ControlScheduleRequest.SerializeToString,
                 response_deserializer=distop_dot_proto_dot_distop__pb2.Schedule.FromString,
                 _registered_method=True)
+        self.RunSchedule = channel.unary_unary(
+                '/distop.v1.ScheduleService/RunSchedule',
+                request_serializer=distop_dot_proto_dot_distop__pb2.RunScheduleRequest.SerializeToString,
+                response_deserializer=distop_dot_proto_dot_distop__pb2.Operation.FromString,
+                _registered_method=True)
 
 
 class ScheduleServiceServicer:
@@ -1850,6 +1855,14 @@ class ScheduleServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def RunSchedule(self, request, context):
+        """Starts the operation of a tick that has passed, such as one that was skipped. Once: if one was started for that tick,
+        at any time, by the schedule or a call, it is the answer; unless it has failed or was cancelled.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ScheduleServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -1867,6 +1880,11 @@ def add_ScheduleServiceServicer_to_server(servicer, server):
                     servicer.ControlSchedule,
                     request_deserializer=distop_dot_proto_dot_distop__pb2.ControlScheduleRequest.FromString,
                     response_serializer=distop_dot_proto_dot_distop__pb2.Schedule.SerializeToString,
+            ),
+            'RunSchedule': grpc.unary_unary_rpc_method_handler(
+                    servicer.RunSchedule,
+                    request_deserializer=distop_dot_proto_dot_distop__pb2.RunScheduleRequest.FromString,
+                    response_serializer=distop_dot_proto_dot_distop__pb2.Operation.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1951,6 +1969,33 @@ class ScheduleService:
             '/distop.v1.ScheduleService/ControlSchedule',
             distop_dot_proto_dot_distop__pb2.ControlScheduleRequest.SerializeToString,
             distop_dot_proto_dot_distop__pb2.Schedule.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RunSchedule(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/distop.v1.ScheduleService/RunSchedule',
+            distop_dot_proto_dot_distop__pb2.RunScheduleRequest.SerializeToString,
+            distop_dot_proto_dot_distop__pb2.Operation.FromString,
             options,
             channel_credentials,
             insecure,

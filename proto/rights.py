@@ -126,6 +126,7 @@ RIGHTS = {
         "ScheduleService/AddSchedule": Right(OPERATOR, TABLE, "table", raised=_of_types),
         "ScheduleService/ListSchedules": Right(READER, TABLE, "table"),
         "ScheduleService/ControlSchedule": Right(OPERATOR, TABLE, "table"),
+        "ScheduleService/RunSchedule": Right(OPERATOR, TABLE, "table"),
         "BacklogService/EnqueueBatch": Right(OPERATOR, TABLE, "table", raised=_of_types),
         "BacklogService/ListBacklog": Right(READER, TABLE, "table"),
         "BacklogService/SetOrdering": Right(OPERATOR, TABLE, "table"),

@@ -429,7 +429,12 @@ def start_operation(
             raise
         session.out.facts("nothing to do", {"code": error.code, "message": error.message})
         return
-    if not options.wait:
+    show_started(session, started, wait=options.wait)
+
+
+def show_started(session: Session, started: Operation, *, wait: bool) -> None:
+    """Show an operation that was started, or follow it to its end."""
+    if not wait:
         session.out.started(started)
         return
     with _leaving_it_running(session, started.name):

@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from distop.cli.commands.maintenance import PANEL
+from distop.cli.commands.operations import show_started
 from distop.cli.options.bundles import command
-from distop.cli.options.common import JsonArgument, Reason, TableName
+from distop.cli.options.common import JsonArgument, Reason, TableName, Wait
 from distop.cli.options.parsing import parse_duration
 from distop.cli.options.session import Connected
 
@@ -85,6 +86,29 @@ def add(
 def ls(session: Connected, table: TableName) -> None:
     """List the schedules of a table: what they started, what was skipped, and why."""
     session.out.listed("schedules", session.client.schedules(table), False)
+
+
+@command(group)
+def run(
+    session: Connected,
+    table: TableName,
+    name: Name,
+    tick: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="One of its times of the last 6 days, in its time zone: 2026-03-29T06:00."
+        ),
+    ],
+    wait: Wait = False,
+) -> None:
+    """Make up for a time of a schedule, such as one that was skipped.
+
+    Its operation is started once: if one was started for this time before, it is shown, unless it has failed
+    or was cancelled. A condition of the schedule is not waited for.
+
+    Example: distop schedules run flights nightly --tick 2026-03-29T03:30 --wait
+    """
+    show_started(session, session.client.run_schedule(table, name, tick), wait=wait)
 
 
 @command(group)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from distop.client.calls.base import Calls
 from distop.client.models.follow_up import operation_options
+from distop.client.models.operation import Operation
 from distop.client.models.schedules import Schedule
 from distop.proto.json_text import to_json
 
@@ -86,6 +88,31 @@ class ScheduleCalls(Calls):
     async def remove_schedule(self, table: str, name: str, reason: str = "") -> Schedule:
         """Remove it; operations that it started go on."""
         return await self._control_schedule(table, name, "remove", reason)
+
+    async def run_schedule(self, table: str, name: str, tick: datetime | str) -> Operation:
+        """Make up for a time of a schedule, such as one that was skipped: start its operation, once.
+
+        Parameters
+        ----------
+        tick:
+            One of its times of the last 6 days; without a time zone in that of the schedule.
+
+        Returns
+        -------
+        The operation; if the schedule or a call has started one for this time before, that one, as ``found``,
+        unless it has failed or was cancelled.
+
+        Raises
+        ------
+        InvalidArgument
+            It is none of the schedule's times.
+        PreconditionFailed
+            It is in the future or too long ago, or the schedule has no times.
+        IncompatibleOperation, TablePaused
+            As of a start.
+        """
+        text = tick if isinstance(tick, str) else tick.isoformat()
+        return Operation.from_proto(await self._once("RunSchedule", table=table, name=name, tick=text))
 
     async def _control_schedule(self, table: str, name: str, action: str, reason: str) -> Schedule:
         reply = await self._once("ControlSchedule", table=table, name=name, action=action, reason=reason)

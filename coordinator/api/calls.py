@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 ANSWER_S = 0.2
 """Longest time reserved for sending an answer before the caller's deadline."""
 
-_STARTS = frozenset({"StartOperation", "PreviewOperation", "EnqueueBatch", "CreateTable", "AddSchedule"})
+_STARTS = frozenset(
+    {"StartOperation", "PreviewOperation", "EnqueueBatch", "CreateTable", "AddSchedule", "RunSchedule"}
+)
 """Calls that create something persistent, or plan it."""
 
 Context = grpc.aio.ServicerContext[Any, Any]

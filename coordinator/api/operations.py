@@ -130,7 +130,26 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             )
             return await self._start(wanted, planning, request.started_by)
 
-    async def _start(self, wanted: StartRequest, planning: Planning, started_by: str) -> pb.Operation:
+    async def start_tick(
+        self,
+        schedule: str,
+        body: StartBody,
+        request_id: str,
+        call: str,
+        started_by: str,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> pb.Operation:
+        """Start what a schedule starts for a tick, or return what was started for it before."""
+        left_s = min(context.time_remaining() or DEFAULT_CALL_S, DEFAULT_CALL_S)
+        async with self._admission.admitted(started_by, body.table, left_s):
+            wanted = body.request(request_id, self._registry.get(body.type), call=call)
+            keys = self._client.keyspace.table(body.table)
+            planning = Planning(self._planner, self._client, keys, body, left_s)
+            return await self._start(wanted, planning, started_by, schedule)
+
+    async def _start(
+        self, wanted: StartRequest, planning: Planning, started_by: str, schedule: str = ""
+    ) -> pb.Operation:
         """Start it, or return what this request has started before."""
         body = planning.body
         keys = self._client.keyspace.table(body.table)
@@ -147,6 +166,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
                 retry_of=now.request.operation if now.request and now.request.outcome != SUCCESS else "",
                 started_at=started_at,
                 started_by=started_by,
+                schedule=schedule,
             )
 
         compatible = partial(self._registry.compatible, planning.kind)

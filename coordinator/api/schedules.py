@@ -13,6 +13,7 @@ import msgspec
 
 from distop.commit.files.storage import without_secrets
 from distop.coordinator.access.callers import caller
+from distop.coordinator.api.operations import OperationService
 from distop.coordinator.schedules.conditions import (
     Condition,
     after_at,
@@ -21,12 +22,13 @@ from distop.coordinator.schedules.conditions import (
     parse_condition,
 )
 from distop.coordinator.schedules.policy import check_times
+from distop.coordinator.schedules.starts import tick_body, tick_id
 from distop.coordinator.schedules.templates import has_templates, rendered
-from distop.coordinator.schedules.times import check_cron, next_tick, zone_of
+from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, zone_of
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.views.operations import pause_of, timestamp
-from distop.errors import CorruptRecord, InvalidArgument, InvalidName, TableNotFound
+from distop.errors import CorruptRecord, InvalidArgument, InvalidName, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.starting import digest_of
@@ -39,6 +41,7 @@ from distop.metastore.tables.audit import acting, audit_put
 from distop.metastore.tables.schedules import (
     add_schedule,
     change_schedule,
+    read_schedule,
     read_schedules,
     remove_schedule,
 )
@@ -55,8 +58,8 @@ MAX_NAME_LENGTH = 100
 class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
     """The handlers; stateless."""
 
-    def __init__(self, client: EtcdClient, planner: Planner) -> None:
-        self._client, self._planner = client, planner
+    def __init__(self, client: EtcdClient, planner: Planner, operations: OperationService) -> None:
+        self._client, self._planner, self._operations = client, planner, operations
 
     async def AddSchedule(  # noqa: N802 - the name of the RPC
         self, request: pb.AddScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -163,6 +166,23 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         if standing is None:
             return pb.Schedule(table=keys.name, name=name)
         return schedule_message(keys.name, name, standing)
+
+    async def RunSchedule(  # noqa: N802
+        self, request: pb.RunScheduleRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.Operation:
+        keys, name = self._keys(request.table), _name(request.name)
+        record = await read_schedule(self._client, keys, name)
+        check_times(record)
+        if not record.cron:
+            raise PreconditionFailed(
+                f"schedule {name!r} has no times, but a condition",
+                hint="start the operation yourself: distop start",
+                details={"table": keys.name, "schedule": name},
+            )
+        at = past_tick(record.cron, request.tick, time.time(), record.timezone)
+        request_id, call = tick_id(name, record, at), request.request_id or uuid.uuid4().hex
+        body = tick_body(keys.name, self._planner.registry.get(record.type), record, at, request_id)
+        return await self._operations.start_tick(name, body, request_id, call, request.requested_by, context)
 
     async def _check_seen(self, table: str) -> None:
         """Raise :class:`~distop.errors.TableNotFound` unless the caller may look at this table."""

@@ -68,15 +68,17 @@ async def start_server(
         interceptors=[CallInterceptor(gate, Callers(limits))],
         options=OPTIONS if tls is None else [*OPTIONS, *_AGES],
     )
-    distop_pb2_grpc.add_OperationServiceServicer_to_server(
-        OperationService(client, planner, metrics, stopping, memory, remember_s, admission, following),
-        server,
+    operations = OperationService(
+        client, planner, metrics, stopping, memory, remember_s, admission, following
     )
+    distop_pb2_grpc.add_OperationServiceServicer_to_server(operations, server)
     distop_pb2_grpc.add_TableServiceServicer_to_server(
         TableService(client, answers, planner.registry), server
     )
     distop_pb2_grpc.add_BacklogServiceServicer_to_server(BacklogService(client, planner.registry), server)
-    distop_pb2_grpc.add_ScheduleServiceServicer_to_server(ScheduleService(client, planner), server)
+    distop_pb2_grpc.add_ScheduleServiceServicer_to_server(
+        ScheduleService(client, planner, operations), server
+    )
     distop_pb2_grpc.add_IndexServiceServicer_to_server(IndexService(client, answers), server)
     distop_pb2_grpc.add_ClusterServiceServicer_to_server(ClusterService(client, answers), server)
     distop_pb2_grpc.add_AccessServiceServicer_to_server(AccessService(client, gate), server)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from distop.coordinator.metrics.counts import Metrics, code_of
 from distop.coordinator.schedules.conditions import after_at, is_reached, measured, state_of
 from distop.coordinator.schedules.policy import Tick, check_times, due_tick, looks, rested, was_told
-from distop.coordinator.schedules.templates import rendered
+from distop.coordinator.schedules.starts import tick_body, tick_id
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
@@ -35,7 +35,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.starting import digest_of, operation_in_the_way, said_of
+from distop.metastore.operations.starting import operation_in_the_way, said_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
@@ -238,26 +238,17 @@ class Ticker:
             raise unmeasured
         keys, registry = self._keys, self._planner.registry
         kind = registry.get(record.type)
-        unique = f"schedule.{name}.{kv.mod_revision}"
-        argument = record.argument
-        if record.version > 1:  # in a schedule of release 0.2.0 braces are braces
-            argument = rendered(argument, tick.at, record.timezone)
-        body = StartBody(
-            table=keys.name,
-            type=kind.type,
-            object=record.object,
-            argument=argument,
-            options=record.options,
-            digest=digest_of([kind.type, record.object, argument, unique]),
-        )
+        # The same while the schedule is unchanged; a start changes it.
+        call = f"schedule.{name}.{kv.mod_revision}"
+        request_id = tick_id(name, record, tick.at) if record.cron else call
+        body = tick_body(keys.name, kind, record, tick.at, request_id)
         self._check_free(seen, kind, body, record)
 
         def share(arg: OperationArg) -> Txn:
             return Txn((unchanged(kv),), (Put(kv.key, encode(tick.started(record, str(arg.id)))),))
 
-        # The same id while the schedule is unchanged; a start changes it.
         return await self._launcher.launch(
-            kind, body, unique, share, [kv], started_by=record.added_by, schedule=name
+            kind, body, call, share, [kv], request_id=request_id, started_by=record.added_by, schedule=name
         )
 
     def _check_free(

@@ -15,7 +15,10 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from distop.errors import InvalidArgument
+from distop.errors import InvalidArgument, PreconditionFailed
+
+MADE_UP_S = 6 * 86_400.0
+"""How long a tick can be made up for. Ids are remembered for a day longer: clocks differ."""
 
 MAX_LENGTH = 100
 """Longest expression; evaluating a longer one costs more."""
@@ -79,6 +82,43 @@ def next_tick(cron: str, after: float, timezone: str = "") -> float:
     times = CronSim(cron, datetime.fromtimestamp(int(after), zone_of(timezone)))
     # In the second of two equal hours the library begins with the times of the first, which are over.
     return next((tick for time in times if (tick := time.timestamp()) > after), math.inf)
+
+
+def past_tick(cron: str, text: str, now: float, timezone: str = "") -> float:
+    """The time of an expression that a caller has written, in seconds since the Unix epoch.
+
+    Parameters
+    ----------
+    text:
+        In ISO 8601; without a distance from UTC it is in the time zone.
+
+    Raises
+    ------
+    InvalidArgument
+        It is no time of the expression.
+    PreconditionFailed
+        It is in the future, or too long ago.
+    """
+    details = {"field": "tick"}
+    try:
+        at = datetime.fromisoformat(text)
+        tick = (at if at.tzinfo is not None else at.replace(tzinfo=zone_of(timezone))).timestamp()
+    except (ValueError, OverflowError):
+        raise InvalidArgument(
+            f"{text[:50]!r} is not a time", hint="write one such as 2026-03-29T06:00", details=details
+        ) from None
+    if tick > now:
+        raise PreconditionFailed(f"{text} is in the future: the schedule starts it then", details=details)
+    if tick < now - MADE_UP_S:
+        raise PreconditionFailed(
+            f"{text} is too long ago: what was started is known for {MADE_UP_S / 86_400:g} days",
+            hint="start the operation yourself: distop start",
+            details=details,
+        )
+    if (following := next_tick(cron, tick - 1.0, timezone)) != tick:
+        shown = datetime.fromtimestamp(following, zone_of(timezone)) if following < math.inf else "never"
+        raise InvalidArgument(f"{text} is not a time of {cron!r}, the next is {shown}", details=details)
+    return tick
 
 
 def last_tick(cron: str, after: float, until: float, timezone: str = "") -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 from distop.coordinator.starting.body import StartBody, operation_arg
 from distop.coordinator.starting.planner import Planner, Planning
 from distop.coordinator.work import work
-from distop.errors import ArgumentTooLarge, LeadershipLost
+from distop.errors import ArgumentTooLarge, LeadershipLost, RequestIdReused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Txn
 from distop.metastore.etcd.update import settle
@@ -84,6 +84,7 @@ class Launcher:
         share: Callable[[OperationArg], Txn],
         depends_on: Sequence[KeyValue],
         *,
+        request_id: str = "",
         started_by: str,
         batches: Sequence[str] = (),
         unordered: str = "",
@@ -94,23 +95,32 @@ class Launcher:
         Parameters
         ----------
         unique:
-            Id of the request.
+            Id of this call; and of the request, if that has no other.
         share:
             What the batch or schedule contributes to the transaction that starts the operation.
         depends_on:
             The keys that ``share`` compares. A slow plan is abandoned when one of them has changed, or the
             table was paused.
+        request_id:
+            Id of the request, if callers may use it, too.
         batches, unordered, schedule:
             What it is started for: batches of the backlog, an unordered batch, or a schedule.
+
+        Raises
+        ------
+        RequestIdReused
+            A caller has started it before, under ``request_id``.
         """
         keys = self._keys
         # Kept only for the next attempt at a lost start: its time limit continues meanwhile.
         kept, self._planning = self._planning, None
         whose = f"schedule {schedule!r}" if schedule else f"batch {[*batches, unordered][0]!r}"
-        request = body.request(unique, kind, call=unique)
+        request = body.request(request_id or unique, kind, call=unique)
         state = await read_table_state(self._client, keys, request)
-        if answered_before(state, request) is not None:
-            return Launched.LOST
+        if (known := answered_before(state, request)) is not None:
+            if request.request_id == unique:
+                return Launched.LOST
+            raise RequestIdReused(f"{known} was started for it before")
         registry, run_ops = self._planner.registry, state.run_ops_kv.value
         if other := operation_in_the_way(run_ops, request, lambda name: registry.compatible(kind, name)):
             log.info("launch_waits", extra={"table": keys.name, "of": whose, "operation": str(other)})

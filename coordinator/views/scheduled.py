@@ -18,7 +18,7 @@ from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.tables.schedules import all_of, name_in
 from distop.proto import distop_pb2 as pb
 
-_PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED"})
+_PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED", "REQUEST_ID_REUSED"})
 """Reasons for skipping a tick that need no action."""
 
 

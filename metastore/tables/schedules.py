@@ -153,6 +153,16 @@ async def remove_schedule(
     return await _update(client, keys, name, decide)
 
 
+async def read_schedule(client: EtcdClient, keys: TableKeys, name: str) -> ScheduleRecord:
+    """One schedule.
+
+    Raises :class:`~distop.errors.ScheduleNotFound`, :class:`~distop.errors.TableNotFound`,
+    :class:`~distop.errors.CorruptRecord`.
+    """
+    kv = _found(keys, name, await client.read_at_once(_reads(keys, name)))[2]
+    return decode(_there(keys, name, kv).value, ScheduleRecord, kv.key)
+
+
 async def read_schedules(
     client: EtcdClient, keys: TableKeys
 ) -> tuple[dict[str, ScheduleRecord | CorruptRecord], int]:
@@ -205,9 +215,13 @@ async def _update(
     decide: Callable[[TxnResult], Awaitable[tuple[Txn | None, A]]],
     *more: Get,
 ) -> A:
-    reads = (Get(keys.table), Get(keys.agenda), Get(keys.schedule(name)), *more)
+    reads = (*_reads(keys, name), *more)
     what, replied = f"schedule {name!r} of table {keys.name!r}", lambda: reached("schedule.set.after")
     return (await update(client, reads, decide, what=what, replied=replied))[0]
+
+
+def _reads(keys: TableKeys, name: str) -> tuple[Get, Get, Get]:
+    return Get(keys.table), Get(keys.agenda), Get(keys.schedule(name))
 
 
 def _found(keys: TableKeys, name: str, read: TxnResult) -> tuple[KeyValue, KeyValue, KeyValue]:

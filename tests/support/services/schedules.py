@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 
 import msgspec
@@ -22,8 +23,11 @@ async def schedule(client: EtcdClient, name: str, table: str = "t") -> ScheduleR
     return decode(kv.value, ScheduleRecord, kv.key)
 
 
-async def backdate(client: EtcdClient, name: str, table: str = "t") -> None:
-    """As if nothing had been decided for so long: its times since then have passed while nobody led."""
+async def backdate(client: EtcdClient, name: str, table: str = "t", *, anew: bool = True) -> None:
+    """As if nothing had been decided for so long: its times since then have passed while nobody led.
+
+    ``anew``: as a schedule that was added anew, whose times were never started.
+    """
     keys = client.keyspace.table(table)
     while True:
         wanted = [Get(keys.schedule(name)), Get(keys.agenda)]
@@ -31,6 +35,7 @@ async def backdate(client: EtcdClient, name: str, table: str = "t") -> None:
         kv, agenda_kv = (read.one(index, get.key) for index, get in enumerate(wanted))
         record = decode(kv.value, ScheduleRecord, kv.key)
         past = msgspec.structs.replace(record, tick=time.time() - LONG_AGO_S)
+        past.request = secrets.token_hex(8) if anew else record.request
         ops = (Put(kv.key, encode(past)), looked_at_once(agenda_kv))
         if (await client.txn(Txn((unchanged(kv), unchanged(agenda_kv)), ops))).succeeded:
             return

@@ -33,6 +33,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "ControlBacklog": {"action": "open"},
     "AddSchedule": {"name": "nightly", "type": "noop", "cron": "0 2 * * *"},
     "ControlSchedule": {"name": "nightly", "action": "pause"},
+    "RunSchedule": {"name": "nightly", "tick": "2026-01-01"},
     "ChangeGrants": {"add": [pb.Grant(who="a", role="admin", tables=["*"])]},
 }
 """What else a request of a method needs to make sense."""
@@ -52,6 +53,7 @@ NEVER_IN_DOUBT = {
     "ListMembers",
     "ListOperations",
     "ListTables",
+    "RunSchedule",
     "StartOperation",
     "WatchOperation",
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from distop.client import AsyncClient, OperationState
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.leading import timekeeping
 from distop.coordinator.schedules import agenda, policy
-from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNotFound
+from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNotFound, TablePaused
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
@@ -226,6 +227,67 @@ async def test_what_is_in_the_way_is_told_and_counted(sdk: AsyncClient, client: 
     await skipped(1, "INVALID_ARGUMENT", "partitions")
     assert await eventually(lambda: at_rest(client))
     assert await operations(client) == ["t/friend/1", "t/noop/1"]
+
+
+async def test_a_skipped_time_is_made_up_for_by_command(sdk: AsyncClient, client: LossyClient) -> None:
+    """U2, O7: with the argument for that time; it is answered with its operation from then on."""
+    at = (datetime.now(UTC) - timedelta(days=1)).replace(second=0, microsecond=0)
+    local = at.astimezone(ZoneInfo("Asia/Kolkata"))
+    cron, tick = f"{local:%M %H %d %m} *", f"{local:%Y-%m-%dT%H:%M}"
+    asked = {"partitions": 1, "day": "{{ tick | date('%d') }}"}
+    await sdk.add_schedule("t", "s", "friend", asked, cron=cron, timezone="Asia/Kolkata")
+    await sdk.pause_table("t", "new disks")
+    await backdate(client, "s", anew=False)
+    await eventually(lambda: schedule(client, "s"), holds=lambda found: found.skipped == 1)
+    with pytest.raises(TablePaused):
+        await sdk.run_schedule("t", "s", tick)
+    await sdk.resume_table("t")
+    started = await sdk.run_schedule("t", "s", tick)
+    assert (started.name, started.found) == ("t/friend/1", False)
+    assert started.argument["day"] == f"{local:%d}"
+    again = await sdk.run_schedule("t", "s", at)
+    assert (again.name, again.found) == ("t/friend/1", True)
+    await sdk.cancel("t/friend/1")
+    await sdk.wait("t/friend/1")
+    retried = await sdk.run_schedule("t", "s", at)
+    assert (retried.name, retried.retry_of) == ("t/friend/2", "t/friend/1")
+    await mark(client, OperationId.parse("t/friend/2"), "0")
+    await sdk.wait("t/friend/2")
+    # Also by the schedule: its clock may have been set back.
+    await backdate(client, "s", anew=False)
+    await eventually(lambda: schedule(client, "s"), holds=lambda found: found.skipped == 2)
+    [shown] = await sdk.schedules("t")
+    assert shown.skip is not None
+    assert (shown.skip.code, "t/friend/2" in shown.skip.message) == ("REQUEST_ID_REUSED", True)
+    trail = [entry async for entry in sdk.audit("t") if entry.action == "start"]
+    assert [(entry.target, entry.reason) for entry in trail] == [
+        ("t/friend/2", "schedule s"),
+        ("t/friend/1", "schedule s"),
+    ]
+
+
+async def test_only_a_time_that_has_passed_is_made_up_for(sdk: AsyncClient) -> None:
+    """U3."""
+    await sdk.create_table("x", nowhere())
+    await sdk.add_schedule("t", "s", "noop", NOTHING, cron="0 * * * *")
+    await sdk.add_schedule("t", "c", "noop", NOTHING, when="watermark(x, s, p) >= 1")
+    hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
+
+    async def refused(code: str, name: str, tick: datetime | str) -> None:
+        with pytest.raises(DistopError) as error:
+            await sdk.run_schedule("t", name, tick)
+        assert error.value.code == code, error.value
+
+    await refused("SCHEDULE_NOT_FOUND", "no", hour)
+    await refused("PRECONDITION_FAILED", "c", hour)
+    await refused("INVALID_ARGUMENT", "s", "yesterday")
+    await refused("INVALID_ARGUMENT", "s", "")
+    await refused("INVALID_ARGUMENT", "s", hour - timedelta(minutes=1))
+    await refused("INVALID_ARGUMENT", "s", hour - timedelta(microseconds=1))
+    await refused("PRECONDITION_FAILED", "s", hour + timedelta(hours=2))
+    await refused("PRECONDITION_FAILED", "s", hour - timedelta(days=6, hours=1))
+    await refused("PRECONDITION_FAILED", "s", "0001-01-01T00:00+23:00")
+    await refused("PRECONDITION_FAILED", "s", "9999-12-31T23:00-23:00")
 
 
 async def test_what_is_paused_starts_nothing_then_or_later(sdk: AsyncClient, client: LossyClient) -> None:

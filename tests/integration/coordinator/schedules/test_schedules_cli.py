@@ -54,6 +54,10 @@ async def test_schedules_are_added_listed_paused_and_removed(terminal: Terminal,
     assert "small_files" in refused["error"]["hint"]
     refused = await terminal.json("schedules", "add", "t", "x", "noop", "--cron", "@daily", code=2)
     assert refused["error"]["details"]["field"] == "cron"
+    zone = ("--timezone", "Europe/Berlin")
+    told = await terminal.told("schedules", "add", "t", "local", "noop", "--cron", "30 3 1 1 *", *zone)
+    assert "at (Europe/Berlin)" in told
+    await terminal.told("schedules", "rm", "t", "local")
     await backdate(client, "nightly")
     await eventually(lambda: schedule(client, "nightly"), holds=lambda one: one.started == 1)
     await backdate(client, "nightly")
@@ -65,6 +69,8 @@ async def test_schedules_are_added_listed_paused_and_removed(terminal: Terminal,
     told = await terminal.told("schedules", "ls", "t")
     assert "its last operation, t/noop/1" in told
     assert "small_files > 200" in told
+    refused = await terminal.json("schedules", "run", "t", "nightly", "--tick", "2999-01-01", code=5)
+    assert "in the future" in refused["error"]["message"]
     told = await terminal.told("schedules", "pause", "t", "nightly", "--reason", "an import")
     assert "an import" in told
     assert "paused" in await terminal.told("schedules", "ls", "t")

@@ -5,21 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
 
+import grpc.aio
 import msgspec
 import pytest
 import pytest_asyncio
 
+from distop.coordinator.api.operations import OperationService
+from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.schedules import ticking
 from distop.coordinator.schedules.policy import AGAIN_S
 from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.work import Work
-from distop.errors import LeadershipLost
+from distop.errors import LeadershipLost, ScheduleNotFound
+from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession
@@ -32,6 +39,7 @@ from distop.metastore.records.schedule import After, AgendaRecord, ScheduleRecor
 from distop.metastore.records.table import Head
 from distop.metastore.tables import schedules
 from distop.operations.registry import Registry
+from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table
 from support.refusals import traced
@@ -41,6 +49,8 @@ from support.waiting import eventually
 
 HOUR = 3600.0
 HOURLY = ScheduleRecord(type="noop", argument={"partitions": 0}, cron="0 * * * *", tick=HOUR / 2, request="r")
+LAST = time.time() // HOUR * HOUR
+"""The last full hour: calls are answered by the clock of this machine."""
 LOST = [Fault.LOST_REPLY, Fault.LOST_REQUEST, Fault.FULL_YET_DONE, Fault.FULL, Fault.DOWN]
 
 
@@ -322,6 +332,68 @@ async def test_a_condition_that_could_not_be_planned_for_long_starts_once_it_can
     monkeypatch.setattr(Planner, "plan", plan)
     await leader.look()
     assert await operations(leader.client) == ["t/noop/1"]
+
+
+def service_of(leader: Leader, client: LossyClient) -> ScheduleService:
+    return ScheduleService(client, leader.planner, OperationService(client, leader.planner))
+
+
+async def made_up(leader: Leader, call: str, client: LossyClient | None = None) -> pb.Operation:
+    """The answer to a call that makes up for the last hour of schedule ``s``."""
+    tick = datetime.fromtimestamp(LAST, UTC).isoformat()
+    request = pb.RunScheduleRequest(table="t", name="s", tick=tick, request_id=call)
+    context = cast("grpc.aio.ServicerContext[Any, Any]", SimpleNamespace(time_remaining=lambda: 60.0))
+    return await service_of(leader, client or leader.client).RunSchedule(request, context)
+
+
+async def hourly(leader: Leader) -> None:
+    await leader.add("s", msgspec.structs.replace(HOURLY, tick=LAST - HOUR / 2, request="a" * 64))
+
+
+@pytest.mark.parametrize("first", ["the leader", "a call", "both"])
+async def test_a_time_is_started_once_by_its_schedule_and_calls(leader: Leader, first: str) -> None:
+    """O7: with a call of each after it, and a leader that was killed before it wrote what it did."""
+    await hourly(leader)
+    if first != "a call":
+        leader.client.fail(
+            Fault.LOST_REQUEST if first == "both" else Fault.LOST_REPLY, when=puts(leader.keys.run_ops)
+        )
+    if first == "both":
+        await asyncio.gather(leader.look(LAST + 1.0), made_up(leader, "one"), made_up(leader, "two"))
+    elif first == "a call":
+        await made_up(leader, "one")
+        await leader.look(LAST + 1.0)
+    else:
+        await leader.look(LAST + 1.0)
+    following = await leader.next_leader()
+    await following.look(LAST + 2.0)
+    assert (await made_up(leader, "three")).name == "t/noop/1"
+    assert await operations(leader.client) == ["t/noop/1"]
+    record = await schedule(leader.client, "s")
+    assert (record.tick, record.started + record.skipped) == (LAST, 1)
+
+
+async def test_a_late_copy_of_a_made_up_start_starts_nothing(leader: Leader, etcd_config: EtcdConfig) -> None:
+    """It comes when the operation is over, and the schedule is gone."""
+    await hourly(leader)
+    lossy = LossyClient(etcd_config)
+    assert (await made_up(leader, "one", lossy)).name == "t/noop/1"
+    (copy,) = [txn for txn in lossy.sent if puts(leader.keys.run_ops)(txn)]
+    await leader.client.delete(leader.keys.run_ops)
+    await schedules.remove_schedule(leader.client, leader.keys, "s", request="gone")
+    assert not (await lossy.txn(copy)).succeeded
+    with pytest.raises(ScheduleNotFound):
+        await made_up(leader, "one")
+    await lossy.close()
+
+
+async def test_a_late_copy_of_its_addition_brings_no_removed_schedule_back(leader: Leader) -> None:
+    """Each change writes what the addition compares."""
+    await leader.add()
+    (copy,) = [txn for txn in leader.client.sent if puts(leader.keys.schedule("s"))(txn)]
+    await schedules.remove_schedule(leader.client, leader.keys, "s", request="gone")
+    assert not (await leader.client.txn(copy)).succeeded
+    assert (await schedules.read_schedules(leader.client, leader.keys))[0] == {}
 
 
 async def test_schedules_of_a_table_that_is_gone_are_forgotten(leader: Leader) -> None:
