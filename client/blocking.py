@@ -78,6 +78,7 @@ class Client:
     resume = _blocking(AsyncClient.resume)
     enqueue = _blocking(AsyncClient.enqueue)
     backlog = _iterating(AsyncClient.backlog)
+    batch = _blocking(AsyncClient.batch)
     ordering = _blocking(AsyncClient.ordering)
     replace_batch = _blocking(AsyncClient.replace_batch)
     set_ordering = _blocking(AsyncClient.set_ordering)

@@ -61,7 +61,7 @@ def ls(
     """List the batches that wait, in the order in which they will be applied."""
     size = page_size(limit)
     listed = session.client.backlog(table, applied=applied, ordered=not unordered, page_size=size)
-    session.listed("backlog", listed, limit)
+    session.listed("applied" if applied else "backlog", listed, limit)
 
 
 @command(group)
@@ -93,9 +93,13 @@ def rm(
 
 
 @command(group)
-def show(session: Connected, table: TableName) -> None:
-    """Show how a table is fed, and what it waits for."""
-    session.out.show(session.client.ordering(table))
+def show(
+    session: Connected,
+    table: TableName,
+    batch: Annotated[str, typer.Argument(metavar="[BATCH]", help="Show only this batch.")] = "",
+) -> None:
+    """Show how a table is fed, and what it waits for; or a batch: what it asks for, and what became of it."""
+    session.out.show(session.client.batch(table, batch) if batch else session.client.ordering(table))
 
 
 @command(group)

@@ -22,6 +22,7 @@ Listing = Literal[
     "tables",
     "audit",
     "backlog",
+    "applied",
     "snapshots",
     "traces",
     "schedules",

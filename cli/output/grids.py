@@ -134,10 +134,28 @@ def _backlog_grid(batches: Sequence[Batch]) -> Grid:
             printable(batch.name),
             batch.state,
             printable(batch.type),
-            when(batch.finished_at or batch.queued_at),
+            when(batch.queued_at),
             printable(batch.queued_by),
             str(batch.attempts or ""),
             printable(batch.operation),
+        )
+    return grid
+
+
+def _applied_grid(batches: Sequence[Batch]) -> Grid:
+    """A line for each batch that was applied or skipped."""
+    figures = ("ROWS", "FILES", "BYTES")
+    grid = grid_of("BATCH", "STATE", "SINCE", *figures, "BY", "FAILED", "DECIDED BY", "OPERATION")
+    for batch in batches:
+        grid.add_row(
+            printable(batch.name),
+            batch.state,
+            when(batch.finished_at),
+            *map(number_of, (batch.rows, batch.files, batch.bytes)),
+            printable(batch.queued_by),
+            str(batch.attempts or ""),
+            printable(batch.decided_by),
+            printable(batch.operation) + (f" (of {batch.together})" if batch.together > 1 else ""),
         )
     return grid
 
@@ -176,6 +194,9 @@ STYLES: Mapping[Listing, ListStyle] = {
     ),
     "audit": ListStyle(_audit_grid, "nothing yet", ("ASKED FOR", "WHY", "BECAME", "WHO")),
     "backlog": ListStyle(_backlog_grid, "no batches", ("BY", "SINCE", "TYPE")),
+    "applied": ListStyle(
+        _applied_grid, "no batches", ("BY", "BYTES", "FILES", "SINCE", "FAILED", "DECIDED BY")
+    ),
     "snapshots": ListStyle(
         _snapshots_grid,
         "no snapshot: nothing has been published yet",

@@ -22,10 +22,12 @@ from distop.cli.output.style import (
     printable,
 )
 from distop.cli.output.texts import (
+    asked_for,
     completion_line,
     content_pairs,
     failed_partitions,
     index_line,
+    number_of,
     seconds_since,
     series_line,
     state_of,
@@ -34,6 +36,7 @@ from distop.cli.output.texts import (
 )
 from distop.client import (
     AuditEntry,
+    Batch,
     Diagnosis,
     Enqueued,
     Explanation,
@@ -70,6 +73,7 @@ class HumanOutput(Output):
             Diagnosis: self._diagnosis,
             Enqueued: self._enqueued,
             Ordering: self._ordering,
+            Batch: self._batch,
             Explanation: self._explanation,
             Grants: self._grants,
             Schedule: self._schedule,
@@ -125,10 +129,7 @@ class HumanOutput(Output):
                 ("follows", operation.follows),
                 ("again, after", operation.retry_of),
                 ("request id", operation.request_id),
-                (
-                    "asked for",
-                    "\n".join(f"{name}: {text_of(value)}" for name, value in operation.argument.items()),
-                ),
+                *asked_for(operation.argument),
                 *facts,
             ]
         )
@@ -286,6 +287,27 @@ class HumanOutput(Output):
                 ("waits for approval", ordering.awaiting),
                 ("blocked by", Text(printable(blocked), "red") if blocked else ""),
                 ("failed", Text(printable("; ".join(failed)), "red") if failed else ""),
+            ]
+        )
+
+    def _batch(self, batch: Batch) -> None:
+        figures = ("rows", batch.rows), ("files", batch.files), ("bytes", batch.bytes)
+        of_all = f" (of {batch.together} batches)" if batch.together > 1 else ""
+        error = f"{batch.error.code}: {batch.error.message}" if batch.error else ""
+        self._screen.pairs(
+            [
+                ("batch", batch.name),
+                ("state", batch.state),
+                ("operation", batch.operation),
+                ("type", batch.type),
+                ("queued", when(batch.queued_at)),
+                ("queued by", batch.queued_by),
+                ("finished", when(batch.finished_at)),
+                *((name, number_of(count) + of_all) for name, count in figures if count is not None),
+                ("failed attempts", str(batch.attempts or "")),
+                ("error", error),
+                ("decided by", batch.decided_by),
+                *asked_for(batch.argument),
             ]
         )
 

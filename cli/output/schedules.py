@@ -8,7 +8,7 @@ from rich.table import Table as Grid
 
 from distop.cli.output.screen import grid_of
 from distop.cli.output.style import paused, printable
-from distop.cli.output.texts import text_of, when
+from distop.cli.output.texts import asked_for, when
 from distop.client import Schedule
 
 
@@ -36,7 +36,7 @@ def schedule_pairs(one: Schedule) -> list[tuple[str, str]]:
         ("schedule", one.name),
         ("table", one.table),
         ("starts", "/".join(filter(None, (one.type, one.object)))),
-        ("asked for", "\n".join(f"{name}: {text_of(value)}" for name, value in one.argument.items())),
+        *asked_for(one.argument),
         (f"at ({printable(one.timezone) or 'UTC'})", one.cron),
         ("when", one.when),
         ("next", when(one.next_at)),

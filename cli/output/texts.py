@@ -58,6 +58,11 @@ def number_of(count: int | None) -> str:
     return "" if count is None else f"{count:,}"
 
 
+def asked_for(argument: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """An argument, as a pair of a name and lines."""
+    return [("asked for", "\n".join(f"{name}: {text_of(value)}" for name, value in argument.items()))]
+
+
 def index_line(index: Index) -> str:
     """A published index."""
     behind = index.commits_behind

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
 from distop.client.models.backlog import Batch, Enqueued, Ordering
+from distop.errors import NotFound
 from distop.proto.json_text import to_json
 
 
@@ -99,6 +100,24 @@ class BacklogCalls(Calls):
         """
         asked = {"table": table, "applied": applied, "unordered": not ordered, "page_size": page_size}
         return models(self._listed("ListBacklog", "batches", **asked), Batch)
+
+    async def batch(self, table: str, batch: str) -> Batch:
+        """One batch: as it is queued, or is being applied; else as it was applied or skipped last.
+
+        Raises
+        ------
+        NotFound
+            No such batch is queued, and the table does not remember one.
+        """
+        reply = await self._call("ListBacklog", table=table, batch=batch)
+        found = next((one for one in reply.batches if one.name == batch), None)
+        if found is None:
+            raise NotFound(
+                f"table {table!r} knows no batch {batch!r}",
+                hint=f"distop backlog ls {table}, with --applied or --unordered, lists those that it knows",
+                details={"table": table, "batch": batch},
+            )
+        return Batch.from_proto(found)
 
     async def ordering(self, table: str) -> Ordering:
         """How a table is fed, and what it waits for."""

@@ -12,16 +12,17 @@ from distop.client.models.operation import OperationError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch(Model):
-    """A waiting batch."""
+    """A batch that waits, is being applied, has failed, or has come to its end."""
 
     name: str
     type: str = ""
-    """The operation type that applies it. Of applied or skipped batches only the name is known."""
+    """The operation type that applies it. Unknown of skipped batches, and of applied ones that were too large
+    to be kept, as their argument."""
     argument: dict[str, Any] = field(default_factory=dict)
     queued_by: str = ""
     queued_at: datetime | None = None
     attempts: int = 0
-    """Attempts with transient failures."""
+    """Failed attempts: since the last decision to try it again; of an applied or skipped one, all."""
     error: OperationError | None = None
     """Error of the last of them."""
     operation: str = ""
@@ -30,6 +31,15 @@ class Batch(Model):
     """``waiting``, ``running``; ``failed``: it needs a decision; ``applied`` or ``skipped``."""
     finished_at: datetime | None = None
     """When it was applied or skipped."""
+    rows: int | None = None
+    """Of an applied one: what its operation has added, as the following two. ``None``: unknown, such as that
+    of a batch that an older version has applied."""
+    bytes: int | None = None
+    files: int | None = None
+    together: int = 0
+    """How many batches that operation has applied: its figures are of all of them."""
+    decided_by: str = ""
+    """Who has approved it at the validation gate, or has skipped it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

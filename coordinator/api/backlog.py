@@ -14,9 +14,10 @@ from distop.coordinator.starting.body import check_scope, options_of
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, fitting, page_of
 from distop.coordinator.views.operations import timestamp
 from distop.coordinator.views.tables import ordering_message
-from distop.errors import ArgumentTooLarge, CorruptRecord, InvalidArgument
+from distop.errors import ArgumentTooLarge, CorruptRecord, InvalidArgument, TableNotFound
 from distop.metastore.backlog.batches import (
     DONE,
+    FAILED,
     RUNNING,
     WAITING,
     AppliedRecord,
@@ -28,7 +29,7 @@ from distop.metastore.backlog.decisions import approve, open_gate, set_ordering,
 from distop.metastore.backlog.queue import enqueue
 from distop.metastore.etcd.beginnings import first_of
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import KeyValue, Put
+from distop.metastore.etcd.txn import Get, KeyValue, Put
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
@@ -103,6 +104,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         self, request: pb.ListBacklogRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.ListBacklogResponse:
         keys = self._keys(request.table)
+        if request.batch:
+            return await self._one(keys, check_batch(request.batch))
         size, token = await page_of(self._client, request)
         prefix, begin = _range_of(keys, request)
         start = prefix + token.after.encode() + b"\0" if token.after else begin
@@ -112,9 +115,12 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             page = await first_of(
                 self._client, start, prefix_end(prefix), revision=token.revision, limit=size
             )
-        batches = fitting(
-            [_batch(kv.key[len(prefix) :].decode(errors="backslashreplace"), kv, request) for kv in page.kvs]
-        )
+        named = [(kv.key[len(prefix) :].decode(errors="backslashreplace"), kv) for kv in page.kvs]
+        if request.unordered and not request.applied:
+            places = [(*name.partition(".")[::2], kv) for name, kv in named]
+        else:
+            places = [(DONE if request.applied else "", name, kv) for name, kv in named]
+        batches = fitting([_batch(name, state, kv) for state, name, kv in places])
         response = pb.ListBacklogResponse(
             batches=batches, ordering=ordering_message(keys.name, ordering_of(ordering), token.revision)
         )
@@ -122,6 +128,22 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             last = page.kvs[len(batches) - 1].key[len(prefix) :].decode()
             response.next_page_token = PageToken(token.revision, last).encode()
         return response
+
+    async def _one(self, keys: TableKeys, batch: str) -> pb.ListBacklogResponse:
+        """One batch, wherever it is; first where it waits, is being applied or has failed."""
+        states = (WAITING, RUNNING, FAILED, DONE)
+        places = [("", keys.backlog(batch)), *((state, keys.unordered(state, batch)) for state in states)]
+        places.append((DONE, keys.applied(batch)))
+        gets = [Get(keys.table), Get(keys.ordering), *(Get(key) for _, key in places)]
+        read = await self._client.read_at_once(gets)
+        if not read.got(0):
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        kvs = ((state, read.one(2 + index, key)) for index, (state, key) in enumerate(places))
+        found = [_batch(batch, state, kv) for state, kv in kvs if kv.exists]
+        ordering = ordering_of(read.one(1, keys.ordering))
+        return pb.ListBacklogResponse(
+            batches=fitting(found), ordering=ordering_message(keys.name, ordering, read.revision)
+        )
 
     async def SetOrdering(  # noqa: N802
         self, request: pb.SetOrderingRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -148,10 +170,11 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             case "open":
                 record = await open_gate(self._client, keys, signal=request.signal, **once)
             case "approve":
-                record = await approve(self._client, keys, batch, **once)
+                record = await approve(self._client, keys, batch, by=request.requested_by, **once)
             case "retry" | "skip":
                 skip = request.action == "skip"
-                record = await unblock(self._client, keys, batch, skip=skip, now=now, **once)
+                by = request.requested_by
+                record = await unblock(self._client, keys, batch, skip=skip, now=now, by=by, **once)
             case "remove":
                 record = await take_back(self._client, keys, batch, **once)
             case other:
@@ -184,32 +207,42 @@ def _range_of(keys: TableKeys, request: pb.ListBacklogRequest) -> tuple[bytes, b
     return keys.unordered_prefix, prefix_end(keys.unordered(DONE))
 
 
-def _batch(name: str, kv: KeyValue, request: pb.ListBacklogRequest) -> pb.Batch:
+def _batch(name: str, state: str, kv: KeyValue) -> pb.Batch:
+    """A batch from its key; ``state``: where that is, empty for the queue of ordered ones."""
     try:
-        return _readable_batch(name, kv, request)
+        return _ended(name, kv) if state == DONE else _open(name, state, kv)
     except CorruptRecord as error:
-        name = name.partition(".")[2] if request.unordered else name
         return pb.Batch(name=name, error=pb.OperationError(code=error.code, message=error.message))
 
 
-def _readable_batch(name: str, kv: KeyValue, request: pb.ListBacklogRequest) -> pb.Batch:
-    if request.applied:
-        done = decode(kv.value, AppliedRecord, kv.key)
-        batch = pb.Batch(
-            name=name, state=done.outcome, operation=done.operation, finished_at=timestamp(done.at)
-        )
-        if done.batch is not None:
-            batch.MergeFrom(_published(done.batch))
-        return batch
+def _ended(name: str, kv: KeyValue) -> pb.Batch:
+    """A batch that was applied or skipped."""
+    done = decode(kv.value, AppliedRecord, kv.key)
+    batch = pb.Batch(
+        name=name,
+        state=done.outcome,
+        operation=done.operation,
+        finished_at=timestamp(done.at),
+        attempts=done.attempts,
+        rows=done.rows,
+        bytes=done.bytes,
+        files=done.files,
+        together=done.together,
+        decided_by=done.decided_by,
+    )
+    if done.batch is not None:
+        batch.MergeFrom(_published(done.batch))
+    return batch
+
+
+def _open(name: str, state: str, kv: KeyValue) -> pb.Batch:
+    """A batch that waits, is being applied or has failed."""
     record = decode(kv.value, BatchRecord, kv.key)
-    state = RUNNING if record.operation else WAITING
-    if request.unordered:
-        state, _, name = name.partition(".")
     batch = _published(record)
     batch.MergeFrom(
         pb.Batch(
             name=name,
-            state=state,
+            state=state or (RUNNING if record.operation else WAITING),
             attempts=record.attempts,
             error=pb.OperationError(code=record.code, message=record.error) if record.code else None,
             operation=record.operation,

@@ -26,18 +26,27 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
 from distop.metastore.operations.parking import COMPLETION_FAILED
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 
 Entries = Sequence[tuple[str, KeyValue, BatchRecord]]
 
 
 async def share_of(
-    client: EtcdClient, keys: TableKeys, arg: OperationArg, *, failure: Failure | None, now: float
+    client: EtcdClient,
+    keys: TableKeys,
+    arg: OperationArg,
+    *,
+    failure: Failure | None,
+    now: float,
+    result: HistoryRecord | None = None,
 ) -> Txn:
-    """The finishing transaction's part for the batches of an operation; empty without any."""
+    """The finishing transaction's part for the batches of an operation; empty without any.
+
+    ``result``: of the operation, for the lines of its batches.
+    """
     if arg.unordered:
-        return await share_of_unordered(client, keys, arg, failure=failure, now=now)
+        return await share_of_unordered(client, keys, arg, failure=failure, now=now, result=result)
     if not arg.batches:
         return Txn()
     wanted = [keys.ordering, *(keys.backlog(batch) for batch in arg.batches)]
@@ -55,7 +64,7 @@ async def share_of(
     if ordering.running != str(arg.id):
         return Txn(compares)
     changed, ops = (
-        _applied(keys, arg, ordering, entries, now)
+        _applied(keys, arg, ordering, entries, now, result)
         if failure is None
         else _failed(arg, ordering, entries, failure, now)
     )
@@ -63,11 +72,16 @@ async def share_of(
 
 
 def _applied(
-    keys: TableKeys, arg: OperationArg, ordering: OrderingRecord, entries: Entries, now: float
+    keys: TableKeys,
+    arg: OperationArg,
+    ordering: OrderingRecord,
+    entries: Entries,
+    now: float,
+    result: HistoryRecord | None,
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []
     for batch, kv, record in entries:
-        applied = encode(AppliedRecord.of(arg.id, record, now))
+        applied = encode(AppliedRecord.of(arg.id, record, now, result, len(arg.batches)))
         ops += [Delete(kv.key), Put(keys.applied(batch), applied)]
     awaiting = arg.batches[-1] if ordering.validation else ""
     done = ordering.done_with(*(batch for batch, _, _ in entries))

@@ -35,7 +35,7 @@ from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, u
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,13 @@ def after_failure(
 
 
 async def share_of_unordered(
-    client: EtcdClient, keys: TableKeys, arg: OperationArg, *, failure: Failure | None, now: float
+    client: EtcdClient,
+    keys: TableKeys,
+    arg: OperationArg,
+    *,
+    failure: Failure | None,
+    now: float,
+    result: HistoryRecord | None,
 ) -> Txn:
     """The finishing transaction's part for the unordered batch that the operation applies."""
     key = keys.unordered(RUNNING, arg.unordered)
@@ -211,6 +217,6 @@ async def share_of_unordered(
         return Txn((unchanged(kv),))  # it was removed by hand
     if failure is not None:
         return after_failure(keys, ordering_kv, kv, arg.unordered, record, failure, now)
-    done = encode(AppliedRecord.of(arg.id, record, now))
+    done = encode(AppliedRecord.of(arg.id, record, now, result))
     ops = (Delete(key), Put(keys.unordered(DONE, arg.unordered), done))
     return Txn((unchanged(kv),), (*ops, Put(keys.backlog_index, b"{}")))

@@ -66,7 +66,9 @@ class Finishing:
         operation = tracked.keys.operation
         fields = {"table": keys.name, "operation": str(operation), "epoch": epoch.revision}
         try:
-            share = await share_of(self._client, keys, tracked.arg, failure=failure, now=self._wall())
+            share = await share_of(
+                self._client, keys, tracked.arg, failure=failure, now=self._wall(), result=history
+            )
             for undoes in (one.undoes for one in contributions if one.undoes is not None):
                 share += await undoing(self._client, keys, undoes, by=str(operation), now=self._wall())
             if tracked.arg.series and failure is None:

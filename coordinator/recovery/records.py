@@ -150,14 +150,14 @@ async def _remember(
             entry, applied = standing[keys.backlog(batch)], standing[keys.applied(batch)]
             if not applied.exists:
                 changed = changed.done_with(batch)
-                ops.append(Put(applied.key, _applied(operation, entry, found.at)))
+                ops.append(Put(applied.key, _applied(operation, entry, found)))
             ops.append(Delete(entry.key))
         if found.unordered:
             *open_ones, done = (standing[key] for key in states)
             queued = next((kv for kv in open_ones if kv.exists), done)
             ops += [Delete(kv.key) for kv in open_ones]
             if not done.exists:
-                ops.append(Put(done.key, _applied(operation, queued, found.at)))
+                ops.append(Put(done.key, _applied(operation, queued, found)))
             changed = without_failed(changed, found.unordered)
         changed = without_block(changed, *found.batches)
         if found.batches or changed != ordering:
@@ -185,10 +185,11 @@ def _asked(operation: OperationId, found: Publication) -> OperationArg:
     )
 
 
-def _applied(operation: OperationId, queued: KeyValue, at: float) -> bytes:
+def _applied(operation: OperationId, queued: KeyValue, found: Publication) -> bytes:
     """Of a batch; ``queued``: as it was queued before the backup, if it was."""
     record = decode(queued.value, BatchRecord, queued.key) if queued.exists else BatchRecord(type="")
-    return encode(AppliedRecord.of(operation, record, at))
+    together = max(1, len(found.batches))
+    return encode(AppliedRecord.of(operation, record, found.at, _history(found, None), together))
 
 
 async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.names import MAX_NAME_BYTES
+from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import Record, decode, encode
@@ -174,7 +175,9 @@ class BatchRecord(Record, kw_only=True):
     queued_by: str = ""
     queued_at: float = 0.0
     attempts: int = 0
-    """Transient failures; counted across leaders."""
+    """Failures since the last decision to try it again; counted across leaders."""
+    earlier: int = 0
+    """Those before it."""
     code: str = ""
     error: str = ""
     """Error of the last failure."""
@@ -198,13 +201,30 @@ class AppliedRecord(Record, kw_only=True):
     digest: str = ""
     uid: str = ""
     at: float = 0.0
+    rows: int | None = None
+    """What its operation has added, as far as that is known, as the following two."""
+    bytes: int | None = None
+    files: int | None = None
+    together: int = 1
+    """How many batches that operation has applied: these figures are of all of them."""
+    attempts: int = 0
+    """How many had failed before."""
+    decided_by: str = ""
+    """Who has approved it at the validation gate; or has skipped it."""
     batch: BatchRecord | None = None
     """The batch as it was published; ``None`` if it is larger than ``MAX_KEPT_BYTES``, was skipped, or was
     applied by an older version."""
 
     @classmethod
-    def of(cls, operation: OperationId, record: BatchRecord, at: float) -> AppliedRecord:
-        """The end of a batch that this operation has applied."""
+    def of(
+        cls,
+        operation: OperationId,
+        record: BatchRecord,
+        at: float,
+        result: HistoryRecord | None = None,
+        together: int = 1,
+    ) -> AppliedRecord:
+        """The end of a batch that this operation has applied, and its result if that is known."""
         kept = BatchRecord(
             type=record.type,
             argument=record.argument,
@@ -220,7 +240,23 @@ class AppliedRecord(Record, kw_only=True):
             digest=record.digest,
             uid=record.uid,
             at=at,
+            rows=result.count("rows") if result else None,
+            bytes=result.count("bytes") if result else None,
+            files=result.count("files") if result else None,
+            together=together,
+            attempts=record.earlier + record.attempts,
             batch=kept if record.type and len(encode(kept)) <= MAX_KEPT_BYTES else None,
+        )
+
+    def by_earlier(self, operation: str) -> AppliedRecord:
+        """The end once an earlier operation is the last that has applied it: of that no more is known."""
+        return AppliedRecord(
+            outcome=self.outcome,
+            operation=operation,
+            digest=self.digest,
+            uid=self.uid,
+            at=self.at,
+            batch=self.batch,
         )
 
 

@@ -8,11 +8,12 @@ whatever was changed since; the change and its audit entry happen once.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import NotFound, PreconditionFailed, TableNotFound
+from distop.errors import CorruptRecord, NotFound, PreconditionFailed, TableNotFound
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
@@ -130,9 +131,15 @@ async def open_gate(
 
 
 async def approve(
-    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, also: tuple[Op, ...] = ()
+    client: EtcdClient,
+    keys: TableKeys,
+    batch: str,
+    *,
+    request: str,
+    by: str = "",
+    also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
-    """Let the next batch come after this one (B7). Idempotent.
+    """Let the next batch come after this one (B7); its end says by whom. Idempotent.
 
     Parameters
     ----------
@@ -153,7 +160,12 @@ async def approve(
                 f"batch {now.awaiting!r} of table {keys.name!r} waits for approval, not {batch!r}",
                 details={"table": keys.name, "batch": now.awaiting},
             )
-        return msgspec.structs.replace(now, awaiting=""), Txn()
+        end, approval = await client.get(keys.applied(now.awaiting)), Txn()
+        if end.exists:  # it may be forgotten, or removed by hand
+            with suppress(CorruptRecord):  # the table must go on without it
+                approved = msgspec.structs.replace(decode(end.value, AppliedRecord, end.key), decided_by=by)
+                approval = Txn((unchanged(end),), (Put(end.key, encode(approved)),))
+        return msgspec.structs.replace(now, awaiting=""), approval
 
     return await change_ordering(client, keys, change, request=request, also=also)
 
@@ -166,6 +178,7 @@ async def unblock(
     skip: bool,
     now: float,
     request: str,
+    by: str = "",
     also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
     """Decide about a blocked table: retry its batch, or skip the batch for good (B8).
@@ -182,6 +195,20 @@ async def unblock(
         The table is not blocked, or another batch blocks it.
     """
 
+    def skipped(record: BatchRecord) -> AppliedRecord:
+        return AppliedRecord(
+            outcome="skipped",
+            digest=record.digest,
+            uid=record.uid,
+            at=now,
+            attempts=record.earlier + record.attempts,
+            decided_by=by,
+        )
+
+    def again(record: BatchRecord) -> BatchRecord:
+        earlier = record.earlier + record.attempts
+        return msgspec.structs.replace(record, attempts=0, earlier=earlier, code="", error="")
+
     async def of_unordered(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn]:
         entry = await client.get(keys.unordered(FAILED, batch))
         if skip and ordering.held_by and not entry.exists:
@@ -190,10 +217,8 @@ async def unblock(
         ops: tuple[Op, ...] = ()
         if entry.exists:
             failed = decode(entry.value, BatchRecord, entry.key)
-            skipped = AppliedRecord(outcome="skipped", digest=failed.digest, uid=failed.uid, at=now)
-            again = msgspec.structs.replace(failed, attempts=0, code="", error="")
-            waits = Put(keys.unordered(WAITING, batch), encode(again))
-            ops = (Delete(entry.key), *(_skipped(done, skipped) if skip else [waits]))
+            waits = Put(keys.unordered(WAITING, batch), encode(again(failed)))
+            ops = (Delete(entry.key), *(_skipped(done, skipped(failed)) if skip else [waits]))
         return without_failed(ordering, batch), Txn((unchanged(entry), unchanged(done)), ops)
 
     async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
@@ -218,14 +243,11 @@ async def unblock(
         if entry.exists:
             queued = decode(entry.value, BatchRecord, entry.key)
             if skip:
-                done = AppliedRecord(outcome="skipped", digest=queued.digest, uid=queued.uid, at=now)
-                ops = (Delete(entry.key), *_skipped(applied, done))
+                ops = (Delete(entry.key), *_skipped(applied, skipped(queued)))
             else:
                 anyway = queued.anyway or block.code == LATE
-                again = msgspec.structs.replace(
-                    queued, attempts=0, code="", error="", anyway=anyway, in_doubt=False
-                )
-                ops = (Put(entry.key, encode(again)),)
+                waits = msgspec.structs.replace(again(queued), anyway=anyway, in_doubt=False)
+                ops = (Put(entry.key, encode(waits)),)
         if skip:
             record = record.done_with(block.batch)
         return record, Txn((unchanged(entry), unchanged(applied)), ops)

@@ -229,7 +229,7 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -
             continue  # applied again since
         ops: tuple[Op, ...] = (Delete(end.key),)
         if one.still:
-            ops = (Put(end.key, encode(msgspec.structs.replace(record, operation=one.still))),)
+            ops = (Put(end.key, encode(record.by_earlier(one.still))),)
         elif record.batch is not None and not any(kv.exists for kv in open_ones):
             # Its place in the order is behind it: it was applied there before.
             again = msgspec.structs.replace(record.batch, anyway=True)

@@ -55,9 +55,14 @@ async def test_batches_that_were_rolled_back_wait_again_in_their_order(service: 
     """A1, B2: until somebody opens the gate; those that stay in the table are not applied again."""
     await published(service, "1", "2", "3")
     await published(service, "7", ordered=False)
+    for name in ("2", "7"):
+        one = await service.client.batch("t", name)
+        assert (one.state, one.rows, one.files, one.together) == ("applied", 1, 1, 1)
+        assert one.bytes
     first, *_ = await snapshots(service)
     facts = await rolled_back(service, first)
     assert facts["undoneBatches"] == ["2", "3", "7"]
+    assert [(await service.client.batch("t", name)).state for name in "1237"] == ["applied", *["waiting"] * 3]
     ordering = await service.client.ordering("t")
     assert (ordering.gate, ordering.held_by, ordering.last) == ("closed", "t/rollback/1", "1")
     assert [one.name for one in await backlog(service)] == ["2", "3"]
@@ -74,6 +79,7 @@ async def test_batches_that_were_rolled_back_wait_again_in_their_order(service: 
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 2, 4, 7]))
     line = [one.operation for one in await snapshots(service)]
     assert len(line) == 4
+    assert [(await service.client.batch("t", name)).rows for name in "1237"] == [1, 1, None, 1]
     assert (await service.client.ordering("t")).held_by == ""
 
 
@@ -87,6 +93,7 @@ async def test_going_forward_again_applies_no_batch_twice(service: Whole) -> Non
     await service.client.open_gate("t")
     await published(service, "3")
     assert await backlog(service) == await backlog(service, ordered=False) == []
+    assert [(await service.client.batch("t", name)).rows for name in "1237"] == [1, None, 1, None]
     assert await asyncio.to_thread(service.ids) == [1, 2, 3, 7]
 
 

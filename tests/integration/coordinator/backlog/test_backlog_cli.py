@@ -140,6 +140,10 @@ async def test_approval_pause_and_who_did_it(terminal: Terminal) -> None:
     trail = [entry["action"] for entry in await terminal.run("audit", "t")]
     assert trail.index("resume") < trail.index("pause")
     assert trail.count("backlog-approve") == 2
+    ended = await terminal.run("backlog", "ls", "t", "--applied")
+    approved = {one["name"]: one["decided_by"] for one in ended}
+    assert approved["a"] == approved["b"] != ""
+    assert approved["c"] == ""
 
 
 async def test_failed_batches_block_and_are_decided_on(terminal: Terminal, etcd_config: EtcdConfig) -> None:
@@ -153,6 +157,9 @@ async def test_failed_batches_block_and_are_decided_on(terminal: Terminal, etcd_
     await terminal.why("t", "batch a! blocks the table")
     await terminal.run("backlog", "skip", "t", "a!", "--reason", "nobody needs it")
     await terminal.reads("t", "b")
+    line = await terminal.run("backlog", "show", "t", "a!")
+    assert (line["state"], line["attempts"], line["decided_by"] != "") == ("skipped", 2, True)
+    await terminal.run("backlog", "show", "t", "c", code=3)
     await terminal.run("backlog", "set", "u", "--max-attempts", "4")
     await terminal.run("backlog", "add", "u", "x", "--type", "clumsy")
     await terminal.why("u", "batch x is retried after ")

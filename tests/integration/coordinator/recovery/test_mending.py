@@ -109,6 +109,7 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
     assert await mended(client) == []
     async with serving(etcd_config, tmp_path, client) as service, runner(client):
         await service.client.resume_table("t")
+        assert [(await service.client.batch("t", f"b{number}")).rows for number in range(4)] == [10] * 4
         assert [await publish(service, number) for number in range(5)] == [*["already applied"] * 4, "queued"]
         await until_applied(service, ordered=ordered)
         assert service.ids() == list(range(50))
