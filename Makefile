@@ -119,7 +119,13 @@ fuzz: setup ## bytes, requests and tokens of strangers at every door, for MINUTE
 .PHONY: prove-security
 prove-security: setup ## the tests of who may do what, of attacks, canaries and rotation, counted (docs/security.md)
 	PYTHONPATH=tests $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
-		-p support.proving $(ARGS)
+		-p support.proving --prove security $(ARGS)
+
+.PHONY: prove-again
+prove-again: setup ## each cell of the table in docs/again.md: what a way into a table does again after an event, counted
+	@test -x .venv/etcd-$(ETCD)/etcd || deploy/etcd.sh .venv/etcd-$(ETCD) $(ETCD)
+	PYTHONPATH=tests $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		-p support.proving --prove again tests/e2e/again $(ARGS)
 
 .PHONY: images
 images: ## build the images distop:service and distop:spark; BASE=here: on a Debian made for it (root)

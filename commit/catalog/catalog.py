@@ -316,7 +316,7 @@ class EtcdCatalog(ViewCatalog):
         identifier, requirements, updates = change
         keys = self._pointers.keyspace.table(table_name(identifier))
         request = request_of(updates)
-        if request and current is not None and is_done(self._etcd, keys, request):
+        if request and current is not None and is_done(self._etcd, keys, request, current.metadata):
             return current
         check_updates(updates)
         updates = tuple(format_upgraded(updates))

@@ -96,12 +96,17 @@ def undone(etcd: SyncEtcd, keys: TableKeys, before: TableMetadata, after: TableM
     return etcd.run(lambda client: undoing(client, keys, undoes, by=by, now=time.time()))
 
 
-def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str) -> bool:
-    """Whether a commit under this id has happened.
+def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str, metadata: TableMetadata) -> bool:
+    """Whether a commit under this id has happened: the table's history shows it, also after etcd was restored
+    or the table renamed; where its snapshot has expired, the key does.
 
     Raises :class:`~distop.errors.RequestIdReused` if it was an operation's, and
     :class:`~distop.errors.RolledBack` if its rows are gone.
     """
+    history = ancestors_of(metadata.current_snapshot(), metadata)
+    summaries = (one.summary.additional_properties for one in history if one.summary is not None)
+    if any(told.get(FOREIGN_REQUEST) == request_id for told in summaries):
+        return True
     kv = etcd.get(keys.request(request_id))
     if not kv.exists:
         return False

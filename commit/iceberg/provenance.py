@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 from pyiceberg.table.metadata import TableMetadata
@@ -98,7 +99,11 @@ def moves_of(snapshot: Snapshot) -> Moves:
     if WATERMARKS not in properties:
         return {}
     if WATERMARKS_BEFORE not in properties:
-        raise PreconditionFailed(f"snapshot {snapshot.snapshot_id} does not say which watermarks it moves")
+        raise PreconditionFailed(
+            f"snapshot {snapshot.snapshot_id} does not say which watermarks it moves",
+            hint=_KEEP,
+            details={"field": "watermarks", "snapshot": str(snapshot.snapshot_id)},
+        )
     before = _decoded(snapshot, WATERMARKS_BEFORE)
     return {
         source: {
@@ -109,19 +114,37 @@ def moves_of(snapshot: Snapshot) -> Moves:
     }
 
 
+@dataclass(frozen=True)
+class _Move:
+    """Of the main branch, to a snapshot that exists. Snapshots are listed newest first."""
+
+    gone: list[Snapshot]
+    """No longer part of the table's history."""
+    back: list[Snapshot]
+    """Part of it again, as before an earlier rollback."""
+    new: list[Snapshot]
+    """Part of it that never were: those of a branch."""
+    left: list[Snapshot]
+    """The whole history now."""
+
+    @classmethod
+    def of(cls, before: TableMetadata, target: Snapshot) -> _Move:
+        present = list(ancestors_of(before.current_snapshot(), before))
+        left = list(ancestors_of(target, before))
+        numbers, still = {one.snapshot_id for one in present}, {one.snapshot_id for one in left}
+        coming = [one for one in left if one.snapshot_id not in numbers]
+        was_there = {entry.snapshot_id for entry in before.snapshot_log}
+        # What a snapshot of the history follows was part of it, too.
+        first = next((at for at, one in enumerate(coming) if one.snapshot_id in was_there), len(coming))
+        gone = [one for one in present if one.snapshot_id not in still]
+        return cls(gone, coming[first:], coming[:first], left)
+
+
 def undone(before: TableMetadata, target: Snapshot) -> Undoing:
     """What the move of the main branch to a snapshot that exists takes out of the table's history, and what
     it brings back after an earlier one."""
-    present, then = (
-        {one.snapshot_id: one for one in ancestors_of(at, before)}
-        for at in (before.current_snapshot(), target)
-    )
-    was_there = {entry.snapshot_id for entry in before.snapshot_log}
-    return Undoing(
-        gone=_done_by(one for number, one in present.items() if number not in then),
-        back=_done_by(one for number, one in then.items() if number not in present and number in was_there),
-        left=_done_by(then.values()),
-    )
+    move = _Move.of(before, target)
+    return Undoing(gone=_done_by(move.gone), back=_done_by(move.back), left=_done_by(move.left))
 
 
 def _done_by(snapshots: Iterable[Snapshot]) -> Done:
@@ -147,31 +170,31 @@ def _text(value: object) -> str:
     return msgspec.json.encode(value, order="deterministic").decode()
 
 
-def without(snapshots: Iterable[Snapshot], watermarks: Mapping[str, Mapping[str, str]]) -> Marks:
-    """The watermarks as they stood before some snapshots, the newest of them first.
+def as_of(target: Snapshot, before: TableMetadata, watermarks: Mapping[str, Mapping[str, str]]) -> Marks:
+    """The watermarks as they belong to a snapshot that is, or was before a rollback, part of the table's
+    history.
 
     Raises
     ------
     PreconditionFailed
-        A snapshot moved watermarks and does not say their earlier values: there were too many of them, an
-        earlier version of distop made it, or another program wrote an invalid summary.
+        It never was; or a snapshot in between moved watermarks and does not record which: there were too
+        many of them, an earlier version of distop made it, or another program wrote an invalid summary.
     """
-    back: dict[str, dict[str, str | None]] = {}
-    for snapshot in snapshots:
-        properties = snapshot.summary.additional_properties if snapshot.summary else {}
-        if WATERMARKS not in properties:
-            continue
-        if WATERMARKS_BEFORE not in properties:
-            raise PreconditionFailed(
-                f"snapshot {snapshot.snapshot_id} does not record the earlier values of its watermarks",
-                hint=_KEEP,
-                details={"field": "watermarks", "snapshot": str(snapshot.snapshot_id)},
-            )
-        before = _decoded(snapshot, WATERMARKS_BEFORE)
-        for source, partitions in _decoded(snapshot, WATERMARKS).items():
-            for partition in partitions:
-                back.setdefault(source, {})[partition] = before.get(source, {}).get(partition)
-    return _changed(Marks.of(watermarks), back)
+    move = _Move.of(before, target)
+    if move.new:
+        raise PreconditionFailed(
+            f"snapshot {target.snapshot_id} was never in the table's history: its watermarks are unknown",
+            hint='pass watermarks="keep" and correct the watermarks yourself',
+            details={"field": "watermarks"},
+        )
+    changes: dict[str, dict[str, str | None]] = {}
+    for snapshot in move.gone:
+        for source, moves in moves_of(snapshot).items():
+            changes.setdefault(source, {}).update({name: one.before for name, one in moves.items()})
+    for snapshot in reversed(move.back):
+        for source, moves in moves_of(snapshot).items():
+            changes.setdefault(source, {}).update({name: one.after for name, one in moves.items()})
+    return _changed(Marks.of(watermarks), changes)
 
 
 def rewound(

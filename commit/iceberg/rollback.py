@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
 from distop.commit.iceberg.append import dropped_metadata, head_conflict
 from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.provenance import undone, without
+from distop.commit.iceberg.provenance import as_of, undone
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import file_io, load_metadata
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
@@ -56,8 +56,8 @@ class IcebergRollback(TransactionalStep):
     """Makes an earlier snapshot the present one.
 
     Argument: ``snapshotId``: the target. ``expectedSnapshotId``: the present one at the start; the step does
-    not roll back what was written since. ``watermarks``: ``restore`` (they go back, in the same transaction,
-    to their values before the undone snapshots) or ``keep``.
+    not roll back what was written since. ``watermarks``: ``restore`` (in the same transaction they become
+    what they were with that snapshot) or ``keep``.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -68,7 +68,7 @@ class IcebergRollback(TransactionalStep):
         HeadConflict
             The table was changed since the start.
         PreconditionFailed
-            The snapshot is gone, or is not an ancestor of the present one and watermarks are to be restored.
+            The snapshot is gone; or watermarks are to be restored, and it is not known what they were.
         """
         arg = context.view.arg
         head = decode(context.head.value, Head, context.head.key) if context.head.exists else None
@@ -107,17 +107,5 @@ class IcebergRollback(TransactionalStep):
     def _watermarks(self, context: FinishContext, metadata: TableMetadata, target: Snapshot) -> Txn:
         if self.argument.get("watermarks") == "keep":
             return Txn()
-        undone = []
-        for snapshot in ancestors_of(metadata.current_snapshot(), metadata):
-            if snapshot.snapshot_id == target.snapshot_id:
-                break
-            undone.append(snapshot)
-        else:
-            raise PreconditionFailed(
-                f"snapshot {target.snapshot_id} is not an ancestor of the present one: its watermarks "
-                "are unknown",
-                hint='pass watermarks="keep" and correct the watermarks yourself',
-                details={"field": "watermarks"},
-            )
-        restored = without(undone, context.marks)
+        restored = as_of(target, metadata, context.marks)
         return Txn((unchanged(context.watermarks),), (Put(context.keys.watermarks, restored.encoded()),))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 from collections import Counter
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -26,10 +25,8 @@ from distop.metastore.operations.jobs import Mark, Outcome, mark_txn, success_re
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import COMMITTING, RUNNING, RunnerRecord
-from support.etcd.restoring import distop, etcd_that_restores, lose, restore
+from support.etcd.restoring import distop, etcd_that_restores, findings, lose, restore, services
 from support.etcd.starts import begin, make_table
-from support.services.coordinators import CoordinatorProcess
-from support.services.executing import Child, executor_process
 from support.services.whole import Whole, write_csv
 from support.waiting import eventually
 
@@ -99,41 +96,6 @@ class Callers:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-
-
-@dataclass
-class Services:
-    """A coordinator and an executor, as processes."""
-
-    coordinator: CoordinatorProcess
-    executor: Child
-    client: AsyncClient
-
-    def sleep(self) -> None:
-        """As on a host that has halted."""
-        self.coordinator.signal(signal.SIGSTOP)
-        self.executor.stop()
-
-    def wake(self) -> None:
-        self.coordinator.signal(signal.SIGCONT)
-        self.executor.resume()
-
-
-async def services(stack: AsyncExitStack, config: EtcdConfig, folder: Path, store: EtcdClient) -> Services:
-    coordinator = await stack.enter_async_context(CoordinatorProcess(config, folder))
-    executor = stack.enter_context(executor_process(config, folder))
-    await coordinator.member(store)
-    client = await stack.enter_async_context(AsyncClient(coordinator.address, timeout_s=60))
-    return Services(coordinator, executor, client)
-
-
-async def findings(etcd: EtcdProcess, prefix: str, *words: str, succeeds: bool) -> list[dict[str, object]]:
-    """What the doctor says after a restore."""
-    said = await asyncio.to_thread(
-        distop, etcd.endpoint, prefix, "doctor", "--after-restore", *words, succeeds=succeeds
-    )
-    found: list[dict[str, object]] = json.loads(said)["findings"]
-    return found
 
 
 def codes(found: list[dict[str, object]], table: str) -> Counter[object]:

@@ -1,8 +1,7 @@
-"""``make prove-security``: a plugin of pytest that runs what shows lines S1 to S6 and U5, and counts.
+"""``make prove-security``, ``make prove-again``: a plugin of pytest that runs what proves it, and counts.
 
-A test says in its docstring which lines it shows. One that tries many cases records how many (``cases``);
-the test of canaries records what it has found, that of the rotation the calls that failed. The last line is a
-JSON object; the exit code is 0 only if nothing failed and both of these are there, and are 0.
+The tests record figures: how many cases one tries, and what must be 0 in the end, such as rows lost. The
+last line is a JSON object; the exit code is 0 only if nothing failed and what must be 0 is there, and is 0.
 """
 
 from __future__ import annotations
@@ -10,76 +9,100 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import dataclass
 
 import pytest
-
-LINES = frozenset({"S1", "S2", "S3", "S4", "S5", "S6", "U5"})
-ZERO = ("canary_found", "rotation_failed_calls")
-"""What tests count of their own that has to be there, and 0."""
 
 _SHOWN = re.compile(r"([A-Z]\d+(?:, [A-Z]\d+)*)(?:[:.]|$)", re.MULTILINE)
 
 
-def shows(docstring: str | None) -> bool:
-    """Whether a docstring begins with one of the lines, among others: ``S3, S4: ...``."""
-    found = _SHOWN.match(docstring or "")
-    return found is not None and not LINES.isdisjoint(found[1].split(", "))
+@dataclass(frozen=True)
+class Proof:
+    """What is proved, by the tests that are chosen."""
+
+    zero: tuple[str, ...]
+    """What tests count of their own that has to be there, and 0."""
+    more: tuple[str, ...] = ()
+    """What else they count."""
+    lines: frozenset[str] = frozenset()
+    """Lines of which a test shows one; empty: every test."""
+
+    def chooses(self, docstring: str | None) -> bool:
+        """Whether a docstring begins with one of the lines, among others: ``S3, S4: ...``."""
+        found = _SHOWN.match(docstring or "")
+        return not self.lines or (found is not None and not self.lines.isdisjoint(found[1].split(", ")))
+
+
+PROOFS = {
+    "security": Proof(
+        zero=("canary_found", "rotation_failed_calls"),
+        lines=frozenset({"S1", "S2", "S3", "S4", "S5", "S6", "U5"}),
+    ),
+    "again": Proof(zero=("rows_lost", "rows_doubled"), more=("cells",)),
+}
 
 
 class Counts:
-    """What the reports of all tests say."""
+    """What the reports of all tests say; itself a plugin."""
 
-    def __init__(self) -> None:
+    def __init__(self, proof: Proof) -> None:
+        self.proof = proof
         self.cases = self.failed = self.skipped = 0
         self.recorded: Counter[str] = Counter()
 
     def add(self, report: pytest.TestReport) -> None:
-        """A test counts once, with its call, or with what kept it from being called."""
+        """A test counts once, with its call, or with what kept it from being called; one that tries many
+        cases records how many (``cases``)."""
         if report.when != "call" and report.passed:
             return
         self.cases += report.when == "call"
         self.failed += report.failed
         self.skipped += report.skipped
         for name, value in report.user_properties:
-            if name == "cases" or name in ZERO:
+            if name in ("cases", *self.proof.more, *self.proof.zero):
                 assert isinstance(value, int)
                 self.recorded[name] += value
 
     def told(self) -> dict[str, int]:
         """The figures; one that no test has recorded is missing."""
-        own = {name: self.recorded[name] for name in ZERO if name in self.recorded}
+        own = (*self.proof.more, *self.proof.zero)
         cases = self.cases + self.recorded["cases"]
-        return {"cases": cases, "failed": self.failed, "skipped": self.skipped, **own}
+        figures = {name: self.recorded[name] for name in own if name in self.recorded}
+        return {"cases": cases, "failed": self.failed, "skipped": self.skipped, **figures}
 
     def hold(self) -> bool:
         """Whether they prove anything."""
-        return not self.failed and all(self.recorded.get(name) == 0 for name in ZERO)
+        return not self.failed and all(self.recorded.get(name) == 0 for name in self.proof.zero)
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Keep those that show one of the lines."""
+        chosen = [
+            item
+            for item in items
+            if isinstance(item, pytest.Function) and self.proof.chooses(item.function.__doc__)
+        ]
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = chosen
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be read has tests that show nothing."""
+        self.failed += report.failed
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.add(report)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not hasattr(session.config, "workerinput") and not self.hold():
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        if not hasattr(config, "workerinput"):
+            print(json.dumps(self.told()))
 
 
-_counts = Counts()
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--prove", choices=sorted(PROOFS), default="security", help="what is proved")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep those that show one of the lines."""
-    chosen = [item for item in items if isinstance(item, pytest.Function) and shows(item.function.__doc__)]
-    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-    items[:] = chosen
-
-
-def pytest_collectreport(report: pytest.CollectReport) -> None:
-    """A file that cannot be read has tests that show nothing."""
-    _counts.failed += report.failed
-
-
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    _counts.add(report)
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if not hasattr(session.config, "workerinput") and not _counts.hold():
-        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):
-        print(json.dumps(_counts.told()))
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Counts(PROOFS[config.getoption("--prove")]))

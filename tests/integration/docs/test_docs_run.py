@@ -47,7 +47,7 @@ NOT_RUN = {
         "tests/process/deployed/test_three_ways.py runs it where a container engine answers",
         "tests/process/deployed/test_three_ways.py renders it",
     ],
-    "docs/again.md": ["tests/e2e/test_again.py does the same"] * 2,
+    "docs/again.md": ["tests/e2e/again/test_again.py does the same"] * 2,
     "docs/deploying.md": [
         "it builds images",
         "it needs a container engine with Compose",

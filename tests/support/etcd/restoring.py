@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from distop.client import AsyncClient
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess, find_etcd
 from distop.metastore.members.installation import BUMP
 from support.processes import captured
+from support.services.coordinators import CoordinatorProcess
+from support.services.executing import Child, executor_process
+
+
+@dataclass
+class Services:
+    """A coordinator and an executor, as processes."""
+
+    coordinator: CoordinatorProcess
+    executor: Child
+    client: AsyncClient
+
+    def sleep(self) -> None:
+        """As on a host that has halted."""
+        self.coordinator.signal(signal.SIGSTOP)
+        self.executor.stop()
+
+    def wake(self) -> None:
+        self.coordinator.signal(signal.SIGCONT)
+        self.executor.resume()
 
 
 def etcd_that_restores() -> EtcdBinary:
@@ -51,3 +79,20 @@ def distop(etcd: str, prefix: str, *words: str, succeeds: bool = True) -> str:
     done = captured(command, env=env)
     assert (done.returncode == 0) == succeeds, (done.returncode, done.stdout, done.stderr)
     return done.stdout
+
+
+async def services(stack: AsyncExitStack, config: EtcdConfig, folder: Path, store: EtcdClient) -> Services:
+    coordinator = await stack.enter_async_context(CoordinatorProcess(config, folder))
+    executor = stack.enter_context(executor_process(config, folder))
+    await coordinator.member(store)
+    client = await stack.enter_async_context(AsyncClient(coordinator.address, timeout_s=60))
+    return Services(coordinator, executor, client)
+
+
+async def findings(etcd: EtcdProcess, prefix: str, *words: str, succeeds: bool) -> list[dict[str, object]]:
+    """What the doctor says after a restore."""
+    said = await asyncio.to_thread(
+        distop, etcd.endpoint, prefix, "doctor", "--after-restore", *words, succeeds=succeeds
+    )
+    found: list[dict[str, object]] = json.loads(said)["findings"]
+    return found

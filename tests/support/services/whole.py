@@ -93,12 +93,16 @@ class Whole:
         """Whether the backlog is empty."""
         return not [batch async for batch in self.client.backlog("t")]
 
-    def table(self, name: str = "t") -> pyiceberg.table.Table:
-        """The table as any pyiceberg program sees it. Blocking."""
+    def catalog(self) -> EtcdCatalog:
+        """That of any pyiceberg program."""
         properties = {"etcd.endpoints": ",".join(self.etcd.endpoints), "etcd.prefix": self.etcd.prefix}
         if self.etcd.user:
             properties |= {"etcd.user": self.etcd.user, "etcd.password": Secret(self.etcd.password).reveal()}
-        return EtcdCatalog("test", **properties).load_table(f"default.{name}")
+        return EtcdCatalog("test", **properties)
+
+    def table(self, name: str = "t") -> pyiceberg.table.Table:
+        """The table as any pyiceberg program sees it. Blocking."""
+        return self.catalog().load_table(f"default.{name}")
 
     def rows(self, name: str = "t") -> pa.Table:
         """All rows of the table. Blocking."""

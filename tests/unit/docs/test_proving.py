@@ -1,4 +1,4 @@
-"""What ``make prove-security`` runs and counts."""
+"""What ``make prove-security`` and ``make prove-again`` run and count."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import pytest
 
-from support.proving import Counts, shows
+from support.proving import PROOFS, Counts
 from support.repository import TESTS
 
 
@@ -30,7 +30,8 @@ from support.repository import TESTS
     ],
 )
 def test_a_test_says_first_what_it_shows(docstring: str | None, shown: bool) -> None:
-    assert shows(docstring) is shown
+    assert PROOFS["security"].chooses(docstring) is shown
+    assert PROOFS["again"].chooses(docstring)
 
 
 def report(
@@ -40,7 +41,7 @@ def report(
 
 
 def test_what_was_not_counted_is_not_proved() -> None:
-    counts = Counts()
+    counts = Counts(PROOFS["security"])
     for one in (report("passed", "setup"), report("passed", cases=700), report("passed", canary_found=0)):
         counts.add(one)
     assert not counts.hold()
@@ -59,7 +60,7 @@ def test_what_was_not_counted_is_not_proved() -> None:
     "bad", [report("failed"), report("failed", "setup"), report("passed", canary_found=1)]
 )
 def test_one_failure_disproves_it(bad: pytest.TestReport) -> None:
-    counts = Counts()
+    counts = Counts(PROOFS["security"])
     counts.add(report("passed", canary_found=0, rotation_failed_calls=0))
     counts.add(bad)
     assert not counts.hold()

@@ -11,7 +11,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from distop.commit.catalog.catalog import EtcdCatalog
-from distop.commit.iceberg.provenance import without
+from distop.commit.iceberg.provenance import as_of
 from distop.errors import AlreadyIngested, InvalidArgument, WatermarkConflict
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.watermarks import read_marks
@@ -48,8 +48,8 @@ def test_watermarks_move_with_the_rows_and_never_back(
     assert ids_in(catalog, "t") == [9, 10]
     assert metadata_files(tmp_path) == before
     # A rollback takes them back.
-    last = catalog.load_table("default.t").metadata.snapshots[-1]
-    assert without([last], marks(store))["orders.eu"]["0"] == "9"
+    metadata = catalog.load_table("default.t").metadata
+    assert as_of(metadata.snapshots[-2], metadata, marks(store))["orders.eu"]["0"] == "9"
 
 
 def test_nobody_elses_snapshot_says_what_only_ours_do(catalog: EtcdCatalog, store: SyncEtcd) -> None:
@@ -58,10 +58,11 @@ def test_nobody_elses_snapshot_says_what_only_ours_do(catalog: EtcdCatalog, stor
     table = catalog.create_table("default.t", SCHEMA)
     table.append(ids(0, 1), snapshot_properties={AT: "5"})
     table.append(ids(1, 1), snapshot_properties={**told, "distop.watermarks": '{"orders.eu":{"0":"9"}}'})
-    last = catalog.load_table("default.t").metadata.snapshots[-1]
+    metadata = catalog.load_table("default.t").metadata
+    first, last = metadata.snapshots
     assert last.summary is not None
     assert not [name for name in last.summary.additional_properties if name.startswith("distop.")]
-    assert without([last], marks(store)) == {"orders.eu": {"0": "5"}}
+    assert as_of(first, metadata, marks(store)) == {"orders.eu": {"0": "5"}}
 
 
 @pytest.mark.parametrize("name", ["orders", "orders.", ".0", "a.b.c"])
@@ -110,9 +111,10 @@ def test_a_branch_carries_them_until_its_rows_are_seen(catalog: EtcdCatalog, sto
     with pytest.raises(AlreadyIngested):
         table.append(ids(4, 1), snapshot_properties={AT: "4"})
     # A rollback takes back what each of them has moved.
-    newest = table.snapshots()[:0:-1]
-    assert without(newest[:2], marks(store))["orders.eu"]["0"] == "3"
-    assert not any(without(newest, marks(store)).values())
+    metadata = table.refresh().metadata
+    first, third, *_ = metadata.snapshots
+    assert as_of(third, metadata, marks(store))["orders.eu"]["0"] == "3"
+    assert not any(as_of(first, metadata, marks(store)).values())
 
 
 def test_a_branch_that_a_branch_began_with_carries_on(catalog: EtcdCatalog, store: SyncEtcd) -> None:

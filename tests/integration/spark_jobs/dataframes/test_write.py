@@ -196,7 +196,7 @@ async def test_a_write_that_was_rolled_back_is_not_called_published(driver: Driv
         await driver.publish(plain(target, request_id="w"), written)
     assert await driver.give_up(plain(target, request_id="w"))
     await driver.service.at_rest()
-    await driver.service.succeeds("rollback", snapshot=last.facts["snapshotId"], watermarks="keep")
+    await driver.service.succeeds("rollback", snapshot=last.facts["snapshotId"])
     assert not (await driver.write(12, request_id="w")).ours
     assert await driver.ids() == list(range(24))
     await driver.swept()

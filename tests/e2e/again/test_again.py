@@ -89,7 +89,7 @@ async def test_going_forward_again_applies_no_batch_twice(service: Whole) -> Non
     await published(service, "7", ordered=False)
     first, *_, last = await snapshots(service)
     await rolled_back(service, first)
-    await service.succeeds("rollback", snapshot=str(last.snapshot_id), watermarks="keep")
+    await service.succeeds("rollback", snapshot=str(last.snapshot_id))
     await service.client.open_gate("t")
     await published(service, "3")
     assert await backlog(service) == await backlog(service, ordered=False) == []
@@ -122,7 +122,7 @@ async def test_a_request_that_was_rolled_back_is_refused_by_name(service: Whole)
     await service.client.start("t", "ingest", argument, request_id="run-2")
     await service.at_rest()
     assert await asyncio.to_thread(service.ids) == [1, 20]
-    await service.succeeds("rollback", snapshot=str(last.snapshot_id), watermarks="keep")
+    await service.succeeds("rollback", snapshot=str(last.snapshot_id))
     found = await service.client.start("t", "ingest", argument, request_id="run-1")
     assert found.name == started.name
     await asyncio.to_thread(appended)
