@@ -12,6 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from distop.cli.commands import (
+    backfill,
     backlog,
     backup,
     control,
@@ -80,6 +81,7 @@ for part in (
     maintenance,
     schedules,
     backlog,
+    backfill,
     landing,
     control,
     tables,

@@ -4,6 +4,7 @@ import distop.errors.forks  # noqa: F401  # before gRPC is imported
 from distop.client.aio import AsyncClient
 from distop.client.blocking import Client
 from distop.client.models.access import Grant, Grants
+from distop.client.models.backfill import Backfill, batch_range
 from distop.client.models.backlog import Batch, Block, Enqueued, Ordering
 from distop.client.models.cluster import AuditEntry, Leader, Member, Pause
 from distop.client.models.content import Column, Snapshot, TableContent
@@ -32,6 +33,7 @@ __all__ = [
     "DEFAULT_ADDRESS",
     "AsyncClient",
     "AuditEntry",
+    "Backfill",
     "Batch",
     "Block",
     "Client",
@@ -67,5 +69,6 @@ __all__ = [
     "TableContent",
     "Trace",
     "Watermarks",
+    "batch_range",
     "default_address",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from distop.client.calls.access import AccessCalls
-from distop.client.calls.backlog import BacklogCalls
+from distop.client.calls.backfill import BackfillCalls
 from distop.client.calls.cluster import ClusterCalls
 from distop.client.calls.quarantine import QuarantineCalls
 from distop.client.calls.schedules import ScheduleCalls
@@ -15,7 +15,7 @@ from distop.client.transport.credentials import Credentials
 from distop.proto.identity import default_identity
 
 
-class AsyncClient(QuarantineCalls, TableCalls, BacklogCalls, ScheduleCalls, ClusterCalls, AccessCalls):
+class AsyncClient(QuarantineCalls, TableCalls, BackfillCalls, ScheduleCalls, ClusterCalls, AccessCalls):
     """Starts, follows and cancels operations; creates and shows tables. Belongs to one event loop.
 
     Any coordinator answers any call. If one does not answer, the call is repeated on the next: every call is

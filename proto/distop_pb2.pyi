@@ -968,7 +968,7 @@ class ListIndexesResponse(_message.Message):
     def __init__(self, indexes: _Optional[_Iterable[_Union[Index, _Mapping]]] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("name", "type", "argument_json", "queued_by", "queued_at", "attempts", "operation", "error", "state", "finished_at", "rows", "bytes", "files", "together", "decided_by")
+    __slots__ = ("name", "type", "argument_json", "queued_by", "queued_at", "attempts", "operation", "error", "state", "finished_at", "rows", "bytes", "files", "together", "decided_by", "in_doubt")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -984,6 +984,7 @@ class Batch(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
     DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
+    IN_DOUBT_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     argument_json: str
@@ -999,7 +1000,8 @@ class Batch(_message.Message):
     files: int
     together: int
     decided_by: str
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., state: _Optional[str] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., files: _Optional[int] = ..., together: _Optional[int] = ..., decided_by: _Optional[str] = ...) -> None: ...
+    in_doubt: bool
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., state: _Optional[str] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., files: _Optional[int] = ..., together: _Optional[int] = ..., decided_by: _Optional[str] = ..., in_doubt: _Optional[bool] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("batch", "error", "operation", "at")
@@ -1084,20 +1086,24 @@ class EnqueueBatchResponse(_message.Message):
     def __init__(self, became: _Optional[str] = ..., operation: _Optional[str] = ..., late: _Optional[bool] = ...) -> None: ...
 
 class ListBacklogRequest(_message.Message):
-    __slots__ = ("table", "page_size", "page_token", "applied", "unordered", "batch")
+    __slots__ = ("table", "page_size", "page_token", "applied", "unordered", "batch", "first", "last")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
     PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
     APPLIED_FIELD_NUMBER: _ClassVar[int]
     UNORDERED_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
     table: str
     page_size: int
     page_token: str
     applied: bool
     unordered: bool
     batch: str
-    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., applied: _Optional[bool] = ..., unordered: _Optional[bool] = ..., batch: _Optional[str] = ...) -> None: ...
+    first: str
+    last: str
+    def __init__(self, table: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ..., applied: _Optional[bool] = ..., unordered: _Optional[bool] = ..., batch: _Optional[str] = ..., first: _Optional[str] = ..., last: _Optional[str] = ...) -> None: ...
 
 class ListBacklogResponse(_message.Message):
     __slots__ = ("batches", "next_page_token", "ordering")

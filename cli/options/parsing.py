@@ -82,6 +82,11 @@ def parse_object(text: str, field: str) -> dict[str, Any]:
     return value
 
 
+def parse_lines(name: str, field: str) -> list[str]:
+    """The lines of a file, or of standard input (``-``), without empty ones."""
+    return [line.strip() for line in _read(name, field).splitlines() if line.strip()]
+
+
 def parse_schema(items: Iterable[str]) -> list[str]:
     """Columns as ``"name: type"``: separated by commas, or ``@FILE`` with JSON.
 

@@ -36,6 +36,7 @@ from distop.cli.output.texts import (
 )
 from distop.client import (
     AuditEntry,
+    Backfill,
     Batch,
     Diagnosis,
     Enqueued,
@@ -71,6 +72,7 @@ class HumanOutput(Output):
             Operation: self._operation,
             Table: self._table,
             Diagnosis: self._diagnosis,
+            Backfill: self._backfill,
             Enqueued: self._enqueued,
             Ordering: self._ordering,
             Batch: self._batch,
@@ -264,6 +266,32 @@ class HumanOutput(Output):
             self.note(
                 f"it is late and blocks the table: distop backlog retry|skip {answer.table} {answer.batch}"
             )
+
+    def _backfill(self, progress: Backfill) -> None:
+        block = progress.blocked
+        blocked = f"batch {block.batch}: {block.error.code}: {block.error.message}" if block else ""
+        names = [
+            "batches",
+            "queued",
+            "waiting",
+            "running",
+            "applied",
+            "rows",
+            "skipped",
+            "forgotten",
+            "absent",
+        ]
+        numbers = [(name, getattr(progress, name)) for name in names]
+        self._screen.pairs(
+            [
+                ("table", progress.table),
+                ("range", f"{progress.first} to {progress.last}"),
+                *((name, f"{number:,}" if number else "") for name, number in numbers),
+                ("gate", progress.gate if progress.gate != "open" and not progress.done else ""),
+                ("by", progress.operation),
+                ("blocked by", Text(printable(blocked), "red")),
+            ]
+        )
 
     def _schedule(self, schedule: Schedule) -> None:
         self._screen.pairs(schedule_pairs(schedule))

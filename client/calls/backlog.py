@@ -61,15 +61,15 @@ class BacklogCalls(Calls):
         )
 
     async def replace_batch(
-        self, table: str, batch: str, argument: Mapping[str, Any] | None = None
+        self, table: str, batch: str, argument: Mapping[str, Any] | None = None, *, type: str = "ingest"
     ) -> Enqueued:
         """Apply a batch again that was applied before, in place of the rows that it has added then: they
         leave the table in the same transaction. What came later stays.
 
         Parameters
         ----------
-        argument:
-            Of the operation that applies it. Default: as it was published.
+        argument, type:
+            Of the operation that applies it. Default: as it was published, an ingest.
 
         Raises
         ------
@@ -80,14 +80,21 @@ class BacklogCalls(Calls):
             "EnqueueBatch",
             table=table,
             batch=batch,
-            type="ingest",
+            type=type,
             argument_json=to_json(argument or {}, "argument"),
             replace=True,
         )
         return Enqueued(table=table, batch=batch, became=answer.became, operation=answer.operation)
 
     def backlog(
-        self, table: str, *, applied: bool = False, ordered: bool = True, page_size: int = PAGE_SIZE
+        self,
+        table: str,
+        *,
+        applied: bool = False,
+        ordered: bool = True,
+        first: str = "",
+        last: str = "",
+        page_size: int = PAGE_SIZE,
     ) -> AsyncGenerator[Batch, None]:
         """The waiting batches of a table, in the order in which they will be applied.
 
@@ -97,9 +104,11 @@ class BacklogCalls(Calls):
             Applied and skipped batches, as far as the table remembers them, instead.
         ordered:
             ``False``: unordered batches; also the ones that are being applied, or have failed.
+        first, last:
+            Of ordered batches only those from one name to the other, both included. Empty: all.
         """
         asked = {"table": table, "applied": applied, "unordered": not ordered, "page_size": page_size}
-        return models(self._listed("ListBacklog", "batches", **asked), Batch)
+        return models(self._listed("ListBacklog", "batches", first=first, last=last, **asked), Batch)
 
     async def batch(self, table: str, batch: str) -> Batch:
         """One batch: as it is queued, or is being applied; else as it was applied or skipped last.

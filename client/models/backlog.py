@@ -40,6 +40,8 @@ class Batch(Model):
     """How many batches that operation has applied: its figures are of all of them."""
     decided_by: str = ""
     """Who has approved it at the validation gate, or has skipped it."""
+    in_doubt: bool = False
+    """Its rows may be in the table: it is to be applied again only if they are not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -107,14 +107,15 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         if request.batch:
             return await self._one(keys, check_batch(request.batch))
         size, token = await page_of(self._client, request)
-        prefix, begin = _range_of(keys, request)
+        prefix, begin, end = _range_of(keys, request)
         start = prefix + token.after.encode() + b"\0" if token.after else begin
         with continued_listing():
             await check_table(self._client, keys.name, token.revision)
             ordering = await self._client.get(keys.ordering, revision=token.revision)
-            page = await first_of(
-                self._client, start, prefix_end(prefix), revision=token.revision, limit=size
-            )
+            if end == prefix_end(prefix):
+                page = await first_of(self._client, start, end, revision=token.revision, limit=size)
+            else:
+                page = await self._client.get_range(start, end, revision=token.revision, limit=size)
         named = [(kv.key[len(prefix) :].decode(errors="backslashreplace"), kv) for kv in page.kvs]
         if request.unordered and not request.applied:
             places = [(*name.partition(".")[::2], kv) for name, kv in named]
@@ -196,15 +197,18 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         return audit_put(keys, action, by=by, target=target, at=at, reason=reason, request_id=call)
 
 
-def _range_of(keys: TableKeys, request: pb.ListBacklogRequest) -> tuple[bytes, bytes]:
-    """The key prefix of the listed batches, and the first key."""
+def _range_of(keys: TableKeys, request: pb.ListBacklogRequest) -> tuple[bytes, bytes, bytes]:
+    """The key prefix of the listed batches, the first key, and the end."""
     if not request.unordered:
         prefix = keys.applied_prefix if request.applied else keys.backlog_prefix
-        return prefix, prefix
+        end = prefix + request.last.encode() + b"\0" if request.last else prefix_end(prefix)
+        return prefix, prefix + request.first.encode(), end
+    if request.first or request.last:
+        raise InvalidArgument("unordered batches are listed without a range", details={"field": "first"})
     if request.applied:
-        return keys.unordered(DONE), keys.unordered(DONE)
+        return keys.unordered(DONE), keys.unordered(DONE), prefix_end(keys.unordered(DONE))
     # Alphabetically "done" comes first, the others after it.
-    return keys.unordered_prefix, prefix_end(keys.unordered(DONE))
+    return keys.unordered_prefix, prefix_end(keys.unordered(DONE)), prefix_end(keys.unordered_prefix)
 
 
 def _batch(name: str, state: str, kv: KeyValue) -> pb.Batch:
@@ -246,6 +250,7 @@ def _open(name: str, state: str, kv: KeyValue) -> pb.Batch:
             attempts=record.attempts,
             error=pb.OperationError(code=record.code, message=record.error) if record.code else None,
             operation=record.operation,
+            in_doubt=record.in_doubt,
         )
     )
     return batch

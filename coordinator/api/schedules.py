@@ -23,7 +23,7 @@ from distop.coordinator.schedules.conditions import (
 )
 from distop.coordinator.schedules.policy import check_times
 from distop.coordinator.schedules.starts import tick_body, tick_id
-from distop.coordinator.schedules.templates import has_templates, rendered
+from distop.coordinator.schedules.templates import rendered
 from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, zone_of
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
@@ -48,6 +48,7 @@ from distop.metastore.tables.schedules import (
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
+from distop.proto.templates import has_templates
 
 log = logging.getLogger(__name__)
 

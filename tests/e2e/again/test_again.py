@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +13,8 @@ from distop.client import Batch, Operation, OperationState, Snapshot
 from distop.errors import NotFound, RolledBack
 from support.services.whole import Whole, error_of
 from support.waiting import eventually
+
+DAYS = ["2024-01-01", "2024-01-02", "2024-01-03"]
 
 
 async def published(service: Whole, *batches: str, ordered: bool = True) -> None:
@@ -27,9 +30,9 @@ async def published(service: Whole, *batches: str, ordered: bool = True) -> None
     assert await eventually(applied)
 
 
-async def backlog(service: Whole, **which: bool) -> list[Batch]:
+async def backlog(service: Whole, *, applied: bool = False, ordered: bool = True) -> list[Batch]:
     """The batches that wait, or others."""
-    return [batch async for batch in service.client.backlog("t", **which)]
+    return [batch async for batch in service.client.backlog("t", applied=applied, ordered=ordered)]
 
 
 async def snapshots(service: Whole) -> Sequence[Snapshot]:
@@ -215,3 +218,45 @@ async def test_a_replacement_that_fails_leaves_the_batch_as_it_was(service: Whol
 
 async def is_blocked(service: Whole) -> bool:
     return (await service.client.ordering("t")).blocked is not None
+
+
+async def test_a_backfill_is_retried_replaced_and_followed_by_command(service: Whole) -> None:
+    """A9: one command, run again and again."""
+    for number in (0, 2):
+        service.source(DAYS[number], number, 1)
+    missing = service.folder / "src" / DAYS[1]
+
+    async def backfill(*more: str, code: int = 0) -> Any:
+        argument = f"paths={service.folder}/src/{{{{ batch }}}}"
+        given = ("--from", DAYS[0], "--to", DAYS[-1], "--arg", argument)
+        exit_code, shown = await service.distop("backfill", "t", *given, *more)
+        assert exit_code == code, shown
+        return shown
+
+    planned = await backfill("--dry-run")
+    assert (planned["batches"], list(planned["arguments"])) == (DAYS, [DAYS[0], DAYS[-1]])
+    assert planned["arguments"][DAYS[-1]] == {"paths": f"{service.folder}/src/{DAYS[-1]}"}
+    assert (await backfill("--status"))["absent"] == 3
+    failed = await backfill("--wait", code=20)
+    assert (failed["applied"], failed["waiting"], failed["blocked"]["batch"]) == (1, 2, DAYS[1])
+    assert await asyncio.to_thread(service.ids) == [0]
+
+    service.source(missing.name, 1, 1)
+    await backfill("--wait", code=20)  # it is retried only by request
+    done = await backfill("--retry-failed", "--wait")
+    assert (done["applied"], done["rows"], done["waiting"], done["blocked"]) == (3, 3, 0, None)
+    assert await asyncio.to_thread(service.ids) == [0, 1, 2]
+
+    for number, day in enumerate(DAYS):
+        service.source(day, 10 + number, 1)
+    assert (await backfill("--wait"))["applied"] == 3
+    assert await asyncio.to_thread(service.ids) == [0, 1, 2]
+    await service.client.set_ordering("t", gate="closed")
+    assert (await backfill("--replace"))["queued"] == 3
+    assert (await backfill("--cancel"))["applied"] == 3  # the old rows stay
+    assert (await backfill("--replace", "--hold"))["queued"] == 3
+    await backfill("--wait")
+    assert await asyncio.to_thread(service.ids) == [10, 11, 12]
+    _, usage = await service.distop("backfill", "t", "--from", DAYS[0], "--status")
+    assert "--batches" in usage["error"]["message"]
+    assert await eventually(service.drained)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.schedules.templates import MAX_EXPRESSIONS, has_templates, rendered
+from distop.coordinator.schedules.templates import rendered
 from distop.errors import InvalidArgument
+from distop.proto.templates import MAX_EXPRESSIONS, has_templates
 
 TICK = datetime.fromisoformat("2026-03-29T00:30:00+01:00").timestamp() + 0.25
 """In UTC it is the day before."""

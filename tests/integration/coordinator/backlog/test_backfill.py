@@ -1,0 +1,181 @@
+"""Backfills: a range of batches as one plan, which is nothing but its names (A9)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from distop.cli.main import app
+from distop.client import AsyncClient, Backfill, OperationFailed, batch_range
+from distop.errors import BatchDiffers, BatchLate, Cancelled, DistopError, PreconditionFailed
+from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.operations.retention import forget_batches
+from support.etcd.lossy import LossyClient
+from support.services.backlogs import waiting
+from support.services.coordinators import config_of, running
+from support.tables.nowhere import nowhere
+from support.waiting import eventually
+
+JANUARY = batch_range("2024-01-01", "2024-01-31")
+FEBRUARY = ["2024-02-01", "2024-02-02"]
+NAMED = {"letters": "{{ batch }} "}
+"""Each batch appends its name: see ``Letters``."""
+
+
+async def finished(sdk: AsyncClient, batches: Sequence[str]) -> Backfill:
+    """The last progress."""
+    async with asyncio.timeout(60):
+        return [progress async for progress in sdk.watch_backfill("t", batches)][-1]
+
+
+async def applied(sdk: AsyncClient) -> list[str]:
+    """The batches in the order in which they were applied."""
+    return (await sdk.watermarks("t"))["letters"]["string"].split()
+
+
+async def queue(sdk: AsyncClient, *batches: str) -> None:
+    for batch in batches:
+        await sdk.enqueue("t", batch, "letters", {"letters": f"{batch} "})
+
+
+async def test_history_is_applied_before_increments_and_only_once(sdk: AsyncClient) -> None:
+    await sdk.set_ordering("t", gate="closed", together=20)
+    await queue(sdk, *FEBRUARY)
+    first = await sdk.backfill("t", JANUARY, "letters", NAMED)
+    assert (first.queued, first.waiting, first.gate, first.done) == (31, 31, "closed", False)
+    again = await sdk.backfill("t", JANUARY[::-1], "letters", NAMED)
+    assert (again.queued, again.waiting) == (0, 31)
+    await sdk.open_gate("t")
+    assert (await finished(sdk, FEBRUARY)).applied == 2
+    assert await applied(sdk) == [*JANUARY, *FEBRUARY]
+    done = await sdk.backfill("t", JANUARY, "letters", NAMED, retry_failed=True, hold=True)
+    assert (done.queued, done.applied, done.done, done.gate) == (0, 31, True, "open")
+    assert done.raise_for_outcome() is done
+    more = await sdk.backfill("t", batch_range("2024-02-01", "2024-02-04"), "letters", NAMED)
+    assert (more.queued, more.batches) == (2, 4)
+
+
+async def test_a_killed_backfill_is_passed_by_nothing_and_goes_on(
+    etcd_config: EtcdConfig, client: LossyClient
+) -> None:
+    """The command is killed in the middle, while its table is fed; the same command ends it."""
+    words = ["backfill", "t", "--from", "001", "--to", "100", "--every", "1", "--type", "letters", "--hold"]
+    async with (
+        running(config_of(etcd_config)) as coordinator,
+        AsyncClient(coordinator.address, timeout_s=60) as sdk,
+    ):
+        words += ["--arg", "letters={{ batch }} ", "--address", coordinator.address, "-o", "json"]
+        await sdk.create_table("t", nowhere())
+        await sdk.set_ordering("t", together=20)
+        command = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", "-m", "distop.cli", *words, env=dict(os.environ), stdout=PIPE, stderr=PIPE
+        )
+
+        async def begun() -> bool:
+            return len(await waiting(client)) > 3
+
+        await eventually(begun, every_s=0.01)
+        command.send_signal(signal.SIGKILL)
+        assert await command.wait() == -signal.SIGKILL
+        await queue(sdk, "101")
+        half = await sdk.backfill_progress("t", batch_range("001", "100", "1"))
+        assert half.gate == "closed"
+        assert 0 < half.absent < 100
+        done = await asyncio.to_thread(CliRunner().invoke, app, [*words, "--wait"])
+        assert done.exit_code == 0, done.output
+        shown = json.loads(done.stdout)
+        assert (shown["applied"], shown["waiting"], shown["absent"]) == (100, 0, 0)
+        await finished(sdk, ["101"])
+        assert await applied(sdk) == batch_range("001", "101", "1")
+
+
+async def test_history_that_comes_too_late_is_refused_before_anything_is_queued(
+    sdk: AsyncClient, client: LossyClient
+) -> None:
+    """U3: with the command that has it applied all the same."""
+    await queue(sdk, *FEBRUARY)
+    await finished(sdk, FEBRUARY)
+    with pytest.raises(BatchLate, match="31 batches from '2024-01-01' on") as refused:
+        await sdk.backfill("t", JANUARY, "letters", NAMED)
+    assert "distop backlog set t --late apply" in refused.value.hint
+    assert (await sdk.backfill_progress("t", JANUARY)).absent == 31
+    await sdk.set_ordering("t", late="apply")
+    await sdk.backfill("t", JANUARY, "letters", NAMED)
+    await finished(sdk, JANUARY)
+    assert await applied(sdk) == [*FEBRUARY, *JANUARY]
+    # What the table has forgotten may have been applied.
+    await sdk.set_ordering("t", remember=1)
+    assert await forget_batches(client, client.keyspace.table("t")) == 32
+    with pytest.raises(BatchLate, match="not remembered"):
+        await sdk.backfill("t", JANUARY, "letters", NAMED)
+    assert (await sdk.backfill_progress("t", JANUARY)).forgotten == 31
+
+
+async def test_what_failed_is_named_and_what_waits_is_taken_out(sdk: AsyncClient) -> None:
+    """With the exit code of an operation that has failed."""
+    await sdk.backfill("t", ["a", "b!", "c", "d"], "letters", NAMED)
+    blocked = await finished(sdk, ["a", "b!", "c", "d"])
+    assert (blocked.applied, blocked.waiting, blocked.done) == (1, 3, False)
+    with pytest.raises(OperationFailed, match="no letter") as failed:
+        blocked.raise_for_outcome()
+    assert (failed.value.details["batch"], failed.value.details["cause"]) == ("b!", "INVALID_ARGUMENT")
+    with pytest.raises(BatchDiffers) as differs:
+        await sdk.backfill("t", ["b!", "c"], "letters", {"letters": "other {{ batch }}"})
+    assert "--cancel" in differs.value.hint
+    await sdk.backfill("t", ["a", "b!", "c", "d"], "letters", NAMED, retry_failed=True)
+    blocked = await finished(sdk, ["a", "b!", "c", "d"])
+    assert blocked.blocked is not None
+    left = await sdk.cancel_backfill("t", ["a", "b!", "c"])
+    assert (left.applied, left.absent, left.blocked) == (1, 2, None)
+    with pytest.raises(Cancelled, match="2 batches"):
+        left.raise_for_outcome()
+    await finished(sdk, ["d"])
+    assert await applied(sdk) == ["a", "d"]
+
+
+async def test_what_may_be_in_the_table_is_not_retried(sdk: AsyncClient) -> None:
+    await queue(sdk, "m")
+    await finished(sdk, ["m"])
+    await queue(sdk, "k")
+    await eventually(lambda: is_blocked(sdk))
+    with pytest.raises(PreconditionFailed, match="'k' of table 't' is not retried"):
+        await sdk.backfill("t", ["k", "n"], "letters", NAMED, retry_failed=True)
+    assert [batch.name async for batch in sdk.backlog("t")] == ["k"], "nothing was queued"
+
+
+async def is_blocked(sdk: AsyncClient) -> bool:
+    return (await sdk.ordering("t")).blocked is not None
+
+
+async def test_a_backfill_of_what_is_not_there_is_refused_with_a_stable_code(sdk: AsyncClient) -> None:
+    """U3: and nothing is queued."""
+
+    async def refused(code: str, table: str, type: str, argument: dict[str, Any]) -> None:
+        with pytest.raises(DistopError) as error:
+            await sdk.backfill(table, JANUARY, type, argument)
+        assert error.value.code == code, error.value
+
+    await refused("TABLE_NOT_FOUND", "missing", "letters", NAMED)
+    await refused("UNKNOWN_OPERATION_TYPE", "t", "no_such_type", NAMED)
+    await refused("INVALID_ARGUMENT", "t", "letters", {"letters": "{{ day }}"})
+    await refused("INVALID_ARGUMENT", "t", "letters", {"letters": "all the same"})
+    assert [batch async for batch in sdk.backlog("t")] == []
+
+
+async def test_a_range_of_the_backlog_is_listed_page_by_page(sdk: AsyncClient) -> None:
+    await sdk.set_ordering("t", gate="closed")
+    await queue(sdk, "a", "b", "b1", "c", "d")
+    listed = sdk.backlog("t", first="b", last="c", page_size=2)
+    assert [batch.name async for batch in listed] == ["b", "b1", "c"]
+    assert [batch async for batch in sdk.backlog("t", first="c", last="b")] == []
+    with pytest.raises(DistopError, match="unordered"):
+        [batch async for batch in sdk.backlog("t", ordered=False, first="b")]
