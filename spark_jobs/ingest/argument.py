@@ -434,8 +434,11 @@ def _check_merge(argument: IngestArgument) -> None:
         if not text.strip() or len(text) > MAX_FILTER_CHARACTERS:
             raise invalid(field, f"{field} is empty, or longer than {MAX_FILTER_CHARACTERS} characters")
     for field, given, instead in (
-        ("kafka", argument.kafka is not None, "ingest the topic, and merge the table's files"),
-        ("transform", argument.transform is not None, ""),
+        (
+            "transform",
+            argument.transform is not None,
+            "ingest the query's rows into a table of the format files, and merge its folder",
+        ),
         ("on_bad_rows", argument.on_bad_rows != "fail", "rows that cannot be parsed fail the operation"),
         ("on_new_columns", argument.on_new_columns == "add", "alter the table first"),
         ("on_wider_types", argument.on_wider_types == "widen", "alter the table first"),

@@ -51,11 +51,8 @@ def run_job(job: JobContext) -> dict[str, Any]:
         return _written(job, target, FrameRows(target, job), Fail())
     plan = IngestPlan.of(job.operation)
     policy = _policy(plan, job)
-    if plan.kafka is not None:
-        return _written(job, plan, TopicSplit(plan, plan.kafka, policy, job), policy)
     rows = GoodRows(Conversion.to_table(plan), policy, job.raise_if_cancelled)
-    split = FilesSplit(plan, job.partition, rows, job.raise_if_cancelled, job.operation.storage)
-    return _written(job, plan, split, policy)
+    return _written(job, plan, split_of(plan, job.partition, rows, job), policy)
 
 
 class Split(Protocol):
@@ -66,6 +63,13 @@ class Split(Protocol):
 
     def rows(self) -> Generator[Converted, None, None]:
         """All rows, in blocks; stops between them once the job is cancelled."""
+
+
+def split_of(plan: IngestPlan, split: str, rows: GoodRows, job: JobContext) -> Split:
+    """One split of the source, which a job reads: of files, or of a topic."""
+    if plan.kafka is not None:
+        return TopicSplit(plan, plan.kafka, split, rows, job.raise_if_cancelled)
+    return FilesSplit(plan, split, rows, job.raise_if_cancelled, job.operation.storage)
 
 
 def _written(job: JobContext, plan: TargetPlan, split: Split, policy: BadRowPolicy) -> dict[str, Any]:
@@ -200,19 +204,13 @@ class FilesSplit:
 
 
 class TopicSplit:
-    """Reads one job's part of a topic.
+    """Reads the records of a topic in one split; see :class:`FilesSplit`."""
 
-    Parameters
-    ----------
-    policy:
-        Handles bad records.
-    """
-
-    def __init__(self, plan: IngestPlan, source: KafkaSource, policy: BadRowPolicy, job: JobContext) -> None:
-        self._plan = plan
+    def __init__(
+        self, plan: IngestPlan, source: KafkaSource, split: str, rows: GoodRows, look: Callable[[], None]
+    ) -> None:
         self._source = source
-        self._job = job
-        self._good_rows = GoodRows(Conversion.to_table(plan), policy, job.raise_if_cancelled)
+        self._plan, self._split, self._rows, self._look = plan, split, rows, look
         self._records = RecordReader(
             source.value,
             plan.wanted,
@@ -231,10 +229,8 @@ class TopicSplit:
         """
         source, tombstones = self._source, 0
         with Cluster(source.servers, source.config, source.timeout_s) as cluster:
-            reader = RangeReader(
-                cluster, source.topic, skip_gaps=source.skip_gaps, look=self._job.raise_if_cancelled
-            )
-            for piece in self._plan.pieces(self._job.partition):
+            reader = RangeReader(cluster, source.topic, skip_gaps=source.skip_gaps, look=self._look)
+            for piece in self._plan.pieces(self._split):
                 part = source.ranges[piece.file]
                 wanted = OffsetRange(part.partition, part.start + piece.start, part.start + piece.end)
                 for block in reader.blocks(wanted):
@@ -243,9 +239,7 @@ class TopicSplit:
                         kept = [message for message in block if message.value() is not None]
                         tombstones += len(block) - len(kept)
                     if kept:
-                        yield self._good_rows.of(
-                            Records(kept), source.url, self._records.convert, self._place
-                        )
+                        yield self._rows.of(Records(kept), source.url, self._records.convert, self._place)
             self._check_topic(cluster)
             if tombstones:
                 self.facts["tombstones"] = tombstones

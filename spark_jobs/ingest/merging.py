@@ -1,8 +1,10 @@
-"""One job of an ingest in mode ``merge``: the rows of all files, merged with some of the table's."""
+"""One job of an ingest in mode ``merge``: all rows of the source, merged with some of the table's."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -16,7 +18,7 @@ from distop.commit.predicates.binding import ALL, Always, Predicate, predicate_o
 from distop.commit.predicates.rows import truth
 from distop.operations.job import JobContext
 from distop.spark_jobs.formats.bad_rows import Fail
-from distop.spark_jobs.ingest.job import FilesSplit, bounded
+from distop.spark_jobs.ingest.job import bounded, split_of
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
 from distop.spark_jobs.merge.batch import DELETE, INSERT, UPDATE, Batch
@@ -30,24 +32,31 @@ def run_merge(job: JobContext) -> dict[str, Any]:
     plan = IngestPlan.of(job.operation)
     assert plan.merge is not None
     conversion = _Marked.for_merge(plan, plan.merge)
-    rows = _rows(plan, conversion, job)
+    facts: Counter[str] = Counter()
+    rows = _rows(plan, conversion, job, facts)
     batch = Batch(rows, conversion.schema, plan.merge.keys, plan.merge.order_by)
     with (
         output_of(plan.output).writer(plan.table_layout, job) as writer,
         JobChecks(plan.rules, job) as checks,
     ):
-        check = partial(checks.check, source=plan.folder)
-        merging = Merging(job, plan.merge, plan.table_layout, batch, writer, check)
+        check = partial(checks.check, source=plan.folder if plan.kafka is None else plan.kafka.url)
+        merging = Merging(job, plan.merge, plan.table_layout, batch, writer, check, facts)
         counts = merging.run(int(job.partition))
         found = checks.finish()
         return bounded(writer.finish() | found | counts)
 
 
-def _rows(plan: IngestPlan, conversion: Conversion, job: JobContext) -> Iterator[pa.Table]:
+def _rows(
+    plan: IngestPlan, conversion: Conversion, job: JobContext, facts: Counter[str]
+) -> Iterator[pa.Table]:
+    """All rows of the source; adds up the facts about it."""
     rows = GoodRows(conversion, Fail(), job.raise_if_cancelled)
-    for split in range(len(plan.cuts) - 1):
-        for block in FilesSplit(plan, str(split), rows, job.raise_if_cancelled).rows():
-            yield block.table
+    for number in range(len(plan.cuts) - 1):
+        split = split_of(plan, str(number), rows, job)
+        with closing(split.rows()) as blocks:
+            for block in blocks:
+                yield block.table
+        facts.update(split.facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ class IngestPlan(TargetPlan, kw_only=True):
             self.format == "avro"
             or argument.keys() & _NEW
             or argument.get("csv", {}).keys() & _NEW_OF_CSV
-            or (self.merge is not None and self.merge.order_by)
+            or (self.merge is not None and (self.merge.order_by or self.kafka is not None))
         )
         return Plan(argument=argument, layout=3 if is_new else 1, **fields)
 

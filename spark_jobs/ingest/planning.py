@@ -43,7 +43,6 @@ from distop.spark_jobs.ingest.argument import (
     DataFrameArgument,
     IngestArgument,
     check_format_options,
-    conditions_of,
     csv_options,
     parse_argument,
 )
@@ -64,6 +63,7 @@ from distop.spark_jobs.ingest.target import (
     current_snapshot,
     ignored,
     layout_for_frame,
+    merge_of,
     nothing,
     on_branch,
     target_of,
@@ -71,7 +71,6 @@ from distop.spark_jobs.ingest.target import (
 from distop.spark_jobs.ingest.topic_planning import plan_topic
 from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
 from distop.spark_jobs.kafka.argument import parse_kafka
-from distop.spark_jobs.merge.plan import MergePlan, check_merge, plan_merge
 from distop.spark_jobs.quarantine.source import Quarantined
 from distop.spark_jobs.rules.staged import rules_of
 
@@ -189,7 +188,8 @@ def _plan_files(
         moves = by_folder(moves)
     merge, jobs = None, len(cuts) - 1
     if argument.mode == "merge":
-        merge, jobs = _plan_merge(request, argument, target, size)
+        _check_size(size)
+        merge, jobs = merge_of(request, argument, target)
     plan = IngestPlan(
         format=file_format,
         csv=options,
@@ -216,24 +216,13 @@ def _plan_files(
     return plan.to_plan(partition_count=jobs, watermarks=moves)
 
 
-def _plan_merge(
-    request: PlanRequest, argument: IngestArgument, target: Mapping[str, Any], size: int
-) -> tuple[MergePlan, int]:
+def _check_size(size: int) -> None:
     if size > MAX_MERGED_BYTES:
         raise ArgumentTooLarge(
             f"the files have {size:,} bytes, but at most {MAX_MERGED_BYTES:,} can be merged at a time",
             hint="merge fewer files at a time, one operation after the other",
             details={"field": "paths"},
         )
-    schema = Layout.from_json(target["layout"]).schema
-    check_merge(argument.keys, argument.order_by, schema)
-    if lacking := [name for name in schema.column_names if name not in target["targets"]]:
-        raise invalid(
-            "paths" if argument.columns is None else "columns",
-            f"a merge replaces whole rows, but the files have no column {lacking[0]!r} of the table",
-        )
-    plan = MergePlan(where="true", all_go=False, keys=argument.keys, order_by=argument.order_by or "")
-    return plan_merge(request, msgspec.structs.replace(plan, **conditions_of(argument)))
 
 
 def plan_holds(plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:

@@ -29,7 +29,7 @@ from distop.spark_jobs.formats.options import Format
 from distop.spark_jobs.ingest.argument import DataFrameArgument, IngestArgument, conditions_of
 from distop.spark_jobs.ingest.columns import choose_columns, new_columns
 from distop.spark_jobs.ingest.modes import NOTHING, check_mode, on_conflict
-from distop.spark_jobs.merge.plan import check_merge
+from distop.spark_jobs.merge.plan import MergePlan, check_merge, plan_merge
 from distop.spark_jobs.rules.staged import rules_of
 
 MAX_IGNORED = 100
@@ -174,6 +174,35 @@ def target_of(
         "on_conflict": on_conflict(argument),
         "expected_snapshot_id": current_snapshot(request),
     }
+
+
+def merge_of(
+    request: PlanRequest, argument: IngestArgument, target: Mapping[str, Any]
+) -> tuple[MergePlan, int]:
+    """How rows of the source are merged with those of the table, and by how many jobs.
+
+    Parameters
+    ----------
+    target:
+        What :func:`target_of` returns.
+
+    Raises
+    ------
+    InvalidArgument
+        The table cannot be merged by these columns, or the source lacks some of its columns.
+    PreconditionFailed
+        A file of the table cannot be read.
+    """
+    schema = Layout.from_json(target["layout"]).schema
+    check_merge(argument.keys, argument.order_by, schema)
+    if lacking := [name for name in schema.column_names if name not in target["targets"]]:
+        source = "paths" if argument.kafka is None else "kafka"
+        raise invalid(
+            source if argument.columns is None else "columns",
+            f"a merge replaces whole rows, but the new ones have no column {lacking[0]!r} of the table",
+        )
+    plan = MergePlan(where="true", all_go=False, keys=argument.keys, order_by=argument.order_by or "")
+    return plan_merge(request, msgspec.structs.replace(plan, **conditions_of(argument)))
 
 
 def layout_for_frame(

@@ -16,7 +16,7 @@ from distop.spark_jobs.ingest.argument import CSV_OPTIONS, IngestArgument, csv_o
 from distop.spark_jobs.ingest.partial import with_jobs
 from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
-from distop.spark_jobs.ingest.target import nothing, target_of
+from distop.spark_jobs.ingest.target import merge_of, nothing, target_of
 from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.offsets import OffsetRange
@@ -88,6 +88,9 @@ def plan_topic(
         target = target_of(
             request, argument, _WRITTEN[kafka.format], sample, table=table, direct=direct_columns(kafka)
         )
+    merge, jobs = None, len(cuts) - 1
+    if argument.mode == "merge":
+        merge, jobs = merge_of(request, argument, target)
     plan = IngestPlan(
         format=f"kafka/{kafka.format}",
         csv=options,
@@ -108,6 +111,7 @@ def plan_topic(
             config=dict(kafka.config),
         ),
         cuts=cuts,
+        merge=merge,
         warnings=warnings,
         **target,
     )
@@ -115,7 +119,7 @@ def plan_topic(
     if in_part:
         lengths = {str(one.partition): one.length for one in found.ranges}
         moves = {name: with_jobs(found.moves, lengths, cuts)}
-    return plan.to_plan(partition_count=len(cuts) - 1, watermarks=moves)
+    return plan.to_plan(partition_count=jobs, watermarks=moves)
 
 
 _WRITTEN: dict[str, Format] = {"json": "jsonl", "csv": "csv", "raw": "jsonl"}

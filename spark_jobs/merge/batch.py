@@ -61,7 +61,7 @@ class Batch:
             if size > MAX_BYTES:
                 raise JobFailed(
                     f"the rows to be merged take more than {MAX_BYTES >> 20:,} MiB of memory",
-                    hint="merge them in several operations, one after the other",
+                    hint="merge fewer files at a time, or set kafka.max_records_per_partition",
                 )
             kept.append(table)
         rows = pa.concat_tables([schema.empty_table(), *kept]).combine_chunks()

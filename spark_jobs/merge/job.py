@@ -7,7 +7,7 @@ the batch: it reads the keys of all files that may contain some.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +33,8 @@ class Merging:
     ----------
     check:
         Checks rows of the batch before they are written; raises if they are not allowed.
+    facts:
+        About the source of the batch, which all jobs read; one reports them.
     """
 
     def __init__(
@@ -43,8 +45,10 @@ class Merging:
         batch: Batch,
         writer: StagedWriter,
         check: Callable[[pa.Table], None],
+        facts: Mapping[str, int],
     ) -> None:
         self._batch, self._writer, self._check = batch, writer, check
+        self._facts = {"rowsRead": batch.read, **facts}
         self._jobs: list[list[FileScanTask]] = []
         if plan.snapshot:
             self._jobs = files_of(job).jobs
@@ -86,7 +90,7 @@ class Merging:
     def _insert(self) -> dict[str, Any]:
         tasks = [task for tasks in self._jobs for task in tasks if self._concerned(task)]
         added = self._write(self._batch.without(self._read(task, self._batch.keys) for task in tasks))
-        return {READ: 0, REMOVED: 0, ADDED: added, **changed_files((), 0), "rowsRead": self._batch.read}
+        return {READ: 0, REMOVED: 0, ADDED: added, **changed_files((), 0), **self._facts}
 
     def _concerned(self, task: FileScanTask) -> bool:
         return len(self._batch) > 0 and self._may_hold(task.file)

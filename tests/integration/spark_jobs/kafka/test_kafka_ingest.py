@@ -484,3 +484,50 @@ def test_options_of_files_are_refused(ingesting: Ingesting, topic: KafkaTopic) -
     for field, given in fields.items():
         with refused(field):
             ingesting.start(kafka={**topic.argument(), **given})
+
+
+MERGED: dict[str, Any] = {"mode": "merge", "keys": ["id"], "order_by": "v"}
+
+
+@pytest.fixture
+def cities(tmp_path: Path) -> Ingesting:
+    return Ingesting(tmp_path, {"schema": {"id": "long", "city": "string", "v": "long"}})
+
+
+def changed(id: int, city: str | None, v: int, op: str = "U") -> dict[str, Any]:
+    return {"id": id, "city": city, "v": v, "op": op}
+
+
+def test_changes_of_a_topic_are_merged(cities: Ingesting, topic: KafkaTopic) -> None:
+    """E5, C8: each record once, whichever jobs read it; the order of partitions does not matter."""
+    argument = {**MERGED, "delete_where": "op = 'D'"}
+    topic.produce([changed(1, "Quito", 3), changed(2, "Oslo", 1), changed(3, "Rome", 1)], 0)
+    topic.produce([changed(1, "Lima", 2), changed(2, "Bergen", 2)], 1)
+    facts = cities.facts(kafka=topic.argument(records_per_job=1), **argument)
+    assert (facts["insertedRows"], facts["updatedRows"], facts["deletedRows"]) == (3, 0, 0)
+    assert cities.rows("id", "city") == [(1, "Quito"), (2, "Bergen"), (3, "Rome")]
+    topic.produce([None, changed(3, None, 2, "D"), changed(1, None, 1, "D"), changed(4, "Bonn", 1)], 2)
+    arg = cities.start(kafka=topic.argument(), **argument)
+    topic.produce([changed(4, "for the next one", 2)], 2)
+    facts = cities.finish(arg, cities.run(arg))
+    assert (facts["insertedRows"], facts["updatedRows"], facts["deletedRows"]) == (1, 0, 1)
+    assert (arg.partition_count, facts["tombstones"]) == (2, 1)
+    assert cities.rows("id", "city") == [(1, "Quito"), (2, "Bergen"), (4, "Bonn")]
+    assert standing(cities) == {"0": "3", "1": "2", "2": "4"}
+
+
+def test_records_without_a_value_delete_rows(tmp_path: Path, topic: KafkaTopic) -> None:
+    """Of a compacted topic: the record's key says which row, and its time how new it is."""
+    cities = Ingesting(tmp_path, {"schema": {"id": "string", "city": "string", "v": "timestamptz"}})
+    kept = topic.argument(tombstones="keep", metadata={"key": "id", "timestamp": "v"})
+    for city, at in (("Lima", 2000), (None, 1000)):
+        topic.produce([{"city": city} if city else None], key=b"1", timestamp=at)
+        topic.produce([{"city": city} if city else None], key=b"2", timestamp=3000 - at)
+        cities.ingest(kafka=kept, **MERGED, delete_where="city is null")
+    assert cities.rows("id", "city") == [("1", "Lima")]
+
+
+def test_a_merge_of_a_topic_needs_all_columns(cities: Ingesting, topic: KafkaTopic) -> None:
+    topic.produce([{"id": 1, "v": 1}])
+    with refused("kafka", "no column 'city' of the table"):
+        cities.start(kafka=topic.argument(), schema={"id": "long", "v": "long"}, **MERGED)
