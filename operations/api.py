@@ -129,6 +129,8 @@ class DistributedOperation(ABC):
     """Whether jobs leave files under the operation's staging folders, to be swept after the end."""
     can_replace: ClassVar[bool] = False
     """Whether its argument has the field ``replaces``: an earlier operation, whose rows it takes out."""
+    can_stage: ClassVar[bool] = False
+    """Whether its argument has the field ``branch``: its rows are then published with that branch."""
     nested_files: ClassVar[bool] = False
     """Whether these files may lie in folders below the staging folders."""
     builds_index: ClassVar[bool] = False

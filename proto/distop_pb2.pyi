@@ -1015,8 +1015,20 @@ class Block(_message.Message):
     at: _timestamp_pb2.Timestamp
     def __init__(self, batch: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., operation: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
+class Staged(_message.Message):
+    __slots__ = ("batch", "branch", "operation", "snapshot")
+    BATCH_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    batch: str
+    branch: str
+    operation: str
+    snapshot: str
+    def __init__(self, batch: _Optional[str] = ..., branch: _Optional[str] = ..., operation: _Optional[str] = ..., snapshot: _Optional[str] = ...) -> None: ...
+
 class Ordering(_message.Message):
-    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten", "signals", "failed", "held_by")
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten", "signals", "failed", "held_by", "before", "staged")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -1033,6 +1045,8 @@ class Ordering(_message.Message):
     SIGNALS_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
     HELD_BY_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    STAGED_FIELD_NUMBER: _ClassVar[int]
     table: str
     gate: str
     validation: bool
@@ -1049,7 +1063,9 @@ class Ordering(_message.Message):
     signals: _containers.RepeatedScalarFieldContainer[str]
     failed: _containers.RepeatedCompositeFieldContainer[Block]
     held_by: str
-    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., failed: _Optional[_Iterable[_Union[Block, _Mapping]]] = ..., held_by: _Optional[str] = ...) -> None: ...
+    before: bool
+    staged: Staged
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., failed: _Optional[_Iterable[_Union[Block, _Mapping]]] = ..., held_by: _Optional[str] = ..., before: _Optional[bool] = ..., staged: _Optional[_Union[Staged, _Mapping]] = ...) -> None: ...
 
 class EnqueueBatchRequest(_message.Message):
     __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "request_id", "unordered", "replace")
@@ -1116,7 +1132,7 @@ class ListBacklogResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[Batch, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., ordering: _Optional[_Union[Ordering, _Mapping]] = ...) -> None: ...
 
 class SetOrderingRequest(_message.Message):
-    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "requested_by", "remember", "request_id")
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "requested_by", "remember", "request_id", "before")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -1126,6 +1142,7 @@ class SetOrderingRequest(_message.Message):
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     REMEMBER_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
     table: str
     gate: str
     validation: bool
@@ -1135,10 +1152,11 @@ class SetOrderingRequest(_message.Message):
     requested_by: str
     remember: int
     request_id: str
-    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ..., remember: _Optional[int] = ..., request_id: _Optional[str] = ...) -> None: ...
+    before: bool
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ..., remember: _Optional[int] = ..., request_id: _Optional[str] = ..., before: _Optional[bool] = ...) -> None: ...
 
 class ControlBacklogRequest(_message.Message):
-    __slots__ = ("table", "action", "batch", "reason", "requested_by", "request_id", "signal")
+    __slots__ = ("table", "action", "batch", "reason", "requested_by", "request_id", "signal", "branch")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -1146,6 +1164,7 @@ class ControlBacklogRequest(_message.Message):
     REQUESTED_BY_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    BRANCH_FIELD_NUMBER: _ClassVar[int]
     table: str
     action: str
     batch: str
@@ -1153,7 +1172,8 @@ class ControlBacklogRequest(_message.Message):
     requested_by: str
     request_id: str
     signal: str
-    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., signal: _Optional[str] = ...) -> None: ...
+    branch: str
+    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., signal: _Optional[str] = ..., branch: _Optional[str] = ...) -> None: ...
 
 class Schedule(_message.Message):
     __slots__ = ("table", "name", "type", "object", "argument_json", "cron", "when", "added_by", "added_at", "pause", "next_at", "last_at", "started", "operation", "skipped", "skip", "skipped_at", "timezone")

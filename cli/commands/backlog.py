@@ -111,7 +111,10 @@ def set(
         typer.Option(help="closed: collect batches until the gate is opened."),
     ] = None,
     validation: Annotated[
-        bool | None, typer.Option("--validation/--no-validation", help="Ask for approval after each batch.")
+        Literal["off", "after", "before"] | None,
+        typer.Option(
+            help="Ask for approval of each batch: after it is published, or before, while it is on a branch."
+        ),
     ] = None,
     late: Annotated[
         Literal["block", "apply", "reject"] | None,
@@ -135,7 +138,8 @@ def set(
         session.client.set_ordering(
             table,
             gate=gate,
-            validation=validation,
+            validation=None if validation is None else validation != "off",
+            before=None if validation is None else validation == "before",
             late=late,
             together=together,
             max_attempts=max_attempts,
@@ -151,18 +155,26 @@ def open(session: Connected, table: TableName, reason: Reason = "") -> None:
 
 
 @command(group)
-def approve(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
-    """Approve the last batch, so that the next one is applied."""
-    session.out.show(session.client.approve(table, batch, reason))
+def approve(
+    session: Connected,
+    table: TableName,
+    batch: Meant = "",
+    branch: Annotated[
+        str, typer.Option(metavar="NAME", help="Only if the batch is on this branch, the one looked at.")
+    ] = "",
+    reason: Reason = "",
+) -> None:
+    """Approve the last batch, so that the next one is applied; or publish the batch that is on a branch."""
+    session.out.show(session.client.approve(table, batch, reason, branch=branch))
 
 
 @command(group)
 def retry(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
-    """Retry the batch that blocks the table, or the named unordered batch that has failed."""
+    """Retry the batch that blocks the table, or an unordered one that has failed; write a staged one anew."""
     session.out.show(session.client.retry_batch(table, batch, reason))
 
 
 @command(group)
 def skip(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
-    """Skip the batch that blocks the table, for good; or a failed unordered batch."""
+    """Skip the batch that blocks the table or is staged, for good; or a failed unordered batch."""
     session.out.show(session.client.skip_batch(table, batch, reason))

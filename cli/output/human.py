@@ -297,14 +297,15 @@ class HumanOutput(Output):
         self._screen.pairs(schedule_pairs(schedule))
 
     def _ordering(self, ordering: Ordering) -> None:
-        block = ordering.blocked
+        block, staged = ordering.blocked, ordering.staged
+        moment = "before it is published" if ordering.before else "after each batch"
         blocked = f"batch {block.batch}: {block.error.code}: {block.error.message}" if block else ""
         failed = [f"{one.batch}: {one.error.code}: {one.error.message}" for one in ordering.failed]
         self._screen.pairs(
             [
                 ("table", ordering.table),
                 ("gate", f"{ordering.gate} by {ordering.held_by}" if ordering.held_by else ordering.gate),
-                ("validation", "after each batch" if ordering.validation else ""),
+                ("validation", moment if ordering.validation else ""),
                 ("late batches", ordering.late),
                 ("together", str(ordering.together)),
                 ("attempts", str(ordering.max_attempts)),
@@ -313,6 +314,7 @@ class HumanOutput(Output):
                 ("last batch", ordering.last),
                 ("running", ordering.running),
                 ("waits for approval", ordering.awaiting),
+                ("on a branch", f"{staged.batch} on {staged.branch}" if staged else ""),
                 ("blocked by", Text(printable(blocked), "red") if blocked else ""),
                 ("failed", Text(printable("; ".join(failed)), "red") if failed else ""),
             ]

@@ -138,6 +138,7 @@ class BacklogCalls(Calls):
         *,
         gate: Literal["open", "closed"] | None = None,
         validation: bool | None = None,
+        before: bool | None = None,
         late: Literal["block", "apply", "reject"] | None = None,
         together: int | None = None,
         max_attempts: int | None = None,
@@ -149,6 +150,7 @@ class BacklogCalls(Calls):
             table=table,
             gate=gate,
             validation=validation,
+            before=before,
             late=late,
             together=together,
             max_attempts=max_attempts,
@@ -163,17 +165,23 @@ class BacklogCalls(Calls):
         """
         return await self._control_backlog(table, "open", "", reason, signal)
 
-    async def approve(self, table: str, batch: str = "", reason: str = "") -> Ordering:
-        """Approve the next batch. ``batch``: the checked one; no other is approved then."""
-        return await self._control_backlog(table, "approve", batch, reason)
+    async def approve(self, table: str, batch: str = "", reason: str = "", *, branch: str = "") -> Ordering:
+        """Approve a batch: the next one is applied; or, if it is staged, it is published.
+
+        Parameters
+        ----------
+        batch, branch:
+            The checked batch, and the branch it was on: no other is approved then.
+        """
+        return await self._control_backlog(table, "approve", batch, reason, branch=branch)
 
     async def retry_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
-        """Retry the batch that blocks the table. ``batch``: only this one; it may also be a failed unordered
-        batch."""
+        """Retry the batch that blocks the table, or stage the staged one anew. ``batch``: only this one; it
+        may also be a failed unordered batch."""
         return await self._control_backlog(table, "retry", batch, reason)
 
     async def skip_batch(self, table: str, batch: str = "", reason: str = "") -> Ordering:
-        """Skip the batch that blocks the table, for good. ``batch``: as of :meth:`retry_batch`."""
+        """Skip the batch that blocks the table or is staged, for good. ``batch``: see :meth:`retry_batch`."""
         return await self._control_backlog(table, "skip", batch, reason)
 
     async def take_back(self, table: str, batch: str, reason: str = "") -> Ordering:
@@ -181,9 +189,15 @@ class BacklogCalls(Calls):
         return await self._control_backlog(table, "remove", batch, reason)
 
     async def _control_backlog(
-        self, table: str, action: str, batch: str, reason: str, signal: str = ""
+        self, table: str, action: str, batch: str, reason: str, signal: str = "", branch: str = ""
     ) -> Ordering:
         reply = await self._once(
-            "ControlBacklog", table=table, action=action, batch=batch, reason=reason, signal=signal
+            "ControlBacklog",
+            table=table,
+            action=action,
+            batch=batch,
+            reason=reason,
+            signal=signal,
+            branch=branch,
         )
         return Ordering.from_proto(reply)

@@ -55,6 +55,18 @@ class Block(Model):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Staged(Model):
+    """A batch whose rows are on a branch, to be looked at before they are published."""
+
+    batch: str
+    branch: str
+    operation: str = ""
+    """What has written it; empty while it is being written."""
+    snapshot: str = ""
+    """The snapshot of the branch that is published by the approval."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Ordering(Model):
     """How a table is fed from its backlog."""
 
@@ -65,6 +77,8 @@ class Ordering(Model):
     """The rollback that has closed the gate: until it is opened no batch is applied."""
     validation: bool = False
     """Whether each batch needs an approval."""
+    before: bool = False
+    """Of ``validation``: the approval comes before the batch is published. Until then it is on a branch."""
     late: str = "block"
     """What happens to a batch that sorts before an applied one: ``block``, ``apply`` or ``reject``."""
     together: int = 1
@@ -80,6 +94,8 @@ class Ordering(Model):
     """The operation that applies batches at present."""
     awaiting: str = ""
     """The batch that waits for approval."""
+    staged: Staged | None = None
+    """The batch that is on a branch."""
     blocked: Block | None = None
     failed: tuple[Block, ...] = ()
     """Failed unordered batches: each needs a decision."""

@@ -53,6 +53,8 @@ class Publication:
     snapshot_id: int
     at: float
     """Seconds since the Unix epoch."""
+    on_main: bool = True
+    """Whether the table itself has it, and not only a branch."""
     rows: int = 0
     operation: str = ""
     """Empty: another program made it."""
@@ -235,7 +237,8 @@ def _told(
             continue
         for source, partitions in moves.items():
             watermarks.setdefault(source, {}).update({name: move.after for name, move in partitions.items()})
-    known |= {one.snapshot_id for one in base.snapshots} if base is not None else set()
+    # A branch that the head knows may have been published since.
+    known |= {one.snapshot_id for one in base.snapshots} - here if base is not None else set()
     new = sorted(
         (one for one in snapshots.values() if one.snapshot_id not in known),
         key=lambda one: (one.sequence_number or 0, one.timestamp_ms),
@@ -243,7 +246,7 @@ def _told(
     return Ahead(
         location=where,
         snapshot_id=metadata.current_snapshot_id,
-        publications=tuple(map(_publication, new)),
+        publications=tuple(_publication(one, on_main=one.snapshot_id in here) for one in new),
         watermarks=watermarks,
         doubts=tuple(doubts),
     )
@@ -257,7 +260,7 @@ def _ancestors(start: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Sn
         start = snapshots[start].parent_snapshot_id
 
 
-def _publication(snapshot: Snapshot) -> Publication:
+def _publication(snapshot: Snapshot, *, on_main: bool) -> Publication:
     properties = snapshot.summary.additional_properties if snapshot.summary else {}
     try:
         batches = from_json(properties.get(BATCHES, "[]").encode(), list[str])
@@ -268,6 +271,7 @@ def _publication(snapshot: Snapshot) -> Publication:
     return Publication(
         snapshot_id=snapshot.snapshot_id,
         at=snapshot.timestamp_ms / 1000,
+        on_main=on_main,
         rows=int(rows) if rows.isascii() and rows.isdecimal() else 0,
         operation=properties.get(OPERATION, ""),
         uuid=properties.get(UUID, ""),

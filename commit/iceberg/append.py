@@ -39,7 +39,7 @@ from distop.commit.iceberg.takeover import JobsOutput, manifests_of, output_of_j
 from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.staging import branch_of
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.steps.facts import ADOPTED_FROM, BRANCH, DROPPED_METADATA
+from distop.commit.steps.facts import ADOPTED_FROM, BRANCH, DROPPED_METADATA, SNAPSHOT
 from distop.commit.steps.partial import selection
 from distop.errors import CorruptRecord, HeadConflict
 from distop.metastore.records.operation import OperationArg
@@ -124,8 +124,7 @@ class IcebergStep(TransactionalStep):
         )
         facts = _facts(output) | ({BRANCH: draft.branch} if draft.branch else {})
         if change is not None:
-            # A string: JavaScript would lose the last digits of a number.
-            facts |= {"snapshotId": str(snapshot_id), **change.facts}
+            facts |= {SNAPSHOT: str(snapshot_id), **change.facts}
         facts |= dropped_metadata(draft)
         return Contribution(
             txn=context.head_moved(head),

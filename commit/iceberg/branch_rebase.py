@@ -11,12 +11,14 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary, update_snaps
 from distop.commit.iceberg.append import added_counts
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.merging import merged
-from distop.commit.iceberg.provenance import moves_of
+from distop.commit.iceberg.provenance import BATCHES, moves_of
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.iceberg.takeover import JobsOutput, manifests_of
 from distop.commit.steps.partial import Moves
 from distop.commit.writing.manifests import ManifestBuilder
 from distop.metastore.records.operation import WatermarkMove
+from distop.metastore.records.record import encode_plain
+from distop.metastore.records.structs import from_json
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,13 @@ def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Re
         Summary(operation=Operation.APPEND, **counts), parent.summary if parent else None
     )
     return Rebased([*added, *merged(draft, kept, snapshot_id)], summary, files, rows)
+
+
+def batches_of(snapshots: Sequence[Snapshot]) -> dict[str, str]:
+    """The property of one snapshot that names the batches of several, the newest first."""
+    told = [one.summary.additional_properties.get(BATCHES) for one in reversed(snapshots) if one.summary]
+    names = [name for text in told if text for name in from_json(text.encode(), list[str])]
+    return {BATCHES: encode_plain(list(dict.fromkeys(names))).decode()} if names else {}
 
 
 def joined_moves(snapshots: Sequence[Snapshot]) -> Moves:

@@ -10,7 +10,7 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.table.update import RemoveSnapshotRefUpdate
 
 from distop.commit.iceberg.append import dropped_metadata
-from distop.commit.iceberg.branch_rebase import joined_moves, only_appends, rebased
+from distop.commit.iceberg.branch_rebase import batches_of, joined_moves, only_appends, rebased
 from distop.commit.iceberg.branches import unpublished
 from distop.commit.iceberg.content import named, writer_of
 from distop.commit.iceberg.metadata_files import TableFile
@@ -18,7 +18,7 @@ from distop.commit.iceberg.provenance import provenance
 from distop.commit.iceberg.snapshots import Draft, snapshot_id_of
 from distop.commit.layout.model import file_io
 from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.steps.facts import BRANCH
+from distop.commit.steps.facts import BRANCH, PUBLISHED, REBASED, SNAPSHOT
 from distop.errors import HeadConflict, PreconditionFailed
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg
@@ -85,7 +85,7 @@ class IcebergPublishBranch(_OfBranch):
 
     Watermarks in its snapshots move in the same transaction. Further argument: ``onConflict``, for a table
     that was changed since the branch began: ``refuse``, or ``rebase``: the rows appended to the branch are
-    appended to the table.
+    appended to the table. ``alone``, optional: refuse a branch that would bring more than one snapshot.
     """
 
     def prepare(self, context: FinishContext) -> Contribution:
@@ -104,10 +104,18 @@ class IcebergPublishBranch(_OfBranch):
         file, snapshot_id = self._read(context)
         found = unpublished(file, branch)
         gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
-        facts = {BRANCH: branch, "publishedSnapshots": len(found.snapshots)}
+        facts = {BRANCH: branch, PUBLISHED: len(found.snapshots)}
+        if self.argument.get("alone") and len(found.snapshots) > 1:
+            other = found.snapshots[1]
+            raise HeadConflict(
+                f"table {context.view.arg.table!r} was rolled back since its branch {branch!r} began: with "
+                f"it {named(other.snapshot_id)} would come back, written by {writer_of(other)}",
+                hint="drop the branch, and write it again on what the table holds now",
+                details={"snapshot": str(other.snapshot_id), "branch": branch},
+            )
         if not found.snapshots:
             current = file.metadata.current_snapshot_id
-            facts["snapshotId"] = str(current)
+            facts[SNAPSHOT] = str(current)
             return self._written(
                 context, file, lambda draft: draft.write(gone), current=current, also=Txn(), facts=facts
             )
@@ -124,7 +132,7 @@ class IcebergPublishBranch(_OfBranch):
             lambda draft: draft.write(draft.moving(MAIN_BRANCH, snapshot_id), gone),
             current=snapshot_id,
             also=marks,
-            facts=facts | {"snapshotId": str(snapshot_id)},
+            facts=facts | {SNAPSHOT: str(snapshot_id)},
         )
 
     def _rebased(
@@ -150,7 +158,7 @@ class IcebergPublishBranch(_OfBranch):
                 details={"snapshot": str(at or ""), "by": by, "branch": branch},
             )
         new_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
-        properties = provenance(arg, joined_moves(snapshots))
+        properties = provenance(arg, joined_moves(snapshots)) | batches_of(snapshots)
 
         def write(draft: Draft) -> str:
             made = rebased(draft, snapshots, new_id)
@@ -158,7 +166,7 @@ class IcebergPublishBranch(_OfBranch):
             facts.update(files=made.files, rows=made.rows)
             return draft.add_snapshot(new_id, made.manifests, made.summary, now=context.now(), updates=[gone])
 
-        facts |= {"snapshotId": str(new_id), "rebased": True}
+        facts |= {SNAPSHOT: str(new_id), REBASED: True}
         return self._written(context, file, write, current=new_id, also=marks, facts=facts)
 
 

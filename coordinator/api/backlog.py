@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 
 from distop.commit.files.storage import without_secrets
+from distop.commit.layout.staging import ICEBERG
 from distop.coordinator.starting.body import check_scope, options_of
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, fitting, page_of
 from distop.coordinator.views.operations import timestamp
@@ -35,6 +36,7 @@ from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_table_name, check_type
 from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import audit_put
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
@@ -46,7 +48,7 @@ log = logging.getLogger(__name__)
 MAX_BATCH_BYTES = 500_000
 """Largest record of a batch: several may be started by one transaction."""
 
-_SETTINGS = ("gate", "validation", "late", "together", "max_attempts", "remember")
+_SETTINGS = ("gate", "validation", "before", "late", "together", "max_attempts", "remember")
 
 
 class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
@@ -151,7 +153,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
     ) -> pb.Ordering:
         keys = self._keys(request.table)
         given = {name: getattr(request, name) for name in _SETTINGS if request.HasField(name)}
-
+        if given.get("before"):
+            await self._check_branches(keys)
         what = ", ".join(f"{name}={value}" for name, value in given.items())
         call = request.request_id or uuid.uuid4().hex
         audit = self._audit(keys, "set-ordering", what, request.requested_by, time.time(), call)
@@ -171,7 +174,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             case "open":
                 record = await open_gate(self._client, keys, signal=request.signal, **once)
             case "approve":
-                record = await approve(self._client, keys, batch, by=request.requested_by, **once)
+                by = request.requested_by
+                record = await approve(self._client, keys, batch, branch=request.branch, by=by, **once)
             case "retry" | "skip":
                 skip = request.action == "skip"
                 by = request.requested_by
@@ -186,6 +190,18 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
                 )
         log.info("backlog_controlled", extra={"table": keys.name, "action": request.action, "batch": batch})
         return ordering_message(keys.name, record)
+
+    async def _check_branches(self, keys: TableKeys) -> None:
+        """Raise :class:`~distop.errors.InvalidArgument` unless the table has branches."""
+        kv = await self._client.get(keys.table)
+        record = decode(kv.value, TableRecord, kv.key) if kv.exists else None
+        if record is not None and record.format != ICEBERG:
+            raise InvalidArgument(
+                f"tables of the format {record.format} have no branches: no batch of {keys.name!r} can wait "
+                "on one before it is published",
+                hint="use --validation after",
+                details={"field": "before"},
+            )
 
     def _keys(self, table: str) -> TableKeys:
         return self._client.keyspace.table(check_table_name(table))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -18,8 +19,10 @@ import msgspec
 from distop.coordinator.backlog.policy import (
     Apply,
     Backlog,
+    Drop,
     Failure,
     InFlight,
+    Publish,
     PutBack,
     Rest,
     Stop,
@@ -32,8 +35,16 @@ from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.call import Surroundings
-from distop.errors import OF_THE_WORLD, DistopError, LeadershipLost, LeaseLost, defect_of, shortened
-from distop.metastore.backlog.batches import MAX_ERROR_LENGTH, BatchRecord, Block
+from distop.errors import (
+    OF_THE_WORLD,
+    DistopError,
+    InvalidArgument,
+    LeadershipLost,
+    LeaseLost,
+    defect_of,
+    shortened,
+)
+from distop.metastore.backlog.batches import MAX_ERROR_LENGTH, BatchRecord, Block, OrderingRecord, Staged
 from distop.metastore.backlog.undoing import put_back
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
@@ -43,7 +54,8 @@ from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.record import encode
+from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.record import decode, encode
 from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)
@@ -51,8 +63,13 @@ log = logging.getLogger(__name__)
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 15.0
 """Back-off before a failed batch is retried, doubled each time."""
 
+PUBLISH, DROP = "publish_branch", "drop_branch"
+"""The types of operations that publish a staged batch, and that drop its branch."""
+
 LOOK_AGAIN_S = 30.0
 """How often a drainer looks without an event: no event may announce what it waits for."""
+
+_AFTER = "distop backlog set TABLE --validation after"
 
 
 class Drainer:
@@ -180,19 +197,32 @@ class Drainer:
                 await self._settled(txn, lambda: reached("batch.back.after"))
                 self._news.set()
                 return 0.0
+            case Drop(branch):
+                return await self._drop(backlog, branch)
+            case Publish(staged):
+                kv = await self._client.get(self._keys.backlog(staged.batch))
+                if not kv.exists:  # its key was removed by hand
+                    await self._put(backlog, backlog.ordering.unstaged())
+                    return 0.0
+                record = decode(kv.value, BatchRecord, kv.key)
+                return await self._in_time(backlog, [Waiting(name=staged.batch, record=record, kv=kv)])
             case Rest():
                 if rests and not backlog.unreadable:
                     await self._rest(backlog)
                 return 0.0
             case Apply(batches):
-                first, now = batches[0], asyncio.get_running_loop().time()
-                if first.record.attempts or first.record.code:
-                    if self._due[0] != first.kv.mod_revision:
-                        pause = min(FIRST_PAUSE_S * 2.0 ** min(first.record.attempts, 10), LONGEST_PAUSE_S)
-                        self._due = first.kv.mod_revision, now + pause
-                    if (left := self._due[1] - now) > 0.0:
-                        return left
-                return await self._apply(backlog, batches)
+                return await self._in_time(backlog, batches)
+
+    async def _in_time(self, backlog: Backlog, batches: Sequence[Waiting]) -> float:
+        """Apply the batches, unless they have failed and their back-off is not over."""
+        first, now = batches[0], asyncio.get_running_loop().time()
+        if first.record.attempts or first.record.code:
+            if self._due[0] != first.kv.mod_revision:
+                pause = min(FIRST_PAUSE_S * 2.0 ** min(first.record.attempts, 10), LONGEST_PAUSE_S)
+                self._due = first.kv.mod_revision, now + pause
+            if (left := self._due[1] - now) > 0.0:
+                return left
+        return await self._apply(backlog, batches)
 
     async def _check_flight(self, backlog: Backlog, name: str) -> None:
         """Free the batches of an operation whose keys were removed by hand, so that it never ends."""
@@ -200,7 +230,7 @@ class Drainer:
         state = self._keys.operation(operation).state
         if (await self._client.get(state)).exists:
             return
-        free = msgspec.structs.replace(backlog.ordering, running="")
+        free = backlog.ordering.freed()
         taken = [waiting for waiting in backlog.heads if waiting.record.operation == name]
         compares = (absent(state), unchanged(backlog.ordering_kv))
         txn = Txn(
@@ -227,11 +257,19 @@ class Drainer:
     # -- applying --------------------------------------------------------------------------------------
 
     async def _apply(self, backlog: Backlog, batches: Sequence[Waiting]) -> float:
-        first = batches[0]
+        first, staged = batches[0], backlog.ordering.staged
         try:
+            if staged is not None:
+                # Nothing but what was looked at, on what the table holds now.
+                exactly = {"branch": staged.branch, "snapshot": staged.snapshot, "alone": True}
+                kind = self._planner.registry.get(PUBLISH)
+                return await self._start(backlog, kind, batches, exactly | {"on_conflict": "rebase"}, staged)
             kind = self._planner.registry.get(first.record.type)
             batches, argument = await self._combined(kind, batches)
-            return await self._start(backlog, kind, batches, argument)
+            if backlog.ordering.validation and backlog.ordering.before:
+                staged = _staging(kind, first, backlog.ordering_kv.mod_revision)
+                argument["branch"] = staged.branch
+            return await self._start(backlog, kind, batches, argument, staged)
         except OF_THE_WORLD:
             raise
         except Exception as error:
@@ -256,15 +294,16 @@ class Drainer:
         kind: DistributedOperation,
         batches: Sequence[Waiting],
         argument: dict[str, Any],
+        staged: Staged | None,
     ) -> float:
-        """Start the operation that applies these batches."""
+        """Start the operation that applies these batches, or stages or publishes one."""
         keys, first = self._keys, batches[0]
         names = [waiting.name for waiting in batches]
         depends_on = [backlog.ordering_kv, *(waiting.kv for waiting in batches)]
 
         def share(arg: OperationArg) -> Txn:
             operation = str(arg.id)
-            ordering = msgspec.structs.replace(backlog.ordering, running=operation)
+            ordering = msgspec.structs.replace(backlog.ordering, running=operation, staged=staged)
             own = (
                 Put(keys.ordering, encode(ordering)),
                 *(
@@ -294,6 +333,42 @@ class Drainer:
         self._flying = self._flying or launched is Launched.STARTED
         # The operation in the way ends, and its end brings the next look.
         return FIRST_PAUSE_S * random.uniform(0.1, 1.0) if launched is Launched.LOST else 0.0
+
+    async def _drop(self, backlog: Backlog, branch: str) -> float:
+        """Start the operation that drops a branch; it is not tried again if somebody cancels it."""
+        rest = msgspec.structs.replace(backlog.ordering, dropping="")
+        ordering_kv, argument = backlog.ordering_kv, {"branch": branch}
+        share = Txn((unchanged(ordering_kv),), (Put(self._keys.ordering, encode(rest)),))
+        body = StartBody(
+            table=self._keys.name,
+            type=DROP,
+            argument=argument,
+            options=OperationOptions(),
+            digest=digest_of([DROP, argument]),
+        )
+        try:
+            kind, unique = self._planner.registry.get(DROP), f"drop.{ordering_kv.mod_revision}"
+            launched = await self._launcher.launch(
+                kind, body, unique, lambda _: share, [ordering_kv], started_by="backlog"
+            )
+        except OF_THE_WORLD:
+            raise
+        except Exception as error:
+            # Nothing was staged on it, or somebody has dropped it.
+            fields = {"table": self._keys.name, "branch": branch, "error": str(error)}
+            log.info("branch_not_dropped", extra=fields, exc_info=defect_of(error))
+            await self._put(backlog, rest)
+            return 0.0
+        if launched is Launched.STARTED:
+            self._news.set()
+        return FIRST_PAUSE_S if launched is Launched.LOST else 0.0
+
+    async def _put(self, backlog: Backlog, ordering: OrderingRecord) -> None:
+        """Record another ordering; if it has changed since, the next look decides."""
+        txn = Txn((unchanged(backlog.ordering_kv),), (Put(self._keys.ordering, encode(ordering)),))
+        reached("batch.note.before")
+        await self._settled(txn, lambda: reached("batch.note.after"))
+        self._news.set()
 
     async def _failed(self, backlog: Backlog, first: Waiting, error: Exception) -> float:
         """A batch whose operation could not be started: the failure is counted, or the batch blocks the
@@ -356,6 +431,31 @@ class Drainer:
         log.info("batches_parted", extra={"table": self._keys.name, "batches": names, "error": str(error)})
         self._news.set()
         return 0.0
+
+
+def _staging(kind: DistributedOperation, first: Waiting, revision: int) -> Staged:
+    """Where a batch is staged.
+
+    Parameters
+    ----------
+    revision:
+        That of the table's ordering: each staging changes it, so its branch has a new name.
+    """
+    if not kind.can_stage:
+        raise InvalidArgument(
+            f"a batch of the type {kind.type} cannot be written to a branch, so nobody can look at it before "
+            "it is published",
+            hint=f"skip it, or let approvals come after publication: {_AFTER}",
+            details={"field": "type"},
+        )
+    if first.record.argument.get("branch") is not None:
+        raise InvalidArgument(
+            "the batch names a branch, but the table has its batches on branches of their own",
+            hint=f"publish it without, or let approvals come after publication: {_AFTER}",
+            details={"field": "branch"},
+        )
+    readable = re.sub(r"[^A-Za-z0-9_.-]", "-", first.name)[:80]
+    return Staged(batch=first.name, branch=f"batch-{readable}-{revision}")
 
 
 def _combine(

@@ -10,7 +10,7 @@ import msgspec
 
 from distop.errors import SourceIncomplete, Unavailable, as_distop
 from distop.errors.base import error_class
-from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord
+from distop.metastore.backlog.batches import LATE, BatchRecord, OrderingRecord, Staged
 from distop.metastore.etcd.txn import KeyValue, Put
 from distop.metastore.operations.parking import COMPLETION_FAILED
 from distop.metastore.records.operation import ErrorRecord
@@ -70,6 +70,20 @@ class Stop:
 
 
 @dataclass(frozen=True)
+class Publish:
+    """The staged batch was approved."""
+
+    staged: Staged
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A branch is not wanted any more."""
+
+    branch: str
+
+
+@dataclass(frozen=True)
 class Rest:
     """Nothing can be done before something changes."""
 
@@ -79,7 +93,7 @@ class PutBack:
     """Batches that a rollback has taken out must wait again first."""
 
 
-Next: TypeAlias = Apply | InFlight | Stop | PutBack | Rest
+Next: TypeAlias = Apply | InFlight | Stop | PutBack | Publish | Drop | Rest
 
 
 def decide(backlog: Backlog) -> Next:
@@ -89,8 +103,14 @@ def decide(backlog: Backlog) -> Next:
         return PutBack()
     if ordering.running:
         return InFlight(ordering.running)
+    if ordering.dropping and not backlog.paused:
+        return Drop(ordering.dropping)
     held = backlog.paused or ordering.blocked is not None or ordering.awaiting or ordering.gate != "open"
-    if held or not backlog.heads:
+    if held:
+        return Rest()
+    if ordering.staged is not None:
+        return Publish(ordering.staged)
+    if not backlog.heads:
         return Rest()
     first = backlog.heads[0].record
     if first.in_doubt:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from distop.coordinator.backlog.policy import Backlog, InFlight, Rest, Waiting, decide
+from distop.coordinator.backlog.policy import Backlog, Drop, InFlight, Publish, Rest, Waiting, decide
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.seen import TableSeen
@@ -129,11 +129,15 @@ def _index(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
     )
     if seen.backlog_index.exists or isinstance(following, Rest):
         return
-    what = (
-        f"batch {heads[0].name!r} could be applied" if heads else f"the end of {ordering.running} is awaited"
-    )
-    if isinstance(following, InFlight):
-        what = f"{following.operation} applies batches"
+    match following:
+        case InFlight(operation):
+            what = f"{operation} applies batches"
+        case Publish(staged):
+            what = f"batch {staged.batch!r} could be published"
+        case Drop(branch):
+            what = f"branch {branch!r} is to be dropped"
+        case _:
+            what = f"batch {heads[0].name!r} could be applied" if heads else "batches are to be put back"
     yield seen.finding(
         "BACKLOG_NOT_INDEXED",
         sentence=f"{what}, but {text(seen.backlog_index.key)} is missing: "
@@ -172,7 +176,7 @@ def _flight(
                 absent(seen.keys.operation(operation).state),
                 *(unchanged(waiting.kv) for waiting in taken),
             ),
-            Put(seen.ordering.key, encode(msgspec.structs.replace(ordering, running=""))),
+            Put(seen.ordering.key, encode(ordering.freed())),
             *(waiting.freed() for waiting in taken),
         ),
     )
@@ -268,9 +272,12 @@ def _blocked(seen: TableSeen, ordering: OrderingRecord, names: set[str]) -> Iter
             remedy=f"remove the cause, then: distop backlog retry {seen.name} {block.batch}; or skip it",
             subject="block",
         )
-    elif seen.batches and (ordering.awaiting or ordering.gate != "open"):
+    elif ordering.awaiting or (seen.batches and ordering.gate != "open"):
         waits = f"approval of batch {ordering.awaiting!r}" if ordering.awaiting else "its gate to open"
         how = f"approve {seen.name} {ordering.awaiting}" if ordering.awaiting else f"open {seen.name}"
+        if ordering.awaiting and ordering.staged is not None:
+            waits += f", which is on branch {ordering.staged.branch}"
+            how += f" --branch {ordering.staged.branch}"
         yield seen.finding(
             "BACKLOG_WAITS",
             sentence=f"the backlog of table {seen.name!r} waits for {waits}",

@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgspec
 
 from distop.commit.iceberg.ahead import Publication
+from distop.commit.steps.facts import BRANCH
 from distop.coordinator.backlog.applying import share_of
 from distop.errors import Busy, LeadershipLost
 from distop.metastore.backlog.batches import (
@@ -33,7 +34,6 @@ from distop.metastore.etcd.txn import (
     Put,
     Txn,
     TxnResult,
-    absent,
     unchanged,
 )
 from distop.metastore.etcd.update import settle, update
@@ -59,8 +59,10 @@ async def publish_again(
     # The table may have had another name then.
     operation = replace(OperationId.parse(found.operation), table=keys.name)
     op = keys.operation(operation)
-    read = await client.read_at_once([Get(op.arg), Get(op.state), Get(keys.history(operation))])
-    if read.got(2):
+    read = await client.read_at_once(
+        [Get(op.arg), Get(op.state), Get(keys.history(operation)), Get(keys.ordering)]
+    )
+    if read.got(2) and not _has_staged(read.one(3, keys.ordering), operation):
         return False
     if read.got(0) and read.got(1):
         arg = decode(read.one(0, op.arg).value, OperationArg, op.arg)
@@ -85,11 +87,15 @@ async def _finish(
     held = (Delete(op.waiting), Delete(op.cancel), Delete(op.resolve))
     await settle(client, Txn((epoch.held(),), (Put(op.state, COMMITTING), *held)))
     for _ in range(RACES):
-        share = await share_of(client, keys, arg, failure=None, now=now)
+        staged = ordering_of(await client.get(keys.ordering)).staged
+        line = _history(found, arg)
+        if staged is not None and not found.on_main:
+            line.facts[BRANCH] = staged.branch
+        share = await share_of(client, keys, arg, failure=None, now=now, result=line)
         plan = Finish(
             sealed=COMMITTING,
             run_ops=await client.get(keys.run_ops),
-            history=_history(found, arg),
+            history=line,
             arg=arg,
             publication=share,
             leave_keys=True,
@@ -135,18 +141,22 @@ async def _remember(
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
         standing = {key: read.one(index, key) for index, key in enumerate(wanted)}
-        if standing[line].exists:
+        if standing[line].exists and not _has_staged(standing[keys.ordering], operation):
             return None, None
         if standing[epoch.key].create_revision != epoch.revision:
             raise LeadershipLost(f"table {keys.name!r} is led by another process: is a coordinator running?")
-        ops: list[Op] = [Put(line, encode(_history(found, None)))]
+        ops: list[Op] = [] if standing[line].exists else [Put(line, encode(_history(found, None)))]
         following = max(int(standing[number].value or b"1"), operation.instance + 1)
         ops.append(Put(number, str(following).encode()))
         if found.request is not None:
             ops += done_before(keys, _asked(operation, found))
         ordering = ordering_of(standing[keys.ordering])
         changed = ordering
-        for batch in found.batches:
+        # One that was only written to a branch, to be looked at, is written to another one.
+        batches = found.batches if found.on_main or not ordering.before else ()
+        if ordering.staged is not None and ordering.staged.batch in batches:
+            changed = ordering.unstaged()
+        for batch in batches:
             entry, applied = standing[keys.backlog(batch)], standing[keys.applied(batch)]
             if not applied.exists:
                 changed = changed.done_with(batch)
@@ -159,15 +169,21 @@ async def _remember(
             if not done.exists:
                 ops.append(Put(done.key, _applied(operation, queued, found)))
             changed = without_failed(changed, found.unordered)
-        changed = without_block(changed, *found.batches)
-        if found.batches or changed != ordering:
+        changed = without_block(changed, *batches)
+        if batches or changed != ordering:
             ops += [Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")]
-        compares: tuple[Compare, ...] = (absent(line), epoch.held())
-        compares += tuple(unchanged(kv) for key, kv in standing.items() if key not in (line, epoch.key))
+        compares: tuple[Compare, ...] = (epoch.held(),)
+        compares += tuple(unchanged(kv) for key, kv in standing.items() if key != epoch.key)
         return Txn(compares, tuple(ops)), None
 
     reads = [Get(key) for key in wanted]
     await update(client, reads, decide, what=f"table {keys.name!r}")
+
+
+def _has_staged(ordering: KeyValue, operation: OperationId) -> bool:
+    """Whether an operation had ended before the backup, and what it had staged was published after it."""
+    staged = ordering_of(ordering).staged
+    return staged is not None and staged.operation == str(operation)
 
 
 def _asked(operation: OperationId, found: Publication) -> OperationArg:

@@ -114,7 +114,8 @@ class Launcher:
         keys = self._keys
         # Kept only for the next attempt at a lost start: its time limit continues meanwhile.
         kept, self._planning = self._planning, None
-        whose = f"schedule {schedule!r}" if schedule else f"batch {[*batches, unordered][0]!r}"
+        batch = [*batches, unordered][0]
+        whose = f"schedule {schedule!r}" if schedule else f"batch {batch!r}" if batch else "the backlog"
         request = body.request(request_id or unique, kind, call=unique)
         state = await read_table_state(self._client, keys, request)
         if (known := answered_before(state, request)) is not None:

@@ -17,7 +17,7 @@ from distop.coordinator.views.operations import (
 from distop.coordinator.views.scheduled import with_schedules
 from distop.coordinator.views.why import Reason, why
 from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
-from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, ordering_of
+from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, Staged, ordering_of
 from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.named import named
@@ -136,6 +136,7 @@ def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> p
         table=table,
         gate=record.gate,
         validation=record.validation,
+        before=record.before,
         late=record.late,
         together=record.together,
         max_attempts=record.max_attempts,
@@ -148,10 +149,18 @@ def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> p
         held_by=record.held_by,
         revision=revision,
     )
+    if record.staged is not None:
+        message.staged.CopyFrom(_staged(record.staged))
     if record.blocked is not None:
         message.blocked.CopyFrom(_block(record.blocked))
     message.failed.extend(map(_block, record.failed))
     return message
+
+
+def _staged(staged: Staged) -> pb.Staged:
+    return pb.Staged(
+        batch=staged.batch, branch=staged.branch, operation=staged.operation, snapshot=staged.snapshot
+    )
 
 
 def _block(block: Block) -> pb.Block:

@@ -122,7 +122,7 @@ def _standing(
     sentence = worst.sentence
     if others:
         sentence += f"; {many(others, 'other operation')}"
-    if fed is not None and table is not None and not table.ordering.running:
+    if fed is not None and table is not None and table.next_batch and not table.ordering.running:
         sentence += f"; batch {table.next_batch} waits"
     return Reason(worst.mood, sentence)
 
@@ -192,14 +192,10 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
             f"them; distop backlog ls {name}, skip those not wanted, distop backlog open {name}",
         )
     lost = _failed_batches(table)
+    if ordering.awaiting:
+        return Reason(Mood.STUCK, _awaited(ordering, name, first))
     if not first:
         return lost
-    if ordering.awaiting:
-        return Reason(
-            Mood.STUCK,
-            f"batch {ordering.awaiting} waits for approval before {first} can come; "
-            f"distop backlog approve {name} {ordering.awaiting}",
-        )
     if ordering.gate != "open":
         return Reason(
             Mood.STUCK,
@@ -220,6 +216,21 @@ def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason |
         what = f"batch {first} is retried after {tries}: {error.code}: {cut(error.message)}"
         return Reason(Mood.WAITING, what) if leader else _led(what, "apply it", leader, members)
     return _led(f"batch {first} is next", "apply it", leader, members)
+
+
+def _awaited(ordering: pb.Ordering, table: str, first: str) -> str:
+    """The batch that waits for approval, where to look at it, and how to approve it."""
+    batch, staged = ordering.awaiting, ordering.staged
+    approve = f"distop backlog approve {table} {batch}"
+    if staged.batch == batch:
+        on = f"--branch {staged.branch}"
+        return (
+            f"batch {batch} is on branch {staged.branch}, written by {staged.operation}, and waits for "
+            f"approval to be published; look at it: distop validate {table} {on} --rule ..., or read the "
+            f"branch; {approve} {on}, or distop backlog retry|skip {table} {batch}"
+        )
+    comes = f" before {first} can come" if first else ""
+    return f"batch {batch} waits for approval{comes}; {approve}"
 
 
 def _failed_batches(table: pb.Table) -> Reason | None:

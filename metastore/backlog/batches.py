@@ -58,18 +58,38 @@ class Returning(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"
     """An earlier one whose rows are in the table: the batch is applied all the same."""
 
 
+class Staged(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+    """A batch whose rows are on a branch, to be looked at before they are published."""
+
+    batch: str
+    branch: str
+    """No other batch, and no other attempt at this one, has a branch of this name."""
+    operation: str = ""
+    """What has written it; empty while ``running`` writes it."""
+    snapshot: str = ""
+    """The branch as it was written: nothing else is published."""
+    rows: int | None = None
+    """What has been written, as far as that is known, as the following two."""
+    bytes: int | None = None
+    files: int | None = None
+    approved_by: str = ""
+
+
 class OrderingRecord(Record, kw_only=True):
     """``<table>.ordering``: how a table is fed from its backlog.
 
     Layout 2 is for tables with batches that a rollback has taken out: an older version would forget them.
+    Layout 3 is for tables whose batches are published by their approval: it would publish them without.
     """
 
-    LAYOUT: ClassVar[int] = 2
+    LAYOUT: ClassVar[int] = 3
 
     gate: str = "open"
     """``open``; or ``closed``: batches are collected until it is opened (B6)."""
     validation: bool = False
     """Whether each batch needs an approval (B7)."""
+    before: bool = False
+    """Of ``validation``: the approval comes before the batch is published. Until then it is on a branch."""
     late: str = "block"
     """What to do with a batch that sorts before an applied one: ``block``, ``apply``, ``reject`` (B4)."""
     together: int = 1
@@ -90,7 +110,12 @@ class OrderingRecord(Record, kw_only=True):
     running: str = ""
     """The operation that applies batches at present: one at a time (B2)."""
     awaiting: str = ""
-    """The batch that needs approval before the next one."""
+    """The batch that needs approval before the next one; or, if it is staged, before it is published."""
+    staged: Staged | None = None
+    """The one batch that is on a branch. Once it is written it is ``awaiting``, or approved."""
+    dropping: str = ""
+    """The branch of a batch that was staged and is not wanted there any more. Its drop starts before the next
+    batch is staged."""
     blocked: Block | None = None
     failed: list[Block] = msgspec.field(default_factory=list)
     """Failed unordered batches that wait for a decision. They do not block
@@ -109,6 +134,9 @@ class OrderingRecord(Record, kw_only=True):
     repetitions."""
 
     def __post_init__(self) -> None:
+        if self.version <= self.LAYOUT:
+            returns = self.returning or self.returning_unordered
+            self.version = 3 if self.before or self.staged or self.dropping else 2 if returns else 1
         if self.gate not in ("open", "closed"):
             raise InvalidArgument(f"a gate is open or closed, not {self.gate!r}", details={"field": "gate"})
         if self.late not in LATE_POLICIES:
@@ -133,6 +161,22 @@ class OrderingRecord(Record, kw_only=True):
     def opened(self) -> OrderingRecord:
         """The ordering once its gate is open."""
         return msgspec.structs.replace(self, gate="open", held_by="")
+
+    def unstaged(self) -> OrderingRecord:
+        """The ordering once the staged batch waits again, as if it had not been staged."""
+        if self.staged is None:
+            return self
+        awaiting = "" if self.awaiting == self.staged.batch else self.awaiting
+        return msgspec.structs.replace(self, staged=None, awaiting=awaiting, dropping=self.staged.branch)
+
+    def freed(self) -> OrderingRecord:
+        """The ordering once nobody knows the operation that it names as running."""
+        free = msgspec.structs.replace(self, running="")
+        return free if self.staged is None or self.staged.operation else free.unstaged()
+
+    def has_staged(self, batch: str) -> bool:
+        """Whether this batch is on a branch."""
+        return self.staged is not None and self.staged.batch == batch
 
     def done_with(self, *batches: str) -> OrderingRecord:
         """The ordering once these are applied, or skipped for good."""

@@ -97,6 +97,8 @@ async def set_ordering(
 
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         changed = msgspec.structs.replace(now, **settings)
+        if settings.get("before"):
+            changed = msgspec.structs.replace(changed, validation=True)
         if settings.get("gate") == "open":
             changed = changed.opened()
         block = changed.blocked
@@ -135,21 +137,26 @@ async def approve(
     keys: TableKeys,
     batch: str,
     *,
+    branch: str = "",
     request: str,
     by: str = "",
     also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
-    """Let the next batch come after this one (B7); its end says by whom. Idempotent.
+    """Let the next batch come after this one; if it is staged, let it be published (B7). Its end says by
+    whom. Idempotent.
 
     Parameters
     ----------
     batch:
         The batch that was checked; empty: the waiting one. If named, no other is approved.
+    branch:
+        The branch that was looked at: the batch is not approved if it was staged again since. Empty: the
+        present one.
 
     Raises
     ------
     PreconditionFailed
-        Another batch waits for approval.
+        Another batch, or branch, waits for approval.
     """
 
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
@@ -160,12 +167,22 @@ async def approve(
                 f"batch {now.awaiting!r} of table {keys.name!r} waits for approval, not {batch!r}",
                 details={"table": keys.name, "batch": now.awaiting},
             )
-        end, approval = await client.get(keys.applied(now.awaiting)), Txn()
-        if end.exists:  # it may be forgotten, or removed by hand
-            with suppress(CorruptRecord):  # the table must go on without it
-                approved = msgspec.structs.replace(decode(end.value, AppliedRecord, end.key), decided_by=by)
-                approval = Txn((unchanged(end),), (Put(end.key, encode(approved)),))
-        return msgspec.structs.replace(now, awaiting=""), approval
+        if now.staged is None and not branch:
+            end, approval = await client.get(keys.applied(now.awaiting)), Txn()
+            if end.exists:  # it may be forgotten, or removed by hand
+                with suppress(CorruptRecord):  # the table must go on without it
+                    done = msgspec.structs.replace(decode(end.value, AppliedRecord, end.key), decided_by=by)
+                    approval = Txn((unchanged(end),), (Put(end.key, encode(done)),))
+            return msgspec.structs.replace(now, awaiting=""), approval
+        present = now.staged.branch if now.staged is not None else ""
+        if now.staged is None or branch not in ("", present):
+            raise PreconditionFailed(
+                f"batch {now.awaiting!r} of table {keys.name!r} waits on branch {present!r}, not {branch!r}",
+                hint=f"look at it again: distop why {keys.name}",
+                details={"table": keys.name, "batch": now.awaiting, "branch": present},
+            )
+        approved = msgspec.structs.replace(now.staged, approved_by=by)
+        return msgspec.structs.replace(now, awaiting="", staged=approved), Txn()
 
     return await change_ordering(client, keys, change, request=request, also=also)
 
@@ -181,13 +198,14 @@ async def unblock(
     by: str = "",
     also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
-    """Decide about a blocked table: retry its batch, or skip the batch for good (B8).
+    """Decide about a blocked table: retry its batch, or skip the batch for good (B8). The same for a batch
+    that is staged: its branch is dropped.
 
     Parameters
     ----------
     batch:
-        The one that blocks, or, being late, is about to; empty: the present one. Or a failed unordered
-        batch. While a rollback holds the table any waiting batch may be skipped.
+        The one that blocks or is staged, or, being late, is about to block; empty: the present one. Or a
+        failed unordered batch. While a rollback holds the table any waiting batch may be skipped.
 
     Raises
     ------
@@ -224,7 +242,9 @@ async def unblock(
     async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         if batch and any(one.batch == batch for one in ordering.failed):
             return await of_unordered(ordering)
-        block = ordering.blocked
+        block, staged = ordering.blocked, ordering.staged
+        if block is None and staged is not None and not ordering.running and batch in ("", staged.batch):
+            block = Block(batch=staged.batch, code="")
         entry = await client.get(keys.backlog(batch or (block.batch if block is not None else "")))
         held = skip and ordering.held_by != ""
         if held and batch and not entry.exists and (await client.get(keys.unordered(WAITING, batch))).exists:
@@ -238,6 +258,7 @@ async def unblock(
                 details={"table": keys.name},
             )
         record = msgspec.structs.replace(ordering, blocked=None)
+        record = record.unstaged() if record.has_staged(block.batch) else record
         ops: tuple[Op, ...] = ()
         applied = await client.get(keys.applied(block.batch))
         if entry.exists:
@@ -293,6 +314,7 @@ async def take_back(
                 details={"table": keys.name, "batch": batch, "operation": operation},
             )
         left = without_block(without_failed(now, batch), batch)
+        left = left.unstaged() if left.has_staged(batch) else left
         deletes = tuple(Delete(kv.key) for kv, _ in standing)
         return left, Txn(tuple(unchanged(kv) for kv in found), deletes)
 

@@ -164,7 +164,7 @@ async def enqueue(
             )
         place = entry if in_order else waiting
         replaced = [kv for kv, _ in queued if kv is not place]
-        left = without_failed(ordering, batch)
+        left = without_failed(ordering.unstaged() if ordering.has_staged(batch) else ordering, batch)
         if anyway:
             left = msgspec.structs.replace(left, decided=[*left.decided, record.uid][-MAX_DECIDED:])
         if entry in replaced:

@@ -107,7 +107,9 @@ async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: st
     if ordering.returning or ordering.returning_unordered:
         raise Busy(f"batches of table {keys.name!r} that were rolled back before are still being put back")
     returning, unordered = _returning(gone.batches, left.batches), _returning(gone.unordered, left.unordered)
-    changed = msgspec.structs.replace(ordering, version=2, returning=returning, returning_unordered=unordered)
+    changed = msgspec.structs.replace(ordering, returning=returning, returning_unordered=unordered)
+    if not changed.running:  # otherwise its publication finds out
+        changed = changed.unstaged()
     if any(not one.still for one in (*returning.values(), *unordered.values())):
         awaiting = "" if changed.awaiting in returning else changed.awaiting
         changed = msgspec.structs.replace(changed, gate="closed", held_by=by, awaiting=awaiting)
@@ -238,8 +240,6 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -
     changed = msgspec.structs.replace(ordering, returning=left, returning_unordered=left_unordered)
     if not left and ordering.returning:
         changed = msgspec.structs.replace(changed, last=await _last(client, keys, ordering))
-    if not (left or left_unordered):
-        changed = msgspec.structs.replace(changed, version=1)
     return txn + Txn((), (Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")))
 
 

@@ -255,7 +255,6 @@ def _check_replaces(argument: IngestArgument) -> None:
     for field, given in (
         ("mode", argument.mode != "append"),
         ("new_only", argument.new_only),
-        ("branch", argument.branch is not None),
         ("kafka", argument.kafka is not None),
     ):
         if given:

@@ -33,6 +33,7 @@ class Ingest(DistributedOperation):
     effect = Effect.WRITES
     stages_files = True
     can_replace = True
+    can_stage = True
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`.

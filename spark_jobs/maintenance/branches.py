@@ -25,6 +25,8 @@ class PublishArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     were appended to the branch to the table."""
     snapshot: str | int | None = None
     """Publish it only if it is at this snapshot, the validated one."""
+    alone: bool = False
+    """Publish it only if it has one snapshot of its own: none that a rollback has taken out of the table."""
 
 
 class DropArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -47,6 +49,7 @@ class PublishBranch(DistributedOperation):
             "branch": argument.branch,
             "snapshotId": expected,
             "onConflict": argument.on_conflict,
+            "alone": argument.alone,
         }
         return Plan(argument={**layout_of_head(request), "publish": publish})
 

@@ -93,6 +93,42 @@ async def replaced(lab: Lab) -> list[str]:
     return problems + await _run_anew(lab, book)
 
 
+async def staged(lab: Lab) -> list[str]:
+    """Batches that are written to a branch first: one is skipped, one is approved, and one is approved after
+    others have written to the table."""
+    book, client = await lab.table("staged"), lab.client
+    first = f"{lab.operations:06d}"
+    await lab.insist(partial(client.set_ordering, book.table, before=True))
+    batches = {f"{first}-{number}": lab.new_batch() for number in (0, 1, 2)}
+    for name, batch in batches.items():
+        await _publish(lab, book, name, batch)
+    unwanted, kept, last = batches
+    await _waits(lab, book, unwanted)
+    await lab.insist(partial(client.skip_batch, book.table, unwanted))
+    branch = await _waits(lab, book, kept)
+    await lab.insist(partial(client.approve, book.table, kept, branch=branch))
+    branch = await _waits(lab, book, last)
+    problems = await lab.ended(await lab.ingest(book))
+    await lab.quiet()
+    lab.here()
+    await lab.insist(partial(client.approve, book.table, last, branch=branch))
+    await _drained(lab, book)
+    for name in (kept, last):
+        problems += (await _applied(lab, book, name, batch=batches[name]))[1]
+    return problems
+
+
+async def _waits(lab: Lab, book: Book, batch: str) -> str:
+    """The branch of a batch, once it waits for its approval."""
+
+    async def waits() -> list[str]:
+        ordering = await lab.client.ordering(book.table)
+        is_it = ordering.awaiting == batch and ordering.staged is not None
+        return [ordering.staged.branch] if is_it and ordering.staged is not None else []
+
+    return (await lab.until(waits, f"batch {batch} of {book.table} is not staged"))[0]
+
+
 async def _publish(lab: Lab, book: Book, name: str, batch: Batch, *, ordered: bool = True) -> None:
     argument = {"paths": [str(batch.folder)], "split_bytes": 1024}
     await lab.insist(partial(lab.client.enqueue, book.table, name, "ingest", argument, ordered=ordered))

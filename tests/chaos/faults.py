@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
-from chaos.backlogs import replaced, rolled_back
+from chaos.backlogs import replaced, rolled_back, staged
 from chaos.cluster import TTL_S
 from chaos.commits import branched, catalogued, moved_by_hand, written, written_natively
 from chaos.commits import compacted as compaction
@@ -70,6 +70,7 @@ INSIDE: dict[str, Workload] = {
     "a native write": written_natively,
     "a rollback": rolled_back,
     "the replacement of a batch": replaced,
+    "the publication of a staged batch": staged,
 }
 """Commits that pass points of an ingest on a way of their own: they are struck there, too."""
 OF_COMMITS = {
@@ -81,7 +82,12 @@ OF_COMMITS = {
     "finish.after": ("die", "lost"),
 }
 """What is done inside of them."""
-WITHOUT_JOBS = ("the publication of a branch", "a native write", "a rollback")
+WITHOUT_JOBS = (
+    "the publication of a branch",
+    "the publication of a staged batch",
+    "a native write",
+    "a rollback",
+)
 
 
 @dataclass(frozen=True)

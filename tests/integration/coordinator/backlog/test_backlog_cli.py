@@ -123,7 +123,7 @@ async def test_late_batches_and_the_three_policies(terminal: Terminal) -> None:
 
 async def test_approval_pause_and_who_did_it(terminal: Terminal) -> None:
     """B7, B11."""
-    await terminal.run("backlog", "set", "t", "--validation")
+    await terminal.run("backlog", "set", "t", "--validation", "after")
     for batch in "abc":
         await terminal.add("t", batch)
     await terminal.why("t", "batch a waits for approval before b can come")
@@ -221,7 +221,7 @@ async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_p
             "landing", str(tmp_path / table), "--table", table, "--once", "--type", kind, code=code
         )
 
-    await terminal.run("backlog", "set", "t", "--gate", "closed", "--validation")
+    await terminal.run("backlog", "set", "t", "--gate", "closed", "--validation", "after")
     write("t/_config/ORDERME")
     write("t/_config/a.json", '{"format": "csv", "schema": {"id": "long", "day": "date"}}')
     write("t/b/_config/a.json", '{"schema": {"day": "string"}}')
@@ -235,7 +235,7 @@ async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_p
     assert [batch["argument"]["schema"] for batch in await terminal.run("backlog", "ls", "t")] == [
         {"id": "long", "day": "string"}
     ] * 2
-    await terminal.run("backlog", "set", "t", "--no-validation")
+    await terminal.run("backlog", "set", "t", "--validation", "off")
     # An empty batch fails, and so does one that points to nothing; each is told, and can be left out.
     for name, pointer in (("a1", ""), ("a2", "/nowhere/at/all\n")):
         write(f"t/{name}/_SUCCESS")
@@ -256,7 +256,7 @@ async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_p
     write("u/_config/x.json", '{"letters": "x"}')
     write("u/1/_SUCCESS")
     assert (await look("letters", "u"))["published"] == ["1"]
-    await terminal.run("backlog", "set", "u", "--validation")
+    await terminal.run("backlog", "set", "u", "--validation", "after")
     for batch in "ab":
         await terminal.add("u", batch)
     await terminal.why("u", "batch a waits for approval")
@@ -264,5 +264,5 @@ async def test_landing_folders_and_their_control_files(terminal: Terminal, tmp_p
     assert (await look("letters", "u"))["controls"] == ["_BACKFILL"]
     await terminal.run("backlog", "show", "u")
     assert not (tmp_path / "u/_BACKFILL").exists()
-    await terminal.why("u", "idle for")
+    await terminal.why("u", "batch b waits for approval; distop backlog approve u b")
     assert (await terminal.run("backlog", "show", "u"))["last"] == "b"

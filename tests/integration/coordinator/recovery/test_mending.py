@@ -116,6 +116,55 @@ async def test_batches_that_were_applied_since_are_not_applied_again(
         assert await service.findings(deep=True) == []
 
 
+@pytest.mark.parametrize("moment", ["staged", "being staged"])
+async def test_a_staged_batch_is_published_once_and_not_without_its_approval(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, moment: str
+) -> None:
+    """B7: whether it was approved since the backup, or only written to its branch."""
+
+    async def publish(service: Whole, number: int) -> None:
+        asked = {"paths": [str(write_csv(tmp_path / f"s{number}", "a.csv", number * 10, 10))]}
+        await service.client.enqueue("t", f"b{number}", "ingest", asked)
+
+    async def awaiting(service: Whole, batch: str) -> str:
+        ordering = await eventually(
+            lambda: service.client.ordering("t"), holds=lambda now: now.awaiting == batch
+        )
+        assert ordering.staged is not None
+        return ordering.staged.branch
+
+    async with serving(etcd_config, tmp_path, client, table="iceberg") as service:
+        await service.client.set_ordering("t", before=True)
+        await publish(service, 0)
+        if moment == "being staged":
+            await eventually(lambda: service.client.ordering("t"), holds=lambda now: bool(now.running))
+            saved = await backed_up(client)
+        async with runner(client):
+            branch = await awaiting(service, "b0")
+            await publish(service, 1)
+            await service.at_rest()
+            if moment == "staged":
+                saved = await backed_up(client)
+                await service.client.approve("t", "b0")
+                await awaiting(service, "b1")
+            await service.at_rest()
+    await put_back(client, saved)
+    assert codes(await mended(client)) == ["HEAD_BEHIND_FILES"]
+    assert await mended(client) == []
+    async with serving(etcd_config, tmp_path, client) as service, runner(client):
+        if moment == "being staged":
+            assert await awaiting(service, "b0") == branch
+            assert service.ids() == []
+            await service.client.approve("t", "b0", branch=branch)
+            await publish(service, 1)
+        await awaiting(service, "b1")
+        assert service.ids() == list(range(10))
+        await service.client.approve("t", "b1")
+        await until_applied(service)
+        assert service.ids() == list(range(20))
+        assert len(await service.ingested()) == 2
+
+
 async def test_an_operation_of_the_backup_that_has_published_since_ends_as_it_did(
     etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
 ) -> None:

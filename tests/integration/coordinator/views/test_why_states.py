@@ -263,6 +263,12 @@ async def awaiting_approval(world: World, table: str) -> None:
     await world.queue(table, "b")
 
 
+@state("stuck", "batch a waits for approval; distop backlog approve awaiting_approval_of_the_last a")
+async def awaiting_approval_of_the_last(world: World, table: str) -> None:
+    await world.sdk.set_ordering(table, validation=True)
+    await world.queue(table, "a")
+
+
 @state(
     "stuck",
     "batch a blocks the table: INVALID_ARGUMENT: partitions must lie .*; "
