@@ -281,8 +281,8 @@ async def granted(lab: Lab) -> list[str]:
         partial(lab.client.change_grants, [mine, theirs]),
         partial(lab.client.change_grants, (), [theirs]),
     ):
-        await change()
-        standing = (await lab.client.grants()).grants
+        await lab.insist(change)
+        standing = (await lab.insist(lab.client.grants)).grants
         if mine not in standing or (theirs in standing) != bool(change.args[0]):
             problems.append(f"the policy is {standing}")
     return problems
