@@ -49,6 +49,7 @@ from distop.metastore.operations.starting import (
     Started,
     StartRequest,
     TableState,
+    first_state,
     read_table_state,
     start,
     start_reads,
@@ -56,7 +57,6 @@ from distop.metastore.operations.starting import (
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name
 from distop.metastore.records.operation import (
-    RUNNING,
     SUCCESS,
     CancelRecord,
     HistoryRecord,
@@ -184,7 +184,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self._memory.ends.started(keys.history_prefix, keys.history(operation))
         self._metrics.operation_started(body.type)
         log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
-        tracked = Tracked(keys.operation(operation), started.arg, RUNNING, started.revision)
+        tracked = Tracked(keys.operation(operation), started.arg, first_state(started.arg), started.revision)
         return from_tracked(tracked, started.revision)
 
     async def PreviewOperation(  # noqa: N802

@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 _AT_ONCE = 60
 
 
-def index_puts(keys: OperationKeys) -> tuple[Put, Put]:
-    """The entries of a new operation."""
+def index_puts(keys: OperationKeys, *, waits: bool = True) -> tuple[Put, ...]:
+    """The entries of a new operation; ``waits``: for an executor."""
     entry = encode(ActiveRecord(type=keys.operation.type))
-    return Put(keys.keyspace.active_operation(keys.operation), entry), Put(keys.waiting, entry)
+    active = Put(keys.keyspace.active_operation(keys.operation), entry)
+    return (active, Put(keys.waiting, entry)) if waits else (active,)
 
 
 async def active_operations(client: EtcdClient, keys: TableKeys) -> list[OperationArg]:

@@ -47,6 +47,7 @@ from distop.metastore.operations.active import index_puts
 from distop.metastore.operations.requests import BRIEFLY_S, FENCE_S, REMEMBER_S, remembered
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import (
+    COMMITTING,
     RUNNING,
     SUCCESS,
     CancelRecord,
@@ -259,7 +260,8 @@ class FollowUpStart:
         absent_request = absent(keys.request(self.request.request_id))
         planned = (unchanged(kv) for kv in self.planned_on)
         compares = (unchanged(self.next_instance_kv), absent_request, *planned)
-        return Txn(compares, _new_operation(keys, self.arg))
+        # Its table may be paused: also without jobs it waits then, and is sealed by the leader.
+        return Txn(compares, _new_operation(keys, self.arg, RUNNING))
 
 
 def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> Txn:
@@ -274,22 +276,30 @@ def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> Txn:
         ),
         then=(
             Put(keys.run_ops, slots_with(state.run_ops_kv.value, arg.id)),
-            *_new_operation(keys, arg, state.request),
+            *_new_operation(keys, arg, first_state(arg), state.request),
         ),
         lane=keys.prefix,
     )
 
 
-def _new_operation(keys: TableKeys, arg: OperationArg, before: RequestRecord | None = None) -> tuple[Op, ...]:
+def first_state(arg: OperationArg) -> bytes:
+    """``.state`` of an operation that is started on a table that is not paused: one without jobs is sealed
+    from the start, since there is no result that it waits for."""
+    return RUNNING if arg.partition_count or arg.dynamic else COMMITTING
+
+
+def _new_operation(
+    keys: TableKeys, arg: OperationArg, state: bytes, before: RequestRecord | None = None
+) -> tuple[Op, ...]:
     """All keys of a new operation, except ``runOps``; ``before``: the existing record of its request."""
     operation = arg.id
     op_keys = keys.operation(operation)
     return (
         Put(keys.next_instance(operation.type), str(operation.instance + 1).encode()),
         Put(op_keys.arg, encode(arg)),
-        Put(op_keys.state, RUNNING),
+        Put(op_keys.state, state),
         *remembered(keys, arg, before),
-        *index_puts(op_keys),
+        *index_puts(op_keys, waits=state == RUNNING),
         *operation_puts(keys, arg),
     )
 

@@ -45,6 +45,7 @@ _OF_OPERATION = rb"(%s([a-z]+)\.(\d+))\.(?:(\d+)\.)?([a-z]+)"
 _HISTORY = rb"%shistory\.([a-z]+)\.(\d+)"
 _ALLOWED = {
     (b"", RUNNING),
+    (b"", COMMITTING),
     (RUNNING, COMMITTING),
     (RUNNING, ABORTING),
     (COMMITTING, ABORTING),
@@ -153,6 +154,10 @@ class TableLaws:
             raise Broken(f"the state of {keys.operation} goes from {old.value!r} to {new.value!r}")
         if old.exists:
             self._leads(change, f"moves {keys.operation} from {old.value.decode()}")
+        elif new.value == COMMITTING:
+            arg = decode(change.after.get(keys.arg).value, OperationArg, keys.arg)
+            if arg.partition_count or arg.dynamic:
+                raise Broken(f"{keys.operation} is sealed from its start, and has jobs")
         if not new.exists and not change.after.get(self._keys.history(keys.operation)).exists:
             raise Broken(f"{keys.operation} vanishes without an end")
 

@@ -13,7 +13,7 @@ from unittest import mock
 
 from distop.coordinator.starting.planner import Planner
 from distop.metastore.etcd.txn import Compare, Get, Op, Put, Txn
-from distop.metastore.records.operation import COMMITTING
+from distop.metastore.records.operation import ABORTING
 from explore.table import CHUNKS, KEYS
 
 
@@ -93,7 +93,7 @@ PLANTS: dict[str, Plant] = {
         "pauses", _puts(_is(b"runner")), _on(b".pause")
     ),
     "a seal without its epoch": Plant(
-        "leaders", _puts(_is_state, COMMITTING), lambda compare: compare.key == KEYS.coordinator
+        "cancels", _puts(_is_state, ABORTING), lambda compare: compare.key == KEYS.coordinator
     ),
     "an election won though somebody leads": Plant(
         "leaders", _puts(_is(b"coordinator")), _on(b".coordinator")

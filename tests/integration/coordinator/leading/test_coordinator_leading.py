@@ -319,7 +319,7 @@ async def test_a_new_leader_derives_everything_from_etcd(etcd_config: EtcdConfig
     failed = await begin(client, kind="friendly", partition_count=2, **anyone)
     waiting = await begin(client, kind="per_object", object="o", partition_count=1, **anyone)
     committing = await begin(client, kind="noop", **anyone)
-    aborting = await begin(client, kind="slow", **anyone)
+    aborting = await begin(client, kind="slow", partition_count=1, **anyone)
     collecting = await begin(client, kind="clumsy", partition_count=30, **anyone)
     await mark_all(client, done, ["0", "1"])
     await mark(client, failed, "1", error="why")
@@ -529,7 +529,7 @@ async def test_an_unreadable_one_blocks_only_itself(etcd_config: EtcdConfig, cli
     """C11, U1: written by a newer version, or by no version at all."""
     await make_table(client)
     anyone: dict[str, Any] = {"compatible": lambda other: True}
-    newer = await begin(client, kind="friend", **anyone)
+    newer = await begin(client, kind="friend", partition_count=1, **anyone)
     arg = OperationArg(table="t", type="friend", instance=newer.instance, version=9)
     await client.put(client.keyspace.operation(newer).arg, encode(arg))
     strange = await begin(client, kind="friendly", partition_count=1, **anyone)
@@ -616,7 +616,7 @@ async def test_a_full_etcd_does_not_end_a_coordinator(tmp_path: Path, prefix: st
         running_ = asyncio.create_task(coordinator.run())
         await eventually(lambda: coordinator.address)
         async with Service(coordinator.address) as service:
-            assert (await service.get(operation)).state == pb.RUNNING, "reads go on"
+            assert (await service.get(operation)).state == pb.COMMITTING, "reads go on"
             assert not running_.done()
             # Deleting is allowed without space; room comes of forgetting, and of saying so.
             await asyncio.to_thread(etcdctl, etcd, "del", filling.decode())

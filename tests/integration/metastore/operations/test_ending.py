@@ -74,7 +74,8 @@ class Led:
     epoch: Epoch
 
     async def begin(self, **fields: object) -> OperationKeys:
-        return self.keys.operation(await begin(self.client, **fields))  # type: ignore[arg-type]
+        """One of a job, so that it is not sealed from the start."""
+        return self.keys.operation(await begin(self.client, **{"partition_count": 1, **fields}))  # type: ignore[arg-type]
 
     async def sealed(self, to: bytes = COMMITTING, **fields: object) -> OperationKeys:
         op = await self.begin(**fields)

@@ -21,7 +21,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.operation import RUNNING, OperationArg
+from distop.metastore.records.operation import COMMITTING, RUNNING, OperationArg
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_run_ops
@@ -55,6 +55,19 @@ async def test_a_started_operation_has_all_its_keys(client: EtcdClient) -> None:
     assert [client.keyspace.parse_active(kv.key) for kv in index.kvs] == [operation]
     waiting = await client.get(keys.waiting)
     assert {kv.mod_revision for kv in (arg, state, *index.kvs, waiting)} == {arg.mod_revision}
+
+
+async def test_an_operation_without_jobs_is_sealed_from_the_start_and_waits_for_no_executor(
+    client: EtcdClient,
+) -> None:
+    keys = client.keyspace.operation(await begin(client))
+    assert (await client.get(keys.state)).value == COMMITTING
+    assert not (await client.get(keys.waiting)).exists
+    counted_later = client.keyspace.operation(
+        await begin(client, kind="other", dynamic=True, compatible=lambda other: True)
+    )
+    assert (await client.get(counted_later.state)).value == RUNNING
+    assert (await client.get(counted_later.waiting)).exists
 
 
 async def test_fifty_parallel_starts_of_fifty_objects_have_distinct_growing_ids(client: EtcdClient) -> None:
