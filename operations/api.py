@@ -268,8 +268,9 @@ class DistributedOperation(ABC):
         (``operation.attempts``): :meth:`cancel_job_and_cleanup` cannot run in a killed process.
 
         Called when the operation is over, whatever its outcome, and no runner holds it any more: a killed
-        runner's key expires with its lease. At least once, where :meth:`complete_operation` runs. Raising
-        delays it; after some failed attempts it is skipped, and logged.
+        runner's key expires with its lease. At least once, where :meth:`complete_operation` runs. While it
+        raises it is called again, with the pauses of :attr:`retry` and without an end: nothing is left behind
+        when storage was away, however long. The table goes on meanwhile, and the doctor names the operation.
         """
 
 

@@ -12,7 +12,7 @@ from distop.coordinator.completion.parking import Parking
 from distop.coordinator.completion.publication import read_jobs, token_of
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
-from distop.errors import OF_THE_WORLD, UnknownOperationType
+from distop.errors import OF_THE_WORLD
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import until_absent
 from distop.metastore.operations.ending import collect
@@ -23,9 +23,6 @@ from distop.metastore.records.record import decode
 from distop.operations.api import OperationView, overrides
 
 log = logging.getLogger(__name__)
-
-MAX_SWEEPS = 5
-"""How often one leader calls the sweep of a type that raises, for one operation."""
 
 
 class Collector:
@@ -76,7 +73,11 @@ class Collector:
         jobs: Mapping[str, JobRecord],
         check: Callable[[], None],
     ) -> None:
-        """Have the type remove files of attempts that do not count from places of its own."""
+        """Have the type remove files of attempts that do not count from places of its own.
+
+        Raises its error: it is called again, with the pauses of its type's retries and without an end, since
+        without the keys of the operation nobody would know what to remove.
+        """
         from distop.commit.cleanup.staged import all_known
         from distop.commit.steps.facts import NOT_UNDONE
 
@@ -95,8 +96,5 @@ class Collector:
         except OF_THE_WORLD:
             raise
         except Exception as raised:
-            tracked.failed_sweeps += 1
             await self._parking.keep_trace(tracked, raised)
-            if tracked.failed_sweeps < MAX_SWEEPS and not isinstance(raised, UnknownOperationType):
-                raise
-            log.error("operation_not_swept", extra={"operation": str(arg.id), "error": str(raised)})
+            raise

@@ -68,8 +68,6 @@ class Tracked:
     decision: ResolveRecord | None = None
     """The decision about it, while it is parked."""
     decision_revision: int = 0
-    failed_sweeps: int = 0
-    """How often its type has failed to sweep the remains of its attempts."""
     gone: bool = False
     """Its last key has been removed: nothing is left to do."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
