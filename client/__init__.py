@@ -13,6 +13,7 @@ from distop.client.models.follow_up import FollowUp
 from distop.client.models.indexes import Index
 from distop.client.models.operation import (
     Completion,
+    Event,
     JobCounts,
     JobUpdate,
     Operation,
@@ -42,6 +43,7 @@ __all__ = [
     "Credentials",
     "Diagnosis",
     "Enqueued",
+    "Event",
     "Explanation",
     "Finding",
     "FollowUp",

@@ -184,7 +184,7 @@ class Pause(_message.Message):
     def __init__(self, by: _Optional[str] = ..., reason: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., scope: _Optional[str] = ...) -> None: ...
 
 class Operation(_message.Message):
-    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "retry_of", "found", "last_job_at", "completion", "argument_json")
+    __slots__ = ("name", "table", "type", "object", "instance", "state", "jobs", "request_id", "started_by", "started_at", "finished_at", "error", "facts_json", "runner", "cancel_requested", "revision", "pause", "max_failed_partitions", "follows", "retry_of", "found", "last_job_at", "completion", "argument_json", "events", "events_left_out")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TABLE_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -209,6 +209,8 @@ class Operation(_message.Message):
     LAST_JOB_AT_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
     name: str
     table: str
     type: str
@@ -233,7 +235,21 @@ class Operation(_message.Message):
     last_job_at: _timestamp_pb2.Timestamp
     completion: Completion
     argument_json: str
-    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., retry_of: _Optional[str] = ..., found: _Optional[bool] = ..., last_job_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ...) -> None: ...
+    events: _containers.RepeatedCompositeFieldContainer[Event]
+    events_left_out: int
+    def __init__(self, name: _Optional[str] = ..., table: _Optional[str] = ..., type: _Optional[str] = ..., object: _Optional[str] = ..., instance: _Optional[int] = ..., state: _Optional[_Union[OperationState, str]] = ..., jobs: _Optional[_Union[JobCounts, _Mapping]] = ..., request_id: _Optional[str] = ..., started_by: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., facts_json: _Optional[str] = ..., runner: _Optional[str] = ..., cancel_requested: _Optional[bool] = ..., revision: _Optional[int] = ..., pause: _Optional[_Union[Pause, _Mapping]] = ..., max_failed_partitions: _Optional[int] = ..., follows: _Optional[str] = ..., retry_of: _Optional[str] = ..., found: _Optional[bool] = ..., last_job_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., completion: _Optional[_Union[Completion, _Mapping]] = ..., argument_json: _Optional[str] = ..., events: _Optional[_Iterable[_Union[Event, _Mapping]]] = ..., events_left_out: _Optional[int] = ...) -> None: ...
+
+class Event(_message.Message):
+    __slots__ = ("at", "what", "by", "about")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
+    at: _timestamp_pb2.Timestamp
+    what: str
+    by: str
+    about: str
+    def __init__(self, at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., what: _Optional[str] = ..., by: _Optional[str] = ..., about: _Optional[str] = ...) -> None: ...
 
 class Completion(_message.Message):
     __slots__ = ("attempts", "step", "error", "at", "parked", "skipped", "skippable", "running", "running_since", "since", "next_at", "until")
@@ -264,12 +280,14 @@ class Completion(_message.Message):
     def __init__(self, attempts: _Optional[int] = ..., step: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., parked: _Optional[bool] = ..., skipped: _Optional[int] = ..., skippable: _Optional[bool] = ..., running: _Optional[str] = ..., running_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., next_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class GetOperationRequest(_message.Message):
-    __slots__ = ("name", "wait")
+    __slots__ = ("name", "wait", "events")
     NAME_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
     name: str
     wait: _duration_pb2.Duration
-    def __init__(self, name: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    events: bool
+    def __init__(self, name: _Optional[str] = ..., wait: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., events: _Optional[bool] = ...) -> None: ...
 
 class Trace(_message.Message):
     __slots__ = ("partition", "attempt", "at", "error", "trace")

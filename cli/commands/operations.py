@@ -317,9 +317,15 @@ def ls(
 
 
 @command(app, rich_help_panel=PANEL)
-def show(session: Connected, operation: Name) -> None:
+def show(
+    session: Connected,
+    operation: Name,
+    events: Annotated[
+        bool, typer.Option("--events", help="Show also what has happened to it, from its start to its end.")
+    ] = False,
+) -> None:
     """Show one operation."""
-    session.out.show(session.client.get(operation))
+    session.out.show(session.client.get(operation, events=events))
 
 
 @command(app, rich_help_panel=PANEL)

@@ -25,6 +25,7 @@ from distop.cli.output.texts import (
     asked_for,
     completion_line,
     content_pairs,
+    event_lines,
     failed_partitions,
     index_line,
     number_of,
@@ -133,6 +134,7 @@ class HumanOutput(Output):
                 ("request id", operation.request_id),
                 *asked_for(operation.argument),
                 *facts,
+                ("events", event_lines(operation)),
             ]
         )
 

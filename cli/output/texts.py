@@ -63,6 +63,18 @@ def asked_for(argument: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [("asked for", "\n".join(f"{name}: {text_of(value)}" for name, value in argument.items()))]
 
 
+def event_lines(operation: Operation) -> str:
+    """What has happened to an operation, a line for each event, with the seconds since its start."""
+    lines = []
+    for one in operation.events:
+        since = (one.at - operation.started_at).total_seconds() if one.at and operation.started_at else 0.0
+        by = f" by {one.by}" if one.by else ""
+        lines.append(f"{when(one.at)}  {since:+.3f} s  {one.what}{by}{f': {one.about}' if one.about else ''}")
+    if operation.events_left_out:
+        lines.append(f"{operation.events_left_out:,} more, after the first ones, are left out")
+    return "\n".join(lines)
+
+
 def index_line(index: Index) -> str:
     """A published index."""
     behind = index.commits_behind

@@ -175,9 +175,10 @@ class OperationCalls(Calls):
         )
         return from_json(reply.preview_json, "preview")
 
-    async def get(self, name: str) -> Operation:
-        """An operation; finished ones too, while their history is stored."""
-        return Operation.from_proto(await self._call("GetOperation", name=name))
+    async def get(self, name: str, *, events: bool = False) -> Operation:
+        """An operation; finished ones too, while their history is stored. ``events``: with what has happened
+        to it."""
+        return Operation.from_proto(await self._call("GetOperation", name=name, events=events))
 
     async def traces(self, name: str) -> Sequence[Trace]:
         """Stack traces of user code in it, the earliest first; the last ones are stored."""

@@ -104,6 +104,19 @@ class Completion(Model):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Event(Model):
+    """One thing that has happened to an operation."""
+
+    at: datetime | None = None
+    """By the clock of the process that did it."""
+    what: str
+    """Such as ``started``, ``taken`` (by an executor), ``sealed``, ``finished``: see docs/operating.md."""
+    by: str = ""
+    """Who did it: a caller, an executor, a coordinator."""
+    about: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Operation(Model):
     """An operation at one etcd revision."""
 
@@ -145,6 +158,10 @@ class Operation(Model):
     """Set while it, or its table, is paused."""
     revision: int = 0
     """The etcd revision this was read at."""
+    events: tuple[Event, ...] = ()
+    """What has happened to it, if that was asked for."""
+    events_left_out: int = 0
+    """How many of these are left out after the first ones."""
 
     @property
     def parked(self) -> bool:

@@ -220,6 +220,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self, request: pb.GetOperationRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> pb.Operation:
         operation = OperationId.parse(request.name)
+        if request.events:
+            return await read_operation(self._client, operation, self._memory.leads, events=True)
         wait_s = min(seconds(request.wait), SOON_S, (context.time_remaining() or DEFAULT_CALL_S) / 2)
         history = self._client.keyspace.table(operation.table).history(operation)
         until = asyncio.get_running_loop().time() + wait_s

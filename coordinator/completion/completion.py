@@ -33,6 +33,7 @@ from distop.coordinator.completion.publication import (
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.timeline import sealed as sealed_event
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.call import Surroundings
 from distop.coordinator.work.work import Work
@@ -150,9 +151,18 @@ class Completion:
         message = shortened(str(error), MAX_ERROR_LENGTH)
         facts = error.facts if isinstance(error, ValidationFailed) else {}
         record = ErrorRecord(code=as_distop(error).code, message=message, at=self._wall(), facts=facts)
+        happened = sealed_event(record.at, ABORTING, record)
         sealed = await seal(
-            self._client, tracked.keys, epoch, before=COMMITTING, after=ABORTING, error=record
+            self._client,
+            tracked.keys,
+            epoch,
+            before=COMMITTING,
+            after=ABORTING,
+            error=record,
+            events=tracked.events(happened),
         )
+        if sealed.state == ABORTING:
+            tracked.timeline.add(happened)
         tracked.error = record
         tracked.set_state(sealed.state, sealed.revision)
 

@@ -135,7 +135,7 @@ class Finishing:
         error: ErrorRecord | None = None,
     ) -> HistoryRecord:
         """What is remembered of an operation that ends now."""
-        arg = tracked.arg
+        arg, events = tracked.arg, tracked.all_events()
         return HistoryRecord(
             outcome=outcome,
             uuid=arg.uuid,
@@ -152,4 +152,6 @@ class Finishing:
             follows=arg.follows,
             argument=arg.asked,
             facts=facts or {},
+            events=events.events,
+            events_left_out=events.left_out,
         )

@@ -13,6 +13,7 @@ from contextlib import suppress
 import msgspec
 
 from distop.commit.files.traces import keep_trace
+from distop.coordinator.state.timeline import completion_failed
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import Busy, CallTimeout, PermanentStepError, as_distop, shortened
@@ -130,7 +131,8 @@ class Parking:
 
     async def _note(self, tracked: Tracked, epoch: Epoch, record: CompletionRecord) -> bool:
         """Record how an attempt has failed; ``False`` if the operation's state has changed meanwhile."""
-        revision, state = await note_failure(self._client, tracked.keys, epoch, record, tracked.state)
+        events = tracked.events(*([completion_failed(record)] if record.attempts else []))
+        revision, state = await note_failure(self._client, tracked.keys, epoch, record, tracked.state, events)
         if state is None:
             tracked.set_completion(record, revision)
         else:  # perhaps ended: after a finish whose replies were all lost only this shows it
@@ -147,6 +149,7 @@ class Parking:
             decision,
             decided=tracked.decision_revision,
             now=self._wall(),
+            events=tracked.events(),
         )
         tracked.decision = None
         if acted is None:

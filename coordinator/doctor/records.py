@@ -33,11 +33,13 @@ from distop.metastore.records.operation import (
     ClaimRecord,
     CompletionRecord,
     ErrorRecord,
+    EventsRecord,
     HistoryRecord,
     JobCountsRecord,
     JobRecord,
     OperationArg,
     PauseRecord,
+    QueuedRecord,
     RequestRecord,
     ResolveRecord,
     RunnerRecord,
@@ -120,6 +122,8 @@ _OF_OPERATIONS: dict[str, Reads] = {
     "resolve": _record(ResolveRecord),
     "pause": _record(PauseRecord),
     "jobCounts": _record(JobCountsRecord),
+    "events": _record(EventsRecord),
+    "queued": _record(QueuedRecord),
 }
 _OF_JOBS: dict[str, Reads] = {
     "state": _record(JobRecord),

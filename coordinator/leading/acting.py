@@ -9,6 +9,7 @@ from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
+from distop.coordinator.state.timeline import sealed as sealed_event
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import DistopError, LeadershipLost, LeaseLost, OperationPaused
 from distop.metastore.etcd.client import EtcdClient
@@ -78,6 +79,7 @@ class Acting:
                 error = None
                 if action.code:
                     error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
+                happened = sealed_event(self._wall(), action.after, error)
                 sealed = await seal(
                     self._client,
                     tracked.keys,
@@ -85,7 +87,10 @@ class Acting:
                     before=action.before,
                     after=action.after,
                     error=error,
+                    events=tracked.events(happened),
                 )
+                if sealed.state == action.after:
+                    tracked.timeline.add(happened)
                 log.info(
                     "operation_sealed",
                     extra={**self._fields, "operation": str(tracked.arg.id), "state": sealed.state.decode()},

@@ -21,6 +21,7 @@ from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.actions import Wait, decide
+from distop.coordinator.state.timeline import event
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import (
     Busy,
@@ -54,6 +55,9 @@ PAGE = 2000
 CHECK_STATES_S = 30.0
 """How often a leader checks whether the state of an operation, or what parks it, was removed by hand."""
 
+TAKES_OVER_S = 5.0
+"""An operation that has run for longer when its leader begins had another one before."""
+
 LIST_AGAIN_S = 0.2
 """Pause after a listing that failed."""
 
@@ -71,6 +75,8 @@ class TableDriver:
     paused:
         Whether an operation is paused, as far as is known; call :meth:`look_again` when it changes.
         The transactions compare it again.
+    member:
+        The id of this coordinator, for people.
     clock:
         Seconds, monotonic.
     wall:
@@ -88,6 +94,7 @@ class TableDriver:
         planner: Planner | None = None,
         paused: Callable[[OperationId], bool] = lambda _: False,
         metrics: Metrics | None = None,
+        member: str = "",
         clock: Callable[[], float] = boot_clock,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -97,7 +104,7 @@ class TableDriver:
         self._epoch = epoch
         self._session = session
         self._acting = Acting(client, keys, epoch, session, completion, metrics or Metrics(), wall)
-        self._clock = clock
+        self._member, self._clock = member, clock
         self._wall = wall
         self._slots: dict[bytes, Slot] = {}
         self._of_batches = keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix
@@ -254,6 +261,9 @@ class TableDriver:
         if arg.options.deadline_s is not None:
             # Wall clocks of hosts are compared once, here; then only this host's monotonic clock counts.
             deadline = self._clock() + arg.started_at + arg.options.deadline_s - self._wall()
+        tracked.timeline.lead(event(self._wall(), "led", self._member))
+        # Another leader has probably driven it before. Its other keys do not say who.
+        tracked.timeline.unsaid |= self._wall() - arg.started_at > TAKES_OVER_S
         self._slots[keys.root] = Slot(tracked, deadline)
         self._leads.lead(tracked)
         self._ends.lead(self._keys.history(keys.operation))
@@ -399,7 +409,7 @@ class TableDriver:
         """Do what is due; returns the time by which that was decided."""
         now = self._clock()
         for slot in list(self._slots.values()):
-            slot.say_counts(self._client, self._epoch, now)
+            slot.say_progress(self._client, self._epoch, now)
             if slot.task is not None and slot.task.done():
                 self._acting.reap(slot, now)
             if slot.task is not None:

@@ -319,6 +319,7 @@ class Leadership:
             planner=self._planner,
             paused=self._pauses.holds,
             metrics=self._metrics,
+            member=self._member.id,
             clock=self._clock,
         )
         self._drivers[table] = driver

@@ -4,7 +4,6 @@ jobs are done, which is recorded for other members."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 
 from distop.coordinator.state.actions import Action, Wait
 from distop.coordinator.state.tracker import Tracked
@@ -49,26 +48,35 @@ class Slot:
         return [time for time in times if time > now]
 
     def _has_news(self) -> bool:
-        """Whether ``.jobCounts``, if the operation has it, is out of date."""
-        if self.tracked.state != RUNNING or not self.tracked.has_many:
+        """Whether ``.jobCounts``, if the operation has it, is out of date; or ``.events`` must be written."""
+        if self.tracked.state != RUNNING:
             return False
+        if self.tracked.timeline.unsaid or not self.tracked.has_many:
+            return self.tracked.timeline.unsaid
         jobs, said = self.tracked.jobs, self._said
         return (jobs.succeeded, jobs.failed) != (said.succeeded, said.failed)
 
-    def say_counts(self, client: EtcdClient, epoch: Epoch, now: float) -> None:
-        """Record how many jobs are done, if it is time.
+    def say_progress(self, client: EtcdClient, epoch: Epoch, now: float) -> None:
+        """Record how many jobs are done, and what no other key says for long, if it is time.
 
-        Nothing depends on it, and it is soon repeated. So nothing waits for it, and a failure is ignored.
+        Nothing depends on it, and it is soon repeated. So nothing waits for it.
         """
         if self._say_at > now or not self._has_news():
             return
         self._said, self._say_at = self.tracked.counts(), now + COUNT_EVERY_S
-        keys = self.tracked.keys
-        put = Put(keys.job_counts, encode(self._said, checked=False))
-        txn = Txn((equals(keys.state, RUNNING), epoch.held()), (put,))
+        keys, timeline = self.tracked.keys, self.tracked.timeline
+        puts: tuple[Put, ...] = ()
+        if self.tracked.has_many:
+            puts = (Put(keys.job_counts, encode(self._said, checked=False)),)
+        if timeline.unsaid:
+            puts += (Put(keys.events, encode(self.tracked.events())),)
+        told, timeline.unsaid = timeline.unsaid, False
+        txn = Txn((equals(keys.state, RUNNING), epoch.held()), puts, lane=keys.table_prefix)
 
         async def say() -> None:
-            with suppress(DistopError):
+            try:
                 await client.txn(txn, timeout_s=COUNT_EVERY_S)
+            except DistopError:
+                timeline.unsaid |= told
 
         self._saying = asyncio.create_task(say())

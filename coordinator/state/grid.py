@@ -47,6 +47,8 @@ class JobCounts:
     """How many jobs are done, as another process has counted them."""
 
     failures: Mapping[str, str] = {}
+    first_job_at = 0.0
+    """Only who counts the jobs knows it."""
 
     def __init__(self) -> None:
         self._record = JobCountsRecord()
@@ -94,8 +96,8 @@ class JobGrid:
         self._dynamic = arg.dynamic
         self.succeeded = 0
         self.failed = 0
-        self.last_job_at = 0.0
-        """When the last job finished, according to its executor (seconds since the epoch)."""
+        self.first_job_at = self.last_job_at = 0.0
+        """When the first and the last job finished, by the clocks of executors (seconds since the epoch)."""
         self.complete = True
         """Whether all existing jobs have been read; until then there may be more results than counted."""
 
@@ -147,6 +149,7 @@ class JobGrid:
     def restart(self) -> None:
         """Another run of a dynamic plan begins: earlier results do not count."""
         self._cells, self.succeeded, self.failed = bytearray(), 0, 0
+        self.first_job_at = 0.0
         self._failures.clear()
 
     def make_room(self, jobs: int) -> None:
@@ -168,6 +171,9 @@ class JobGrid:
     def _set(self, at: int, state: int, when: float = 0.0) -> None:
         if when > self.last_job_at:
             self.last_job_at = when
+            self.first_job_at = self.first_job_at or when
+        elif 0.0 < when < self.first_job_at:
+            self.first_job_at = when
         before, self._cells[at] = self._cells[at], state
         if state == _SUCCEEDED:
             self.succeeded += 1

@@ -10,8 +10,10 @@ from dataclasses import InitVar, dataclass, field
 from typing import TypeVar
 
 from distop.coordinator.state.grid import MANY, JobCounts, JobGrid
+from distop.coordinator.state.timeline import TAKEN, WAITS_AGAIN, Timeline, completion_failed, event
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.operations.steplog import LogRecord
 from distop.metastore.records.components import unescape
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import (
@@ -19,10 +21,13 @@ from distop.metastore.records.operation import (
     CancelRecord,
     CompletionRecord,
     ErrorRecord,
+    Event,
+    EventsRecord,
     JobCountsRecord,
     JobRecord,
     OperationArg,
     PauseRecord,
+    QueuedRecord,
     ResolveRecord,
     RunnerRecord,
     RunRecord,
@@ -72,6 +77,8 @@ class Tracked:
     """Its last key has been removed: nothing is left to do."""
     unreadable: dict[bytes, str] = field(default_factory=dict)
     """Unreadable marks, and why. Such a job is neither done nor failed."""
+    timeline: Timeline = field(default_factory=Timeline)
+    """What has happened to it, as far as its keys have said."""
     run: RunRecord = field(default_factory=lambda: RunRecord(token=0))
     """Of a dynamic plan: the run whose results count."""
 
@@ -136,6 +143,16 @@ class Tracked:
         decided = self.decision is not None or self.cancel_requested
         return self.state == COMMITTING and self.completion.parked and not decided
 
+    def events(self, *more: Event) -> EventsRecord:
+        """What has happened to it between its start and its end, to be written with ``more``."""
+        return self.timeline.record(more)
+
+    def all_events(self) -> EventsRecord:
+        """The same with what its jobs say."""
+        jobs, done = self.jobs, self.jobs.succeeded + self.jobs.failed
+        first, last = event(jobs.first_job_at, "first job done"), event(jobs.last_job_at, "last job done")
+        return self.events(*(one for one in (first, last) if one.at and done > (one is last)))
+
     # -- keeping up ----------------------------------------------------------------------------------
 
     def set_state(self, state: bytes, revision: int) -> None:
@@ -147,6 +164,8 @@ class Tracked:
         """The completion as of ``revision``; a decision made before then has been acted on."""
         if revision > self.completion_revision:
             self.completion, self.completion_revision = record, revision
+            if record.attempts:
+                self.timeline.add(completion_failed(record))
         if revision >= self.decision_revision:
             self.decision = None
 
@@ -177,12 +196,30 @@ class Tracked:
                 record = _read(kv, RunnerRecord)
                 self.runner = "?" if isinstance(record, CorruptRecord) else record.member
                 self.runner_revision = kv.mod_revision
+                if not isinstance(record, CorruptRecord):
+                    self.timeline.add(event(record.started_at, TAKEN, record.member))
+            case b"queued":
+                queued = _read(kv, QueuedRecord)
+                if not isinstance(queued, CorruptRecord):
+                    self.timeline.add(event(queued.at, WAITS_AGAIN, about=queued.why))
+            case b"events":
+                events = _read(kv, EventsRecord)
+                if not isinstance(events, CorruptRecord):
+                    self.timeline.restore(events)
+            case b"commit":
+                log = _read(kv, LogRecord)
+                if not isinstance(log, CorruptRecord):
+                    self.timeline.add(event(log.at, "steps logged", about=f"{log.steps:,} commit steps"))
             case b"cancel":
-                self.cancel_requested, self.cancel_text = True, _how_cancelled(kv)
+                cancel = _read(kv, CancelRecord)
+                self.cancel_requested, self.cancel_text = True, _how_cancelled(cancel)
+                if not isinstance(cancel, CorruptRecord):
+                    self.timeline.add(event(cancel.at, "cancel requested", cancel.by, cancel.reason))
             case b"pause" if kv.mod_revision >= self.pause_revision:
                 pause = _read(kv, PauseRecord)
                 self.pause = PauseRecord() if isinstance(pause, CorruptRecord) else pause
                 self.pause_revision = kv.mod_revision
+                self.timeline.add(event(self.pause.at, "paused", self.pause.by, self.pause.reason))
             case b"jobCounts" if isinstance(self.jobs, JobCounts):
                 counts = _read(kv, JobCountsRecord)
                 if not isinstance(counts, CorruptRecord) and counts.run == self.run.token:
@@ -209,6 +246,9 @@ class Tracked:
                     # A newer version's decision is left to a leader of that version.
                     self.decision = None if isinstance(decision, CorruptRecord) else decision
                     self.decision_revision = kv.mod_revision
+                    if self.decision is not None:
+                        decided = f"{self.decision.action} {self.decision.reason}".strip()
+                        self.timeline.add(event(self.decision.at, "decided", self.decision.by, decided))
         return None
 
     def _apply_job(self, kv: KeyValue, component: bytes, word: bytes) -> tuple[str, JobRecord] | None:
@@ -282,8 +322,7 @@ def _read(kv: KeyValue, kind: type[R]) -> R | CorruptRecord:
         return error
 
 
-def _how_cancelled(kv: KeyValue) -> str:
-    record = _read(kv, CancelRecord)
+def _how_cancelled(record: CancelRecord | CorruptRecord) -> str:
     if isinstance(record, CorruptRecord):
         return "cancelled on request"
     by = f" by {record.by}" if record.by else " on request"

@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2
 from distop.coordinator.access.callers import caller
 from distop.coordinator.state.grid import JobCounts
 from distop.coordinator.state.leads import Leads
+from distop.coordinator.state.timeline import event
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import CorruptRecord, OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
@@ -22,6 +23,7 @@ from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,
+    Event,
     HistoryRecord,
     OperationArg,
     PauseRecord,
@@ -61,6 +63,27 @@ def _named(operation: OperationId, **fields: Any) -> pb.Operation:
         instance=operation.instance,
         **fields,
     )
+
+
+def _event(one: Event) -> pb.Event:
+    return pb.Event(at=timestamp(one.at), what=one.what, by=one.by, about=one.about)
+
+
+def add_live_events(message: pb.Operation, tracked: Tracked) -> None:
+    """What has happened to an operation so far."""
+    arg, happened = tracked.arg, tracked.all_events()
+    start = event(arg.started_at, "started", arg.started_by)
+    message.events.extend(map(_event, [start, *happened.events]))
+    message.events_left_out = happened.left_out
+
+
+def add_ended_events(message: pb.Operation, record: HistoryRecord) -> None:
+    """What has happened to an operation, from its start to its end."""
+    why = f": {record.error_code}: {record.error}" if record.error_code else ""
+    start = event(record.started_at, "started", record.started_by)
+    end = event(record.finished_at, "finished", about=record.outcome + why)
+    message.events.extend(map(_event, [start, *record.events, end]))
+    message.events_left_out = record.events_left_out
 
 
 def from_history(operation: OperationId, record: HistoryRecord, revision: int) -> pb.Operation:
@@ -182,21 +205,27 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
 
 
 async def read_operation(
-    client: EtcdClient, operation: OperationId, leads: Leads | None = None
+    client: EtcdClient, operation: OperationId, leads: Leads | None = None, *, events: bool = False
 ) -> pb.Operation:
-    """An operation, live or finished. ``leads``: what is led here, see :func:`read_live`.
+    """An operation, live or finished. ``leads``: what is led here, see :func:`read_live`. ``events``: with
+    what has happened to it.
 
     Raises :class:`~distop.errors.OperationNotFound`.
     """
-    live = await read_live(client, operation, leads)
-    found = live if live is not None else await read_finished(client, operation)
+    live = await read_live(client, operation, leads, events=events)
+    found = live if live is not None else await read_finished(client, operation, events=events)
     if found is None:
         raise not_found(operation)
     return found
 
 
 async def read_live(
-    client: EtcdClient, operation: OperationId, leads: Leads | None = None, *, revision: int = 0
+    client: EtcdClient,
+    operation: OperationId,
+    leads: Leads | None = None,
+    *,
+    revision: int = 0,
+    events: bool = False,
 ) -> pb.Operation | None:
     """A live operation at ``revision`` (0: now); ``None`` if it is over, or never existed.
 
@@ -226,7 +255,10 @@ async def read_live(
     if tracked is None:
         return None
     tracked.table_pause = pause
-    return from_tracked(tracked, revision)
+    message = from_tracked(tracked, revision)
+    if events:
+        add_live_events(message, tracked)
+    return message
 
 
 async def has_many(client: EtcdClient, keys: OperationKeys, revision: int = 0) -> bool | None:
@@ -248,7 +280,8 @@ async def read_own_keys(
     ``.arg`` comes first, and ``.run`` before the counts that belong to it.
     """
     wishes = (keys.cancel, keys.error, keys.pause, keys.completion, keys.resolve)
-    names = (keys.arg, keys.state, keys.runner, keys.run, keys.job_counts, *wishes)
+    happened = (keys.events, keys.queued, keys.commit)
+    names = (keys.arg, keys.state, keys.runner, keys.run, keys.job_counts, *wishes, *happened)
     if revision:
         found = await asyncio.gather(*(client.get(name, revision=revision) for name in names))
     else:
@@ -278,11 +311,16 @@ async def present_pause(client: EtcdClient, keys: TableKeys) -> tuple[PauseRecor
     return decode(page.kvs[0].value, PauseRecord, keys.pause) if page.kvs else None, page.revision
 
 
-async def read_finished(client: EtcdClient, operation: OperationId) -> pb.Operation | None:
+async def read_finished(
+    client: EtcdClient, operation: OperationId, *, events: bool = False
+) -> pb.Operation | None:
     """The end of an operation; ``None`` if the history does not have it."""
     history = await client.get(client.keyspace.table(operation.table).history(operation))
     if history.exists:
-        return from_record(operation, history)
+        message = from_record(operation, history)
+        if events:
+            add_ended_events(message, decode(history.value, HistoryRecord, history.key))
+        return message
     found = await entry_of(client, client.keyspace.table(operation.table), operation)
     return from_series(operation, *found) if found is not None else None
 

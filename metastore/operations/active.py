@@ -8,6 +8,7 @@ So every running operation has a runner, has an entry, or is given one by the ne
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from distop.metastore.etcd.txn import Put, Txn, absent, equals
 from distop.metastore.etcd.update import PATIENCE_S, settle
 from distop.metastore.records.components import escape
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
-from distop.metastore.records.operation import RUNNING, ActiveRecord, OperationArg
+from distop.metastore.records.operation import RUNNING, ActiveRecord, OperationArg, QueuedRecord
 from distop.metastore.records.record import decode, encode
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ def index_puts(keys: OperationKeys, *, waits: bool = True) -> tuple[Put, ...]:
     entry = encode(ActiveRecord(type=keys.operation.type))
     active = Put(keys.keyspace.active_operation(keys.operation), entry)
     return (active, Put(keys.waiting, entry)) if waits else (active,)
+
+
+def waiting_puts(keys: OperationKeys, why: str) -> tuple[Put, Put]:
+    """It waits for an executor again; ``why``: of :class:`QueuedRecord`."""
+    return index_puts(keys)[1], Put(keys.queued, encode(QueuedRecord(why=why, at=time.time())))
 
 
 async def active_operations(client: EtcdClient, keys: TableKeys) -> list[OperationArg]:
@@ -52,7 +58,7 @@ async def active_operations(client: EtcdClient, keys: TableKeys) -> list[Operati
 def _wait_txn(keys: OperationKeys) -> Txn:
     """IF ``.state = running`` AND nobody runs it AND it has no entry THEN an entry."""
     compares = equals(keys.state, RUNNING), absent(keys.runner), absent(keys.waiting)
-    return Txn(compares, index_puts(keys)[1:])
+    return Txn(compares, waiting_puts(keys, "lost"))
 
 
 async def wait_again(client: EtcdClient, operations: Sequence[OperationKeys]) -> None:

@@ -45,6 +45,7 @@ from distop.metastore.records.operation import (
     COMMITTING,
     CancelRecord,
     ErrorRecord,
+    EventsRecord,
     HistoryRecord,
     OperationArg,
 )
@@ -119,6 +120,7 @@ async def seal(
     before: bytes,
     after: bytes,
     error: ErrorRecord | None = None,
+    events: EventsRecord | None = None,
 ) -> Sealed:
     """IF ``.state = before`` AND the epoch is held THEN ``.state = after``; if that is ``committing``, only
     while neither the operation nor its table is paused. A decision that was not acted on ends with it.
@@ -133,6 +135,8 @@ async def seal(
     then: tuple[Op, ...] = (Put(keys.state, after), Delete(keys.waiting), Delete(keys.resolve))
     if error is not None:
         then += (Put(keys.error, encode(error)),)
+    if events is not None:
+        then += (Put(keys.events, encode(events)),)
     compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
     if after == COMMITTING:
         compares += not_paused(keys)

@@ -42,6 +42,7 @@ from distop.metastore.records.operation import (
     SKIP,
     CompletionRecord,
     ErrorRecord,
+    EventsRecord,
     RequestRecord,
     ResolveRecord,
 )
@@ -52,7 +53,12 @@ COMPLETION_FAILED = "COMPLETION_FAILED"
 
 
 async def note_failure(
-    client: EtcdClient, keys: OperationKeys, epoch: Epoch, record: CompletionRecord, state: bytes
+    client: EtcdClient,
+    keys: OperationKeys,
+    epoch: Epoch,
+    record: CompletionRecord,
+    state: bytes,
+    events: EventsRecord | None = None,
 ) -> tuple[int, bytes | None]:
     """IF ``.state`` is still this one (a sealed one) AND there is no decision AND ``.completion`` is as read
     AND the epoch is held THEN ``.completion`` is this record.
@@ -77,7 +83,7 @@ async def note_failure(
             return None, None  # its reply was lost
         reached("note.before")
         compares = (equals(keys.state, state), absent(keys.resolve), unchanged(standing), epoch.held())
-        return Txn(compares, (Put(keys.completion, value),)), None
+        return Txn(compares, (Put(keys.completion, value), *_written(keys, events))), None
 
     what, replied = f"the completion of {keys.operation}", lambda: reached("note.after")
     refused, revision = await update(client, [Get(key) for key in wanted], decide, what=what, replied=replied)
@@ -172,6 +178,7 @@ async def apply_resolve(
     *,
     decided: int,
     now: float,
+    events: EventsRecord | None = None,
 ) -> tuple[bytes, CompletionRecord | None, ErrorRecord | None, int] | None:
     """Act on a decision, in one transaction that also removes it.
 
@@ -187,7 +194,7 @@ async def apply_resolve(
         The epoch is over; nothing was written.
     """
     state, record, error = COMMITTING, None, None
-    gone: tuple[Op, ...] = (Delete(keys.resolve),)
+    gone: tuple[Op, ...] = (Delete(keys.resolve), *_written(keys, events))
     if decision.action == ABORT:
         state, error = (
             ABORTING,
@@ -209,6 +216,10 @@ async def apply_resolve(
         return state, record, error, result.revision
     _check_epoch(result.one(0, epoch.key), keys, epoch)
     return None
+
+
+def _written(keys: OperationKeys, events: EventsRecord | None) -> tuple[Op, ...]:
+    return () if events is None else (Put(keys.events, encode(events)),)
 
 
 def _why(completion: CompletionRecord, decision: ResolveRecord) -> str:

@@ -34,7 +34,7 @@ from distop.metastore.etcd.txn import (
     equals,
 )
 from distop.metastore.etcd.update import PATIENCE_S, settle
-from distop.metastore.operations.active import index_puts
+from distop.metastore.operations.active import waiting_puts
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import RUNNING, OperationArg, RunnerRecord
@@ -184,7 +184,7 @@ async def release_runner(client: EtcdClient, run: Run, *, again: bool = False) -
     runner = created_at(run.keys.runner, run.token)
     gone: tuple[Op, ...] = (Delete(run.keys.runner),)
     if again:
-        gone += (Txn((equals(run.keys.state, RUNNING),), index_puts(run.keys)[1:]),)
+        gone += (Txn((equals(run.keys.state, RUNNING),), waiting_puts(run.keys, "given back")),)
     reached("release.before")
     await settle(
         client, Txn((runner,), gone), patience_s=PATIENCE_S, replied=lambda: reached("release.after")

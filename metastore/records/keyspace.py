@@ -42,6 +42,7 @@ class OperationKeys:
         self.completion = root + b".completion"
         self.resolve = root + b".resolve"
         self.pause = root + b".pause"
+        self.events, self.queued = root + b".events", root + b".queued"
         self.job_counts = root + b".jobCounts"
         """How many jobs are done, as their leader last reported; only for operations with many."""
         below_table = b".%s.%s" % (operation.type.encode(), operation.slot.encode())

@@ -133,6 +133,33 @@ class StepRecord(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     """Of an external step: steps of a stage run concurrently, after all steps of lower stages."""
 
 
+class Event(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", frozen=True):
+    """One thing that has happened to an operation."""
+
+    at: float
+    """Seconds since the Unix epoch, by the clock of the process that did it."""
+    what: str
+    by: str = ""
+    about: str = ""
+
+
+class EventsRecord(Record, kw_only=True):
+    """``<root>.events``: what has happened to an operation and no other key says any more; written by its
+    leader for people. No decision uses it."""
+
+    events: list[Event] = []
+    left_out: int = 0
+    """How many in the middle are left out."""
+
+
+class QueuedRecord(Record, kw_only=True):
+    """``<root>.queued``: since when, and why, an operation that had an executor waits for another one."""
+
+    why: str
+    """``lost``: that has ended without releasing it; ``given back``."""
+    at: float = 0.0
+
+
 class RunnerRecord(Record, kw_only=True):
     """``<root>.runner``: which executor runs the operation; the key's create revision is the run token."""
 
@@ -345,6 +372,9 @@ class HistoryRecord(Record, kw_only=True):
     """The operation whose finish has started it."""
     series: SeriesNote | None = None
     """Of the last operation of a series: the summary of all."""
+    events: list[Event] = []
+    """What has happened to it between its start and its end."""
+    events_left_out: int = 0
 
     def count(self, fact: str) -> int | None:
         """A fact that counts something, such as rows; ``None`` if it is missing. Facts are whatever JSON an
