@@ -81,6 +81,7 @@ class Client:
     batch = _blocking(AsyncClient.batch)
     ordering = _blocking(AsyncClient.ordering)
     replace_batch = _blocking(AsyncClient.replace_batch)
+    batch_rewritten = _blocking(AsyncClient.batch_rewritten)
     set_ordering = _blocking(AsyncClient.set_ordering)
     open_gate = _blocking(AsyncClient.open_gate)
     take_back = _blocking(AsyncClient.take_back)

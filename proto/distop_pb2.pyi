@@ -986,7 +986,7 @@ class ListIndexesResponse(_message.Message):
     def __init__(self, indexes: _Optional[_Iterable[_Union[Index, _Mapping]]] = ...) -> None: ...
 
 class Batch(_message.Message):
-    __slots__ = ("name", "type", "argument_json", "queued_by", "queued_at", "attempts", "operation", "error", "state", "finished_at", "rows", "bytes", "files", "together", "decided_by", "in_doubt")
+    __slots__ = ("name", "type", "argument_json", "queued_by", "queued_at", "attempts", "operation", "error", "state", "finished_at", "rows", "bytes", "files", "together", "decided_by", "in_doubt", "markers_json")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     ARGUMENT_JSON_FIELD_NUMBER: _ClassVar[int]
@@ -1003,6 +1003,7 @@ class Batch(_message.Message):
     TOGETHER_FIELD_NUMBER: _ClassVar[int]
     DECIDED_BY_FIELD_NUMBER: _ClassVar[int]
     IN_DOUBT_FIELD_NUMBER: _ClassVar[int]
+    MARKERS_JSON_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     argument_json: str
@@ -1019,7 +1020,8 @@ class Batch(_message.Message):
     together: int
     decided_by: str
     in_doubt: bool
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., state: _Optional[str] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., files: _Optional[int] = ..., together: _Optional[int] = ..., decided_by: _Optional[str] = ..., in_doubt: _Optional[bool] = ...) -> None: ...
+    markers_json: str
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., queued_by: _Optional[str] = ..., queued_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., attempts: _Optional[int] = ..., operation: _Optional[str] = ..., error: _Optional[_Union[OperationError, _Mapping]] = ..., state: _Optional[str] = ..., finished_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., files: _Optional[int] = ..., together: _Optional[int] = ..., decided_by: _Optional[str] = ..., in_doubt: _Optional[bool] = ..., markers_json: _Optional[str] = ...) -> None: ...
 
 class Block(_message.Message):
     __slots__ = ("batch", "error", "operation", "at")
@@ -1046,7 +1048,7 @@ class Staged(_message.Message):
     def __init__(self, batch: _Optional[str] = ..., branch: _Optional[str] = ..., operation: _Optional[str] = ..., snapshot: _Optional[str] = ...) -> None: ...
 
 class Ordering(_message.Message):
-    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten", "signals", "failed", "held_by", "before", "staged")
+    __slots__ = ("table", "gate", "validation", "late", "together", "max_attempts", "last", "running", "awaiting", "blocked", "revision", "remember", "forgotten", "signals", "failed", "held_by", "before", "staged", "rewritten")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     GATE_FIELD_NUMBER: _ClassVar[int]
     VALIDATION_FIELD_NUMBER: _ClassVar[int]
@@ -1065,6 +1067,7 @@ class Ordering(_message.Message):
     HELD_BY_FIELD_NUMBER: _ClassVar[int]
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     STAGED_FIELD_NUMBER: _ClassVar[int]
+    REWRITTEN_FIELD_NUMBER: _ClassVar[int]
     table: str
     gate: str
     validation: bool
@@ -1083,10 +1086,11 @@ class Ordering(_message.Message):
     held_by: str
     before: bool
     staged: Staged
-    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., failed: _Optional[_Iterable[_Union[Block, _Mapping]]] = ..., held_by: _Optional[str] = ..., before: _Optional[bool] = ..., staged: _Optional[_Union[Staged, _Mapping]] = ...) -> None: ...
+    rewritten: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., last: _Optional[str] = ..., running: _Optional[str] = ..., awaiting: _Optional[str] = ..., blocked: _Optional[_Union[Block, _Mapping]] = ..., revision: _Optional[int] = ..., remember: _Optional[int] = ..., forgotten: _Optional[str] = ..., signals: _Optional[_Iterable[str]] = ..., failed: _Optional[_Iterable[_Union[Block, _Mapping]]] = ..., held_by: _Optional[str] = ..., before: _Optional[bool] = ..., staged: _Optional[_Union[Staged, _Mapping]] = ..., rewritten: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnqueueBatchRequest(_message.Message):
-    __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "request_id", "unordered", "replace")
+    __slots__ = ("table", "batch", "type", "argument_json", "options", "republish", "requested_by", "request_id", "unordered", "replace", "rewritten_since")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -1097,6 +1101,7 @@ class EnqueueBatchRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     UNORDERED_FIELD_NUMBER: _ClassVar[int]
     REPLACE_FIELD_NUMBER: _ClassVar[int]
+    REWRITTEN_SINCE_FIELD_NUMBER: _ClassVar[int]
     table: str
     batch: str
     type: str
@@ -1107,17 +1112,20 @@ class EnqueueBatchRequest(_message.Message):
     request_id: str
     unordered: bool
     replace: bool
-    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., unordered: _Optional[bool] = ..., replace: _Optional[bool] = ...) -> None: ...
+    rewritten_since: str
+    def __init__(self, table: _Optional[str] = ..., batch: _Optional[str] = ..., type: _Optional[str] = ..., argument_json: _Optional[str] = ..., options: _Optional[_Union[OperationOptions, _Mapping]] = ..., republish: _Optional[bool] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., unordered: _Optional[bool] = ..., replace: _Optional[bool] = ..., rewritten_since: _Optional[str] = ...) -> None: ...
 
 class EnqueueBatchResponse(_message.Message):
-    __slots__ = ("became", "operation", "late")
+    __slots__ = ("became", "operation", "late", "markers_json")
     BECAME_FIELD_NUMBER: _ClassVar[int]
     OPERATION_FIELD_NUMBER: _ClassVar[int]
     LATE_FIELD_NUMBER: _ClassVar[int]
+    MARKERS_JSON_FIELD_NUMBER: _ClassVar[int]
     became: str
     operation: str
     late: bool
-    def __init__(self, became: _Optional[str] = ..., operation: _Optional[str] = ..., late: _Optional[bool] = ...) -> None: ...
+    markers_json: str
+    def __init__(self, became: _Optional[str] = ..., operation: _Optional[str] = ..., late: _Optional[bool] = ..., markers_json: _Optional[str] = ...) -> None: ...
 
 class ListBacklogRequest(_message.Message):
     __slots__ = ("table", "page_size", "page_token", "applied", "unordered", "batch", "first", "last")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import threading
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from distop.spark_jobs.landing.folder import Report
 
 app = typer.Typer()
+
+OnChanged: TypeAlias = Literal["say", "replace"]
 
 PANEL = "Ordered batches"
 
@@ -38,6 +40,13 @@ def landing(
         ),
     ] = None,
     type: Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies a batch.")] = "ingest",
+    on_changed: Annotated[
+        OnChanged,
+        typer.Option(
+            help="Of a batch that is written again after it was applied: say so, or replace its rows, once "
+            "for each _SUCCESS."
+        ),
+    ] = "say",
     every: Annotated[str, typer.Option(metavar="DURATION", help="How often to look.")] = "5s",
     once: Annotated[bool, typer.Option("--once", help="Look once, print what was found, and exit.")] = False,
     log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info",
@@ -55,8 +64,9 @@ def landing(
     if end_with_parent:
         end_with(end_with_parent)
     pause = parse_duration(every, "every")
-    one = Landing(session.client, table, url, type=type) if table is not None else None
-    many = Landings(session.client, url, type=type)
+    how: Any = {"type": type, "replace": on_changed == "replace"}
+    one = Landing(session.client, table, url, **how) if table is not None else None
+    many = Landings(session.client, url, **how)
 
     def look() -> dict[str, Report]:
         return {table: one.poll()} if one is not None and table is not None else many.poll()

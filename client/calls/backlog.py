@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from hashlib import sha256
 from typing import Any, Literal
 
 from distop.client.calls.base import PAGE_SIZE, Calls, models
 from distop.client.models.backlog import Batch, Enqueued, Ordering
 from distop.errors import NotFound
-from distop.proto.json_text import to_json
+from distop.proto.json_text import from_json, to_json
 
 
 class BacklogCalls(Calls):
@@ -56,9 +57,7 @@ class BacklogCalls(Calls):
             republish=republish,
             unordered=not ordered,
         )
-        return Enqueued(
-            table=table, batch=batch, became=answer.became, operation=answer.operation, late=answer.late
-        )
+        return _enqueued(table, batch, answer)
 
     async def replace_batch(
         self, table: str, batch: str, argument: Mapping[str, Any] | None = None, *, type: str = "ingest"
@@ -84,7 +83,36 @@ class BacklogCalls(Calls):
             argument_json=to_json(argument or {}, "argument"),
             replace=True,
         )
-        return Enqueued(table=table, batch=batch, became=answer.became, operation=answer.operation)
+        return _enqueued(table, batch, answer)
+
+    async def batch_rewritten(
+        self, table: str, batch: str, since: str, version: str, *, replace: bool = False
+    ) -> Enqueued:
+        """Say that the source of an applied batch was written again: the table names it in ``why`` and
+        ``doctor`` until it is replaced. Nothing happens if the batch waits, or was applied again meanwhile.
+
+        Parameters
+        ----------
+        since:
+            The operation that has applied it.
+        version:
+            Of the source, as it is now. With ``replace`` each version is queued once, whoever asks.
+        replace:
+            Replace its rows, as :meth:`replace_batch`, unless the operation has applied other batches,
+            too.
+        """
+        call = sha256("\n".join((table, batch, since, version)).encode()).hexdigest()[:32]
+        answer = await self._control(
+            "EnqueueBatch",
+            table=table,
+            batch=batch,
+            type="ingest",
+            argument_json="{}",
+            replace=replace,
+            rewritten_since=since,
+            request_id=call,
+        )
+        return _enqueued(table, batch, answer)
 
     def backlog(
         self,
@@ -201,3 +229,14 @@ class BacklogCalls(Calls):
             branch=branch,
         )
         return Ordering.from_proto(reply)
+
+
+def _enqueued(table: str, batch: str, answer: Any) -> Enqueued:
+    return Enqueued(
+        table=table,
+        batch=batch,
+        became=answer.became,
+        operation=answer.operation,
+        late=answer.late,
+        markers=from_json(answer.markers_json, "markers"),
+    )

@@ -40,6 +40,9 @@ class Batch(Model):
     """How many batches that operation has applied: its figures are of all of them."""
     decided_by: str = ""
     """Who has approved it at the validation gate, or has skipped it."""
+    markers: dict[str, str] = field(default_factory=dict)
+    """Of an applied one: the files that marked its source as complete, and their versions when it was read,
+    as far as they are known."""
     in_doubt: bool = False
     """Its rows may be in the table: it is to be applied again only if they are not."""
 
@@ -99,6 +102,8 @@ class Ordering(Model):
     blocked: Block | None = None
     failed: tuple[Block, ...] = ()
     """Failed unordered batches: each needs a decision."""
+    rewritten: tuple[str, ...] = ()
+    """Applied batches whose sources were written again since, 50 at most."""
     signals: tuple[str, ...] = ()
     """What opened the gate last, once each: see :meth:`~distop.client.aio.AsyncClient.open_gate`."""
 
@@ -110,9 +115,11 @@ class Enqueued(Model):
     table: str
     batch: str
     became: str
-    """``queued``, ``already queued``, ``already applied``, ``skipped before`` or, without an order, ``failed
-    before``."""
+    """``queued``, ``already queued``, ``already applied``, ``skipped before``; without an order, ``failed
+    before``; of one whose source was written again, ``rewritten``."""
     operation: str = ""
     """The operation that applies it, or has applied it."""
     late: bool = False
     """It sorts before an applied one, and the table will stop at it."""
+    markers: dict[str, str] = field(default_factory=dict)
+    """Of an applied one: see :class:`Batch`."""

@@ -15,6 +15,12 @@ def entity_tag(info: Mapping[str, Any]) -> str:
     return next((str(info[name]).strip('"') for name in _TAGS if info.get(name)), "")
 
 
+def version(info: Mapping[str, Any]) -> str:
+    """Changes whenever a file is written again, even an empty one: the tags of those are equal, so that the
+    time counts, too."""
+    return f"{entity_tag(info)} {modified(info)}".strip()
+
+
 def modified(info: Mapping[str, Any]) -> datetime | None:
     """When the file was last written, in UTC; ``None`` if the file system does not say."""
     value = next((info[name] for name in _TIMES if info.get(name) is not None), None)

@@ -94,12 +94,16 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             ordered=not request.unordered,
             republish=request.republish,
             replace=request.replace,
+            rewritten_since=request.rewritten_since,
             also=(audit,),
         )
         fields = {"table": keys.name, "batch": request.batch, "became": answer.became.value}
         log.info("batch_queued", extra=fields)
         return pb.EnqueueBatchResponse(
-            became=answer.became.value, operation=answer.operation, late=answer.late
+            became=answer.became.value,
+            operation=answer.operation,
+            late=answer.late,
+            markers_json=to_json(answer.markers, "markers"),
         )
 
     async def ListBacklog(  # noqa: N802
@@ -249,6 +253,7 @@ def _ended(name: str, kv: KeyValue) -> pb.Batch:
         files=done.files,
         together=done.together,
         decided_by=done.decided_by,
+        markers_json=to_json(done.markers, "markers"),
     )
     if done.batch is not None:
         batch.MergeFrom(_published(done.batch))

@@ -109,6 +109,7 @@ def _published(
         rows=staged.rows,
         bytes=staged.bytes,
         files=staged.files,
+        markers=staged.markers,
         decided_by=staged.approved_by if arg.batches else arg.started_by,
     )
     ops: list[Op] = [Put(keys.applied(batch), encode(done))]
@@ -124,7 +125,9 @@ def _staged(
 ) -> tuple[OrderingRecord, list[Op]]:
     """The batch waits for its approval, at its place."""
     ops: list[Op] = []
+    markers: dict[str, str] = {}
     for _, kv, record in entries:
+        markers = AppliedRecord.of(arg.id, record, 0.0, plan=arg.argument).markers
         earlier = record.earlier + record.attempts
         waits = msgspec.structs.replace(record, operation="", attempts=0, earlier=earlier, code="", error="")
         ops.append(Put(kv.key, encode(waits)))
@@ -135,6 +138,7 @@ def _staged(
         rows=result.count("rows"),
         bytes=result.count("bytes"),
         files=result.count("files"),
+        markers=markers,
     )
     awaiting = staged.batch if entries else ""
     changed = msgspec.structs.replace(ordering, running="", staged=written, awaiting=awaiting)
@@ -151,7 +155,7 @@ def _applied(
 ) -> tuple[OrderingRecord, list[Op]]:
     ops: list[Op] = []
     for batch, kv, record in entries:
-        applied = encode(AppliedRecord.of(arg.id, record, now, result, len(arg.batches)))
+        applied = encode(AppliedRecord.of(arg.id, record, now, result, len(arg.batches), arg.argument))
         ops += [Delete(kv.key), Put(keys.applied(batch), applied)]
     # One that was to be staged, and has changed nothing, needs no approval.
     awaiting = arg.batches[-1] if ordering.validation and ordering.staged is None else ""

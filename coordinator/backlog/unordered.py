@@ -217,6 +217,6 @@ async def share_of_unordered(
         return Txn((unchanged(kv),))  # it was removed by hand
     if failure is not None:
         return after_failure(keys, ordering_kv, kv, arg.unordered, record, failure, now)
-    done = encode(AppliedRecord.of(arg.id, record, now, result))
+    done = encode(AppliedRecord.of(arg.id, record, now, result, plan=arg.argument))
     ops = (Delete(key), Put(keys.unordered(DONE, arg.unordered), done))
     return Txn((unchanged(kv),), (*ops, Put(keys.backlog_index, b"{}")))

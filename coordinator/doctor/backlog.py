@@ -47,6 +47,7 @@ def check_backlog(seen: TableSeen, patience: Patience) -> list[Finding]:
     if found:
         return found
     found += _marks(seen, ordering, heads)
+    found += _rewritten(seen, ordering)
     found += _unordered(seen, ordering)
     found += _flight(seen, ordering, heads, patience)
     found += _index(seen, ordering, heads)
@@ -197,6 +198,17 @@ def _marks(seen: TableSeen, ordering: OrderingRecord, heads: list[Waiting]) -> I
             fix=_looked_at(
                 seen, "it waits again", (unchanged(waiting.kv), unchanged(seen.ordering)), waiting.freed()
             ),
+        )
+
+
+def _rewritten(seen: TableSeen, ordering: OrderingRecord) -> Iterator[Finding]:
+    for batch in ordering.rewritten:
+        yield seen.finding(
+            "BATCH_REWRITTEN",
+            subject=batch,
+            sentence=f"batch {batch!r} of table {seen.name!r} was written again since it was applied: "
+            "the table has its old rows",
+            remedy=f"distop backlog replace {seen.name} {batch}",
         )
 
 

@@ -147,6 +147,7 @@ def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> p
         awaiting=record.awaiting,
         signals=record.signals,
         held_by=record.held_by,
+        rewritten=record.rewritten,
         revision=revision,
     )
     if record.staged is not None:

@@ -75,6 +75,11 @@ def why(
         The table itself, if it is known: it may be paused.
     """
     reason = _standing(running, leader, members, last, now, also_running, table)
+    if table is not None and (rewritten := table.ordering.rewritten):
+        others = f", and {many(len(rewritten) - 1, 'other batch', 'other batches')}" if rewritten[1:] else ""
+        sentence = f"batch {rewritten[0]} was written again since it was applied{others}: "
+        sentence += f"distop backlog replace {table.name} {rewritten[0]}"
+        reason = Reason(reason.mood, f"{reason.sentence}; {sentence}")
     calls = [
         (one, call) for one in members for call in one.calls if table is not None and call.table == table.name
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
@@ -29,6 +30,9 @@ MAX_KEPT_BYTES = 8 << 10
 MAX_FAILED = 50
 """Unordered batches that have failed for good: with this many the table starts no more of them before a
 decision."""
+
+MAX_REWRITTEN = 50
+"""Batches that are named as written again since they were applied."""
 
 WAITING, RUNNING, FAILED, DONE = "waiting", "running", "failed", "done"
 """States of an unordered batch."""
@@ -72,6 +76,8 @@ class Staged(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     """What has been written, as far as that is known, as the following two."""
     bytes: int | None = None
     files: int | None = None
+    markers: dict[str, str] = msgspec.field(default_factory=dict)
+    """See ``AppliedRecord``."""
     approved_by: str = ""
 
 
@@ -127,6 +133,8 @@ class OrderingRecord(Record, kw_only=True):
     """Batches that a rollback has taken out and that do not wait again yet."""
     returning_unordered: dict[str, Returning] = msgspec.field(default_factory=dict)
     """The same for unordered batches."""
+    rewritten: list[str] = msgspec.field(default_factory=list)
+    """Applied batches whose sources were written again since."""
     signals: list[str] = msgspec.field(default_factory=list)
     """The files that opened the gate last, each once, the newest at the end."""
     decided: list[str] = msgspec.field(default_factory=list)
@@ -182,6 +190,16 @@ class OrderingRecord(Record, kw_only=True):
         """The ordering once these are applied, or skipped for good."""
         last = max([self.last, *batches], key=str.encode)
         return msgspec.structs.replace(self, last=last, applied=self.applied + len(batches))
+
+    def with_rewritten(self, batch: str) -> OrderingRecord:
+        """The ordering once this applied batch was written again; no more are named than the limit."""
+        named = dict.fromkeys([*self.rewritten, batch])
+        return msgspec.structs.replace(self, rewritten=list(named)[:MAX_REWRITTEN])
+
+    def without_rewritten(self, *batches: str) -> OrderingRecord:
+        """The ordering once these wait again, to be read as they are then."""
+        left = [name for name in self.rewritten if name not in batches]
+        return msgspec.structs.replace(self, rewritten=left)
 
     def is_late(self, batch: str) -> bool:
         """Whether it sorts before a finished one, or may be finished itself."""
@@ -258,6 +276,8 @@ class AppliedRecord(Record, kw_only=True):
     batch: BatchRecord | None = None
     """The batch as it was published; ``None`` if it is larger than ``MAX_KEPT_BYTES``, was skipped, or was
     applied by an older version."""
+    markers: dict[str, str] = msgspec.field(default_factory=dict)
+    """The files that marked its source as complete, and their versions when it was read; empty: unknown."""
 
     @classmethod
     def of(
@@ -267,8 +287,9 @@ class AppliedRecord(Record, kw_only=True):
         at: float,
         result: HistoryRecord | None = None,
         together: int = 1,
+        plan: Mapping[str, Any] | None = None,
     ) -> AppliedRecord:
-        """The end of a batch that this operation has applied, and its result if that is known."""
+        """The end of a batch that this operation has applied, and its result and its plan, if known."""
         kept = BatchRecord(
             type=record.type,
             argument=record.argument,
@@ -278,6 +299,7 @@ class AppliedRecord(Record, kw_only=True):
             queued_by=record.queued_by,
             queued_at=record.queued_at,
         )
+        is_kept = record.type != "" and len(encode(kept)) <= MAX_KEPT_BYTES
         return cls(
             outcome="applied",
             operation=str(operation),
@@ -289,7 +311,8 @@ class AppliedRecord(Record, kw_only=True):
             files=result.count("files") if result else None,
             together=together,
             attempts=record.earlier + record.attempts,
-            batch=kept if record.type and len(encode(kept)) <= MAX_KEPT_BYTES else None,
+            batch=kept if is_kept else None,
+            markers=_versions(record.argument, plan or {}) if is_kept else {},
         )
 
     def by_earlier(self, operation: str) -> AppliedRecord:
@@ -302,6 +325,15 @@ class AppliedRecord(Record, kw_only=True):
             at=self.at,
             batch=self.batch,
         )
+
+
+def _versions(argument: Mapping[str, Any], plan: Mapping[str, Any]) -> dict[str, str]:
+    """The versions with which a plan reads the ``markers`` of a batch's argument. Only some types have
+    them."""
+    urls, versions = argument.get("markers"), plan.get("markers")
+    if not (isinstance(urls, list) and isinstance(versions, dict)):
+        return {}
+    return {url: str(versions[url]) for url in urls if isinstance(url, str) and url in versions}
 
 
 def check_batch(name: str) -> str:

@@ -15,8 +15,8 @@ latter. So a batch is published by reading all of its keys, and is applied once 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 import msgspec
@@ -50,6 +50,7 @@ class Queued(Enum):
     ALREADY_APPLIED = "already applied"
     SKIPPED = "skipped before"
     FAILED = "failed before"
+    REWRITTEN = "rewritten"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,8 @@ class Answer:
     """The operation that applies it, or has applied it."""
     late: bool = False
     """It sorts before an applied one, and the table will stop at it."""
+    markers: Mapping[str, str] = field(default_factory=dict)
+    """Of an applied one: see ``AppliedRecord``."""
 
 
 async def enqueue(
@@ -72,6 +75,7 @@ async def enqueue(
     ordered: bool,
     republish: bool = False,
     replace: bool = False,
+    rewritten_since: str = "",
     also: tuple[Put, ...] = (),
 ) -> Answer:
     """Publish a batch. Idempotent: an equal batch that is already queued or applied stays as it is (B1), also
@@ -88,6 +92,10 @@ async def enqueue(
     replace:
         Apply a batch that was applied before again, the same way, in place of the rows that it has added;
         without an argument with that of then.
+    rewritten_since:
+        The operation that has applied the batch, whose source was written again since: ``replace`` it, or
+        else name it in the ordering. Nothing happens if the batch waits, or another operation has applied it
+        since.
     also:
         Written in the same transaction: the audit entry, of this call alone.
 
@@ -127,6 +135,17 @@ async def enqueue(
             if kv.exists
         ]
         ends = [decode(kv.value, AppliedRecord, kv.key) for kv in (applied, done) if kv.exists]
+        if rewritten_since:
+            last = max(ends, key=lambda end: end.at, default=None)
+            if queued:
+                return None, Answer(became=Queued.ALREADY_QUEUED)
+            if last is None or (last.outcome, last.operation) != ("applied", rewritten_since):
+                return None, Answer(became=Queued.ALREADY_APPLIED, operation=last.operation if last else "")
+            # Rows that one operation has added with those of other batches cannot be told apart.
+            if not replace or last.together > 1:
+                put = Put(keys.ordering, encode(ordering.with_rewritten(batch)))
+                compares = tuple(map(unchanged, (table, ordering_kv, *own)))
+                return Txn(compares, (put,)), Answer(became=Queued.REWRITTEN, operation=last.operation)
         # An old copy of a request may arrive at any time: when the batch was published again, taken back or
         # forgotten since.
         anyway = republish or replace
@@ -164,7 +183,8 @@ async def enqueue(
             )
         place = entry if in_order else waiting
         replaced = [kv for kv, _ in queued if kv is not place]
-        left = without_failed(ordering.unstaged() if ordering.has_staged(batch) else ordering, batch)
+        left = ordering.unstaged() if ordering.has_staged(batch) else ordering
+        left = without_failed(left.without_rewritten(batch), batch)
         if anyway:
             left = msgspec.structs.replace(left, decided=[*left.decided, record.uid][-MAX_DECIDED:])
         if entry in replaced:
@@ -214,7 +234,7 @@ def _ended_before(record: BatchRecord, ends: Sequence[AppliedRecord], *, again: 
         return None
     last = max(ends, key=lambda end: end.at)
     became = Queued.SKIPPED if last.outcome == "skipped" else Queued.ALREADY_APPLIED
-    return Answer(became=became, operation=last.operation)
+    return Answer(became=became, operation=last.operation, markers=last.markers)
 
 
 def _queued_before(

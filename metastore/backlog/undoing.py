@@ -110,6 +110,7 @@ async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: st
     changed = msgspec.structs.replace(ordering, returning=returning, returning_unordered=unordered)
     if not changed.running:  # otherwise its publication finds out
         changed = changed.unstaged()
+    changed = changed.without_rewritten(*returning, *unordered)
     if any(not one.still for one in (*returning.values(), *unordered.values())):
         awaiting = "" if changed.awaiting in returning else changed.awaiting
         changed = msgspec.structs.replace(changed, gate="closed", held_by=by, awaiting=awaiting)

@@ -19,7 +19,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
 from distop.commit.files.allowed import check_source
-from distop.commit.files.info import entity_tag, modified
+from distop.commit.files.info import entity_tag, modified, version
 from distop.commit.files.storage import require_file_system
 from distop.commit.files.web import web_options
 from distop.errors import (
@@ -227,7 +227,7 @@ def find_files(
 def marker_versions(urls: Collection[str]) -> dict[str, str]:
     """The files that mark a source as complete, and their present versions.
 
-    Unlike files of data they may be empty. The entity tags of empty files are equal: the time counts, too.
+    Unlike files of data they may be empty.
 
     Raises :class:`~distop.errors.SourceIncomplete` if one does not exist.
     """
@@ -241,7 +241,7 @@ def marker_versions(urls: Collection[str]) -> dict[str, str]:
             info = fs.info(path)
         except FileNotFoundError:
             raise _incomplete(url, "does not exist") from None
-        found[url] = f"{entity_tag(info)} {modified(info)}".strip()
+        found[url] = version(info)
     return found
 
 
@@ -250,8 +250,8 @@ def check_markers(versions: Mapping[str, str]) -> None:
 
     Raises :class:`~distop.errors.SourceIncomplete`.
     """
-    for url, version in marker_versions(versions).items():
-        if version != versions[url]:
+    for url, present in marker_versions(versions).items():
+        if present != versions[url]:
             raise _incomplete(url, "was written again while the files were read")
 
 

@@ -31,17 +31,17 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from hashlib import sha256
-from typing import Any
 from urllib.parse import urlsplit
 
 import fsspec
 
 from distop.client.blocking import Client
 from distop.client.models.backlog import Ordering
-from distop.commit.files.info import entity_tag, modified
+from distop.commit.files.info import version
 from distop.commit.files.storage import require_file_system
-from distop.errors import DistopError, Unavailable
+from distop.errors import DistopError, NotFound, SourceIncomplete, Unavailable
 from distop.metastore.crashpoints import reached
+from distop.spark_jobs.formats.files import marker_versions
 from distop.spark_jobs.landing.walk import (
     BACKFILL,
     HISTORY_DONE,
@@ -56,13 +56,16 @@ from distop.spark_jobs.landing.walk import (
 
 log = logging.getLogger(__name__)
 
+MAX_CHECKED = 20
+"""Published batches whose ``_SUCCESS`` is checked at one look, in turns."""
+
 
 @dataclass
 class Report:
     """The result of one look at a folder."""
 
     published: list[str] = field(default_factory=list)
-    """Batches that were queued."""
+    """Batches that were queued; also to replace their rows."""
     known: list[str] = field(default_factory=list)
     """Batches that the table had already: queued, applied or skipped before."""
     passed_over: list[str] = field(default_factory=list)
@@ -96,6 +99,8 @@ class Landing:
     type:
         The operation type that applies batches. Its argument is the configuration, plus ``paths``, and
         ``markers`` of ``ingest``.
+    replace:
+        Whether a batch that was written again since it was applied is replaced.
     """
 
     def __init__(
@@ -105,16 +110,22 @@ class Landing:
         url: str,
         *,
         type: str = "ingest",
+        replace: bool = False,
         open_file_system: OpenFileSystem = open_file_system,
     ) -> None:
-        self._client, self._table, self._type = client, table, type
+        self._client, self._table, self._type, self._replace = client, table, type, replace
         require_file_system(url)
         self._fs, root = open_file_system(url)
         self._root = root.rstrip("/")
         parts = urlsplit(url)
         self._url_prefix = f"{parts.scheme}://" if parts.scheme else ""
-        self._done: set[str] = set()
-        """Batches published by this process: their folders are not examined again."""
+        self._done: dict[str, str] = {}
+        """Batches published by this process, and their markers, as ``Found``: their folders are not examined
+        again."""
+        self._checked: dict[str, str] = {}
+        """The version of a batch's marker with which it was last compared."""
+        self._turn = 0
+        """Number of markers that were checked."""
         self._ended: dict[str, datetime | None] | None = None
         """When batches without an order have ended, of those that the table remembered at first."""
         self._problems = Problems()
@@ -133,11 +144,13 @@ class Landing:
         self._fs.invalidate_cache()
         report = Report()
         walk = Walk(self._fs, self._root, url_prefix=self._url_prefix, known=self._done)
+        again = self._next_checked()
         report.problems = walk.problems
         found = sorted(walk.batches(outer or Scope()), key=lambda one: one.name.encode())
         try:
             ordering = self._client.ordering(self._table)
             self._tell_failed(ordering, report)
+            report.problems.update({name: self._of_rewritten(name) for name in ordering.rewritten})
             doubtful = self._perhaps_forgotten(found, ordering)
             if doubtful:
                 report.problems[""] = _of_doubtful(self._table, doubtful)
@@ -147,12 +160,14 @@ class Landing:
                     continue
                 if batch.ordered and batch.name.encode() <= ordering.forgotten.encode():
                     report.passed_over.append(batch.name)
-                    self._done.add(batch.name)
+                    self._done[batch.name] = ""
                 else:
                     self._attempt(report, batch.name, partial(self._publish, batch, report))
+            for name in again:
+                self._attempt(report, name, partial(self._check, name, report))
             if HISTORY_DONE in walk.entries:
-                version = _version(walk.entries[HISTORY_DONE])
-                self._attempt(report, HISTORY_DONE, lambda: self._open_gate(version, ordering, report))
+                written = version(walk.entries[HISTORY_DONE])
+                self._attempt(report, HISTORY_DONE, lambda: self._open_gate(written, ordering, report))
             if BACKFILL in walk.entries:
                 self._attempt(report, BACKFILL, lambda: self._approve(report))
         except Unavailable:
@@ -196,26 +211,77 @@ class Landing:
 
     def _publish(self, batch: Found, report: Report) -> None:
         argument = batch.argument
-        if self._type == "ingest" and batch.marker:  # it may wait for long, and is checked when it is read
-            argument = argument | {"markers": [batch.marker]}
+        marker = batch.marker if self._type == "ingest" else ""
+        if marker:  # it may wait for long, and is checked when it is read
+            argument = argument | {"markers": [marker]}
         reached("landing.publish.before")
         answer = self._client.enqueue(self._table, batch.name, self._type, argument, ordered=batch.ordered)
         reached("landing.publish.after")
         if answer.became == "failed before":
             return
-        self._done.add(batch.name)
+        self._done[batch.name] = marker
         if answer.became != "queued":
             report.known.append(batch.name)
+            if answer.markers.get(marker, batch.version) == batch.version:
+                self._checked[batch.name] = batch.version
+            else:
+                self._check(batch.name, report)
             return
         report.published.append(batch.name)
         fields = {"table": self._table, "batch": batch.name, "ordered": batch.ordered}
         log.info("batch_published", extra=fields)
 
+    def _next_checked(self) -> list[str]:
+        """Some of the batches that this process has published, in turns."""
+        names = [name for name, marker in self._done.items() if marker]
+        start, self._turn = self._turn % max(1, len(names)), self._turn + MAX_CHECKED
+        return [*names[start:], *names[:start]][:MAX_CHECKED]
+
+    def _check(self, name: str, report: Report) -> None:
+        """Compare the marker of a batch with that which the batch was applied with; if it was written again,
+        say so or replace the batch, once for each version whichever process looks.
+
+        Listings and single files may have times of different precision, so that a marker that seems to differ
+        is looked at as its reader does. One that waits or runs is not compared: it may be read as it is now.
+        """
+        marker = self._done[name]
+        try:
+            present = marker_versions([marker])[marker]
+        except SourceIncomplete:
+            return  # it is being written
+        if self._checked.get(name) == present:
+            return
+        try:
+            batch = self._client.batch(self._table, name)
+        except NotFound:
+            return
+        if batch.state not in ("applied", "skipped"):
+            return
+        if batch.state == "applied" and batch.markers.get(marker, present) != present:
+            answer = self._client.batch_rewritten(
+                self._table, name, batch.operation, present, replace=self._replace
+            )
+            if answer.became == "rewritten":
+                report.problems[name] = self._of_rewritten(name)
+            elif answer.became == "queued":
+                report.problems.pop(name, None)
+                report.published.append(name)
+                log.info("batch_replaced", extra={"table": self._table, "batch": name})
+            elif answer.operation != batch.operation:
+                return  # it was queued or applied meanwhile
+        self._checked[name] = present
+
+    def _of_rewritten(self, name: str) -> str:
+        return (
+            "it was written again since it was applied, and the table has its old rows: "
+            f"distop backlog replace {self._table} {name}"
+        )
+
     def _tell_failed(self, ordering: Ordering, report: Report) -> None:
         """Failed unordered batches: their folders are examined again, since another configuration may fix
         them."""
         for block in ordering.failed:
-            self._done.discard(block.batch)
+            self._done.pop(block.batch, None)
             report.problems[block.batch] = (
                 f"{block.error.code}: {block.error.message}; remove the cause, then: "
                 f"distop backlog retry {self._table} {block.batch}; or skip it"
@@ -223,10 +289,10 @@ class Landing:
 
     # -- control files ---------------------------------------------------------------------------------
 
-    def _open_gate(self, version: str, ordering: Ordering, report: Report) -> None:
+    def _open_gate(self, written: str, ordering: Ordering, report: Report) -> None:
         """Open the gate, once for each written ``_HISTORYDONE``: a gate that was closed again since stays
         closed, whichever process looks."""
-        signal = sha256(f"{self._url_prefix}{self._root}\n{version}".encode()).hexdigest()[:32]
+        signal = sha256(f"{self._url_prefix}{self._root}\n{written}".encode()).hexdigest()[:32]
         if signal in ordering.signals:
             return
         reached("landing.gate.before")
@@ -279,8 +345,3 @@ def _of_doubtful(table: str, batches: list[str]) -> str:
         "they are older than what the table remembers. Move away those that were; of others write _SUCCESS "
         f"again, or publish them with distop backlog add {table} BATCH --unordered --republish"
     )
-
-
-def _version(entry: Any) -> str:
-    """Changes with each write of a file."""
-    return f"{entity_tag(entry)} {modified(entry)}"

@@ -24,9 +24,10 @@ class Landings:
         url: str,
         *,
         type: str = "ingest",
+        replace: bool = False,
         open_file_system: OpenFileSystem = open_file_system,
     ) -> None:
-        self._client, self._url, self._type = client, url.rstrip("/"), type
+        self._client, self._url, self._type, self._replace = client, url.rstrip("/"), type, replace
         self._open = open_file_system
         self._feeds: dict[str, Landing] = {}
         self._problems = Problems()
@@ -56,6 +57,11 @@ class Landings:
     def _feed(self, table: str) -> Landing:
         if table not in self._feeds:
             self._feeds[table] = Landing(
-                self._client, table, f"{self._url}/{table}", type=self._type, open_file_system=self._open
+                self._client,
+                table,
+                f"{self._url}/{table}",
+                type=self._type,
+                replace=self._replace,
+                open_file_system=self._open,
             )
         return self._feeds[table]

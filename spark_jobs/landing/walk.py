@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import fsspec
 
-from distop.commit.files.info import modified
+from distop.commit.files.info import modified, version
 from distop.errors import InvalidArgument, encodable
 
 SUCCESS, POINTER, HISTORY_DONE, BACKFILL = "_SUCCESS", "_POINTER", "_HISTORYDONE", "_BACKFILL"
@@ -53,6 +53,8 @@ class Found:
     access to this folder."""
     written: float
     """When its ``_SUCCESS`` was written, in seconds since the Unix epoch; 0: unknown."""
+    version: str
+    """Of its ``_SUCCESS``, as it is listed."""
 
 
 @dataclass(frozen=True)
@@ -254,6 +256,7 @@ class Walk:
             {**scope.argument, "paths": paths},
             marker,
             0.0 if written is None else written.timestamp(),
+            version(entries[SUCCESS]),
         )
 
 

@@ -16,11 +16,14 @@ from typing import Any, TypeVar
 import pytest
 import pytest_asyncio
 from fsspec.implementations.local import LocalFileSystem
+from msgspec.structs import replace
 
 from distop.client import AsyncClient, Client, Operation, OperationState
+from distop.metastore.backlog.batches import DONE, AppliedRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.retention import forget_batches
+from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import decode_watermarks
 from distop.spark_jobs.landing.folder import Landing, Report
 from distop.spark_jobs.landing.tables import Landings
@@ -486,18 +489,31 @@ class Rewritten:
 
 @asynccontextmanager
 async def rewritten(
-    etcd_config: EtcdConfig, tmp_path: Path, client: EtcdClient, *, ordered: bool = True
-) -> AsyncIterator[tuple[Rewritten, Callable[[], Any]]]:
-    """A batch, and a look at its folder."""
+    etcd_config: EtcdConfig,
+    tmp_path: Path,
+    client: EtcdClient,
+    *,
+    ordered: bool = True,
+    replaces: bool = False,
+) -> AsyncIterator[tuple[Rewritten, Callable[..., Any]]]:
+    """A batch, and a look at its folder; ``anew``: by a process that knows nothing of the others."""
     folder = tmp_path / "landing"
     async with coordinated(etcd_config, tmp_path, client, partitionBy=[]) as service:
         if ordered:
             (folder / "_config").mkdir(parents=True)
             (folder / "_config" / "ORDERME").touch()
         [member] = await service.client.members()
-        feed = Landing(sdk := Client(member.address), "t", str(folder))
+        sdk = Client(member.address)
+
+        def fresh() -> Landing:
+            return Landing(sdk, "t", str(folder), replace=replaces)
+
+        feed = fresh()
         try:
-            yield Rewritten(service, folder), lambda: blocking(feed.poll)
+            yield (
+                Rewritten(service, folder),
+                lambda anew=False: blocking(fresh().poll if anew else feed.poll),
+            )
         finally:
             await blocking(sdk.close)
 
@@ -566,6 +582,95 @@ async def test_a_batch_that_is_written_again_while_it_is_read_is_applied_as_it_i
             assert await eventually(waits)
             batch.complete()
             assert await eventually(lambda: batch.has_rows(11, 12))
+
+
+@pytest.mark.parametrize("way", ["ordered", "unordered", "staged"])
+async def test_an_applied_batch_that_is_written_again_is_named_until_it_is_replaced(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path, way: str
+) -> None:
+    """A3: by landing, why and doctor, once it is complete; one of an older version is not compared."""
+    ordered = way != "unordered"
+    async with rewritten(etcd_config, tmp_path, client, ordered=ordered) as (batch, look), runner(client):
+        sdk = batch.service.client
+
+        async def approved() -> None:
+            """A staged batch is published by its approval."""
+            if way == "staged":
+                assert (await eventually(lambda: sdk.ordering("t"), holds=lambda now: now.awaiting)).staged
+                await sdk.approve("t", "1")
+
+        async def named() -> tuple[bool, bool]:
+            sentence, diagnosis = (await sdk.explain("t")).sentence, await sdk.diagnose("t")
+            command = "distop backlog replace t 1"
+            found = [one.remedy for one in diagnosis.findings if one.code == "BATCH_REWRITTEN"]
+            return command in sentence, found == [command]
+
+        if way == "staged":
+            await sdk.set_ordering("t", before=True)
+        await look()
+        await approved()
+        assert await eventually(lambda: batch.has_rows(1, 2))
+        for anew in (False, True):
+            assert (await look(anew)).problems == {}
+        batch.begin()
+        assert (await look()).problems == {}
+        batch.complete()
+        for anew in (False, False, True):
+            assert "distop backlog replace t 1" in (await look(anew)).problems["1"]
+        assert await named() == (True, True)
+        await sdk.replace_batch("t", "1")
+        await approved()
+        assert await eventually(lambda: batch.has_rows(11, 12))
+        for anew in (False, True):
+            assert (await look(anew)).problems == {}
+        assert await named() == (False, False)
+        keys = client.keyspace.table("t")
+        key = keys.applied("1") if ordered else keys.unordered(DONE, "1")
+        applied = decode((await client.get(key)).value, AppliedRecord, key)
+        await client.put(key, encode(replace(applied, markers={})))
+        batch.begin()
+        batch.complete()
+        for anew in (False, True):
+            assert (await look(anew)).problems == {}
+
+
+async def test_an_applied_batch_that_is_written_again_is_replaced_once_for_each_version(
+    etcd_config: EtcdConfig, client: EtcdClient, tmp_path: Path
+) -> None:
+    """A3: whichever processes look, and also if it is written again while its replacement waits."""
+    async with rewritten(etcd_config, tmp_path, client, replaces=True) as (batch, look), runner(client):
+        sdk = batch.service.client
+
+        async def replaced() -> list[str]:
+            batch.begin()
+            batch.complete()
+            return [name for anew in (False, True, True, False) for name in (await look(anew)).published]
+
+        async def applied(since: str = "") -> str:
+            """By which operation, if by another one."""
+            found = await sdk.batch("t", "1")
+            return found.operation if found.state == "applied" and found.operation != since else ""
+
+        await look()
+        assert await eventually(lambda: batch.has_rows(1, 2))
+        first = await eventually(applied)
+        assert await replaced() == ["1"]
+        assert await eventually(lambda: batch.has_rows(11, 12))
+        second = await eventually(lambda: applied(first))
+        # A request that was on its way meanwhile.
+        late = await sdk.batch_rewritten("t", "1", first, "earlier", replace=True)
+        assert late.became == "already applied"
+        await sdk.set_ordering("t", gate="closed")
+        assert await replaced() == ["1"]
+        assert await replaced() == []
+        await sdk.open_gate("t")
+        assert await eventually(lambda: applied(second))
+        assert [(await look(anew)).published for anew in (False, True)] == [[], []]
+        # A replacement that somebody has withdrawn.
+        await sdk.set_ordering("t", gate="closed")
+        assert await replaced() == ["1"]
+        await sdk.take_back("t", "1")
+        assert [(await look(anew)).published for anew in (False, True)] == [[], []]
 
 
 @pytest.mark.parametrize("missing", ["not-there", "not/there/either"])
