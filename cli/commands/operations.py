@@ -127,8 +127,6 @@ class StartOptions:
             raise InvalidArgument("--then-arg and --then-object belong to --then", details={"field": "then"})
         self.request_id = request_id
         self.again = again
-        if again and not request_id:
-            raise InvalidArgument("--again belongs to --request-id", details={"field": "again"})
         self.if_new = if_new
         self.wait = wait
 
@@ -411,6 +409,8 @@ def start_operation(
     """Start an operation as the options say; show it, or follow it to its end."""
     from distop.client import FollowUp
 
+    if options.again and not options.request_id:
+        raise InvalidArgument("--again belongs to --request-id", details={"field": "again"})
     then = None
     if options.then:
         then = FollowUp(type=options.then, argument=options.then_argument, object=options.then_object)

@@ -92,7 +92,8 @@ def replay(
     """Ingest rows in quarantine, once: for a repeated command the answer is the operation of the first one.
 
     They are read as they were the first time, except for what options say. Rows that are bad again go into
-    the quarantine of the new operation; if all are, it fails, and they can be replayed again.
+    the quarantine of the new operation; if all are, it fails, and they can be replayed again. After a
+    rollback that took the rows out, --again replays them.
 
     Example: distop quarantine replay flights/ingest/17 --on-wider-types widen --wait
     """

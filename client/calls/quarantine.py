@@ -58,6 +58,7 @@ class QuarantineCalls(OperationCalls):
         argument: Mapping[str, Any] | None = None,
         *,
         digest: str = "",
+        again: bool = False,
         queue: bool = False,
         timeout_s: float | None = None,
     ) -> Operation:
@@ -69,8 +70,8 @@ class QuarantineCalls(OperationCalls):
             What is other than the first time, of the argument of ingest. With ``paths``: the rows, put right.
         digest:
             Of the content of ``paths``: other content is another replay.
-        queue, timeout_s:
-            As in :meth:`start`.
+        again, queue, timeout_s:
+            As in :meth:`start`: with ``again`` also after a rollback that took the rows out.
 
         Raises
         ------
@@ -82,7 +83,13 @@ class QuarantineCalls(OperationCalls):
         operation = await self.get(name)
         given, request_id = replay_of(operation, argument or {}, digest)
         return await self.start(
-            operation.table, "ingest", given, request_id=request_id, queue=queue, timeout_s=timeout_s
+            operation.table,
+            "ingest",
+            given,
+            request_id=request_id,
+            again=again,
+            queue=queue,
+            timeout_s=timeout_s,
         )
 
 

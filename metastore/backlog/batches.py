@@ -34,6 +34,9 @@ decision."""
 MAX_REWRITTEN = 50
 """Batches that are named as written again since they were applied."""
 
+REPLACES = "replaces"
+"""In the argument of a batch: the operation in place of whose rows it adds its own."""
+
 WAITING, RUNNING, FAILED, DONE = "waiting", "running", "failed", "done"
 """States of an unordered batch."""
 

@@ -26,6 +26,7 @@ from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
     MAX_DECIDED,
+    REPLACES,
     RUNNING,
     WAITING,
     AppliedRecord,
@@ -222,7 +223,7 @@ def _instead(keys: TableKeys, batch: str, record: BatchRecord, ends: Sequence[Ap
     kept = record if record.argument or last.batch is None else last.batch
     return msgspec.structs.replace(
         record,
-        argument={**kept.argument, "replaces": last.operation},
+        argument={**kept.argument, REPLACES: last.operation},
         options=kept.options,
         digest=kept.digest,
     )

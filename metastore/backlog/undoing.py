@@ -17,6 +17,7 @@ from distop.errors import Busy, Conflict, PreconditionFailed, RolledBack
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
+    REPLACES,
     RUNNING,
     WAITING,
     AppliedRecord,
@@ -212,8 +213,8 @@ def _places(keys: TableKeys, batch: str, *, ordered: bool) -> tuple[bytes, ...]:
 async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -> Txn:
     """The transaction that lets some of the batches wait again that a rollback has taken out.
 
-    One that was queued meanwhile stays as it is. One that was not kept (see :class:`AppliedRecord`) is only
-    forgotten: it is applied if it is published again.
+    One that was queued meanwhile stays as it is, but replaces no rows that are gone. One that was not kept
+    (see :class:`AppliedRecord`) is only forgotten: it is applied if it is published again.
     """
     ordering = ordering_of(ordering_kv)
     some = [(name, True) for name in sorted(ordering.returning, key=str.encode)]
@@ -236,12 +237,24 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -
         elif record.batch is not None and not any(kv.exists for kv in open_ones):
             # Its place in the order is behind it: it was applied there before.
             again = msgspec.structs.replace(record.batch, anyway=True)
-            ops += (Put(open_ones[0].key, encode(again)),)
+            ops += (Put(open_ones[0].key, encode(_instead_of(again, one.still))),)
+        for kv in open_ones:
+            if kv.exists:
+                waiting = decode(kv.value, BatchRecord, kv.key)
+                if waiting.argument.get(REPLACES) == one.operation:
+                    ops += (Put(kv.key, encode(_instead_of(waiting, one.still))),)
         txn += Txn(tuple(unchanged(kv) for kv in (end, *open_ones)), ops)
     changed = msgspec.structs.replace(ordering, returning=left, returning_unordered=left_unordered)
     if not left and ordering.returning:
         changed = msgspec.structs.replace(changed, last=await _last(client, keys, ordering))
     return txn + Txn((), (Put(keys.ordering, encode(changed)), Put(keys.backlog_index, b"{}")))
+
+
+def _instead_of(batch: BatchRecord, operation: str) -> BatchRecord:
+    """A batch that replaces what this operation has written; empty: nothing, as its rows are gone."""
+    others = {name: value for name, value in batch.argument.items() if name != REPLACES}
+    argument = {**others, REPLACES: operation} if operation else others
+    return msgspec.structs.replace(batch, argument=argument)
 
 
 async def _last(client: EtcdClient, keys: TableKeys, ordering: OrderingRecord) -> str:

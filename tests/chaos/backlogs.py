@@ -29,7 +29,7 @@ async def ordered(lab: Lab) -> list[str]:
     await lab.insist(partial(client.enqueue, book.table, bad, "noop", {"partitions": -1}))
     await lab.insist(partial(client.open_gate, book.table))
     await _skip(lab, book, bad)
-    await _drained(lab, book)
+    await drained(lab, book)
     problems, revisions = [], []
     for name, batch in batches.items():
         revision, wrong = await _applied(lab, book, name, batch=batch)
@@ -47,7 +47,7 @@ async def in_parts(lab: Lab) -> list[str]:
         await lab.insist(partial(client.enqueue, book.table, name, "noop", {"partitions": partitions}))
     await lab.insist(partial(client.open_gate, book.table))
     await _skip(lab, book, bad)
-    await _drained(lab, book)
+    await drained(lab, book)
     return (await _applied(lab, book, good))[1]
 
 
@@ -57,16 +57,16 @@ async def rolled_back(lab: Lab) -> list[str]:
     first = f"{lab.operations:06d}"
     kept, again, loose = (lab.new_batch() for _ in range(3))
     await _publish(lab, book, f"{first}-0", kept)
-    await _drained(lab, book)
+    await drained(lab, book)
     head = await lab.cluster.store.get(lab.cluster.store.keyspace.table(book.table).head)
     await _publish(lab, book, f"{first}-1", again)
     await _publish(lab, book, f"{first}-2", loose, ordered=False)
-    await _drained(lab, book)
+    await drained(lab, book)
     lab.here()
     target = {"snapshot": str(decode(head.value, Head).snapshot_id)}
     problems = await lab.ended(await lab.start(book, "rollback", target))
     await lab.insist(partial(client.open_gate, book.table))
-    await _drained(lab, book)
+    await drained(lab, book)
     for name, batch in ((f"{first}-0", kept), (f"{first}-1", again)):
         problems += (await _applied(lab, book, name, batch=batch))[1]
     book.published(loose)
@@ -81,11 +81,11 @@ async def replaced(lab: Lab) -> list[str]:
     before, later, after = (lab.new_batch() for _ in range(3))
     await _publish(lab, book, f"{first}-0", before)
     await _publish(lab, book, f"{first}-1", later)
-    await _drained(lab, book)
+    await drained(lab, book)
     lab.here()
     argument = {"paths": [str(after.folder)]}
     await lab.insist(partial(client.replace_batch, book.table, f"{first}-0", argument))
-    await _drained(lab, book)
+    await drained(lab, book)
     problems = []
     for name, batch in ((f"{first}-0", after), (f"{first}-1", later)):
         problems += (await _applied(lab, book, name, batch=batch))[1]
@@ -112,7 +112,7 @@ async def staged(lab: Lab) -> list[str]:
     await lab.quiet()
     lab.here()
     await lab.insist(partial(client.approve, book.table, last, branch=branch))
-    await _drained(lab, book)
+    await drained(lab, book)
     for name in (kept, last):
         problems += (await _applied(lab, book, name, batch=batches[name]))[1]
     return problems
@@ -171,18 +171,18 @@ async def _skip(lab: Lab, book: Book, batch: str) -> None:
     await lab.insist(partial(lab.client.skip_batch, book.table, batch))
 
 
-async def _drained(lab: Lab, book: Book) -> None:
+async def drained(lab: Lab, book: Book) -> None:
     """Until nothing is queued, in order or without one, and the leader has seen that."""
     store = lab.cluster.store
     index = store.keyspace.table(book.table).backlog_index
 
-    async def drained() -> bool:
+    async def empty() -> bool:
         looked = not (await store.get(index)).exists
         waiting = [one async for one in lab.client.backlog(book.table)]
         waiting += [one async for one in lab.client.backlog(book.table, ordered=False)]
         return looked and not waiting
 
-    await lab.until(drained, f"the backlog of {book.table} is not drained")
+    await lab.until(empty, f"the backlog of {book.table} is not drained")
 
 
 async def flight_of_nothing(lab: Lab) -> list[str]:
@@ -199,5 +199,5 @@ async def flight_of_nothing(lab: Lab) -> list[str]:
 
     await lab.until(restored, f"{book.table} cannot be written to")
     await lab.insist(partial(client.open_gate, book.table))
-    await _drained(lab, book)
+    await drained(lab, book)
     return (await _applied(lab, book, name))[1]

@@ -26,7 +26,7 @@ from support.tables.trees import files_in
 
 AT_REST = re.compile(
     r"_installation|_policy|(_coordinators|_executors|_places|_locations|_tables|_views|_namespaces|_audit|_denied|_answers|_watermarks|_schedules)\..+"
-    r"|[^.]+\.(table|head|watermarks|coordinator|ordering)"
+    r"|[^.]+\.(table|head|watermarks|coordinator|ordering|undone)"
     r"|[^.]+\.(history|series|request|requestExpiry|auditTrail|applied|unordered\.done)\..+"
     r"|[^.]+\.[^.]+\.nextInstanceId"
 )
@@ -212,6 +212,8 @@ class KnownFiles:
         findings = Findings()
         for path in sorted(on_disk - known):
             name = str(path.relative_to(book.location))
+            if name.startswith(tuple(book.rejected)):
+                continue
             if OWN_FOLDER.match(name) or path.parent.name in own:
                 findings.leftovers.append(f"file {book.table}/{name}")
             else:

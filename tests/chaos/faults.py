@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
+from chaos.again import again_at_random
 from chaos.backlogs import replaced, rolled_back, staged
 from chaos.cluster import TTL_S
 from chaos.commits import branched, catalogued, moved_by_hand, written, written_natively
@@ -301,6 +302,7 @@ FAULTS: dict[str, Fault] = {
     "replies lost": replies_lost,
     "cut off past the lease": cut_off,
     "ten writers": ten_writers,
+    "again at random": again_at_random,
 }
 
 __all__ = ["FAULTS", "Fault", "Strike", "strikes"]

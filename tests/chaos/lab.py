@@ -128,8 +128,8 @@ class Lab:
         outcome = "failed" if bad else "success"
         return await self.start(book, "ingest", given, outcome=outcome, batch=batch)
 
-    def new_batch(self, *, bad: bool = False) -> Batch:
-        batch = self.sources.batch(bad=bad)
+    def new_batch(self, *, bad: bool = False, rows: int = 0) -> Batch:
+        batch = self.sources.batch(bad=bad, rows=rows)
         self._sizes[batch.name] = len(batch.ids)
         return batch
 

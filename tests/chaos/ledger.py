@@ -39,6 +39,8 @@ class Book:
     """Whether it is a tree of files, without snapshots."""
     apart: bool = False
     """Whether its rows and its watermarks say nothing of each other."""
+    rejected: list[str] = field(default_factory=list)
+    """Folders of rows in quarantine, which stay."""
     operations: int = 0
     fresh: set[int] = field(default_factory=set)
     """Ids published since the table was last looked at."""
@@ -83,14 +85,14 @@ class Sources:
         self._ids += 1
         return self._ids - 1
 
-    def batch(self, *, bad: bool = False) -> Batch:
-        """A folder of files. ``bad``: with a row that cannot be read."""
+    def batch(self, *, bad: bool = False, rows: int = 0) -> Batch:
+        """A folder of files. ``bad``: with a row that cannot be read. ``rows``: of one file with so many."""
         name = f"batch-{next(self._numbers):05}"
         folder = self._folder / name
         folder.mkdir(parents=True)
         first = self._ids
-        for number in range(FILES_PER_BATCH):
-            lines = [f"{self.next_id()},{name},{'ab'[row % 2]}\n" for row in range(ROWS_PER_FILE)]
+        for number in range(1 if rows else FILES_PER_BATCH):
+            lines = [f"{self.next_id()},{name},{'ab'[row % 2]}\n" for row in range(rows or ROWS_PER_FILE)]
             if bad and number:
                 lines[-1] = f"none,{name},a\n"
             (folder / f"part-{number}.csv").write_text(HEADER + "".join(lines))

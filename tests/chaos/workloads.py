@@ -18,9 +18,8 @@ from chaos.backlogs import flight_of_nothing, in_parts, ordered, rolled_back
 from chaos.cluster import TTL_S, Service
 from chaos.commits import catalogued, given_up, moved_by_hand, written, written_natively
 from chaos.lab import Lab
-from chaos.landings import landed
+from chaos.landings import landed, scheduled
 from chaos.ledger import Started
-from chaos.scheduled import scheduled
 from distop.client import Grant
 from distop.errors import DistopError, OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.etcd.txn import Put, Txn

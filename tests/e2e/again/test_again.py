@@ -203,6 +203,21 @@ async def test_a_batch_is_replaced_and_what_came_later_stays(service: Whole) -> 
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 30, 70]))
 
 
+async def test_a_replaced_batch_that_was_rolled_back_is_applied_again(service: Whole) -> None:
+    """A1, A3: it replaces nothing then; nor does one that has waited, if the rows it is for are gone."""
+    await published(service, "1", "2", "3")
+    first, *_ = await snapshots(service)
+    other = {"paths": [str(service.source("other", 20, 1))]}
+    await service.client.replace_batch("t", "2", other)
+    assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 3, 20]))
+    await eventually(service.drained)
+    await service.client.set_ordering("t", gate="closed")
+    await service.client.replace_batch("t", "3", {"paths": [str(service.source("third", 30, 1))]})
+    await rolled_back(service, first)
+    await service.client.open_gate("t")
+    assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 20, 30]))
+
+
 async def test_a_replacement_that_fails_leaves_the_batch_as_it_was(service: Whole) -> None:
     """A3: its rows stay, whether it is skipped or withdrawn; publishing it again finds it applied."""
     await published(service, "1", "2")

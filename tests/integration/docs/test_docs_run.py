@@ -77,6 +77,7 @@ NOT_RUN = {
     ],
     "docs/spark-data-source.md": [SPARK, SPARK, SPARK],
     "docs/writing-operations.md": ["the tests of the examples run apart"],
+    "docs/ordered-batches.md": ["tests/integration/coordinator/backlog/test_staged_batches.py does the same"],
 }
 """Blocks that are not run, by page, and why."""
 
