@@ -91,8 +91,11 @@ class Finishing:
         except DistopError:
             await self.discard(keys, contributions)
             raise
-        if became is Finished.DONE:
-            cache.apply_ops(txn.then, revision)
+        if became is not Finished.MOVED:
+            if became is Finished.DONE:
+                cache.apply_ops(txn.then, revision)
+            else:
+                cache.clear()
             log.info("operation_finished", extra={**fields, "outcome": history.outcome})
             self._metrics.operation_finished(tracked, history)
             if follow_up is not None:

@@ -101,7 +101,7 @@ async def _finish(
             leave_keys=True,
         )
         txn = finish_txn(keys, op, epoch, plan)
-        if (await finish(client, keys, op, epoch, txn))[0] is Finished.DONE:
+        if (await finish(client, keys, op, epoch, txn))[0] is not Finished.MOVED:
             return
     raise Busy(f"{arg.id} could not be ended: another process changes its table")
 

@@ -176,7 +176,10 @@ class Finished(Enum):
     """The result of a finish."""
 
     DONE = "done"
-    """It happened, now or before (its reply was lost, or a predecessor did it)."""
+    """This transaction did it."""
+    BEFORE = "before"
+    """It happened before: by this transaction, whose reply was lost, or by another leader, perhaps on another
+    state of the table."""
     MOVED = "moved"
     """It did not happen and never will in this form: something it compares has changed. Read again."""
 
@@ -241,7 +244,7 @@ async def finish(
         return Finished.DONE, result.revision
     leader, history = result.one(1, epoch.key), result.one(2, keys.history(op.operation))
     if history.exists:
-        return Finished.DONE, result.revision
+        return Finished.BEFORE, result.revision
     if result.doubt and not result.one(0, op.state).exists:
         raise OutcomeUnknown(f"{op.operation} has ended, and its outcome is no longer recorded")
     if leader.create_revision != epoch.revision:
