@@ -1,19 +1,18 @@
 """The Python SDK: :class:`Client`, or :class:`AsyncClient` where there is an event loop."""
 
 import distop.errors.forks  # noqa: F401  # before gRPC is imported
+from distop.client.access import Grant, Grants
 from distop.client.aio import AsyncClient
+from distop.client.backfill import Backfill, batch_range
+from distop.client.backlog import Batch, Block, Enqueued, Ordering
 from distop.client.blocking import Client
-from distop.client.models.access import Grant, Grants
-from distop.client.models.backfill import Backfill, batch_range
-from distop.client.models.backlog import Batch, Block, Enqueued, Ordering
-from distop.client.models.cluster import AuditEntry, Leader, Member, Pause
-from distop.client.models.content import Column, Snapshot, TableContent
-from distop.client.models.diagnosis import Diagnosis, Finding, Severity
-from distop.client.models.follow_up import FollowUp
-from distop.client.models.indexes import Index
-from distop.client.models.operation import (
+from distop.client.cluster import AuditEntry, Diagnosis, Finding, Leader, Member, Severity
+from distop.client.connection import DEFAULT_ADDRESS, default_address
+from distop.client.credentials import Credentials
+from distop.client.operations import (
     Completion,
     Event,
+    FollowUp,
     JobCounts,
     JobUpdate,
     Operation,
@@ -22,13 +21,12 @@ from distop.client.models.operation import (
     OperationParked,
     OperationState,
     OperationUpdate,
+    Pause,
     Trace,
 )
-from distop.client.models.quarantine import Quarantine, QuarantinedRow
-from distop.client.models.schedules import Schedule
-from distop.client.models.table import Explanation, Table, Watermarks
-from distop.client.transport.connection import DEFAULT_ADDRESS, default_address
-from distop.client.transport.credentials import Credentials
+from distop.client.quarantine import Quarantine, QuarantinedRow
+from distop.client.schedules import Schedule
+from distop.client.tables import Column, Explanation, Index, Snapshot, Table, TableContent, Watermarks
 
 __all__ = [
     "DEFAULT_ADDRESS",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Self
 
-from distop.client.calls.access import AccessCalls
-from distop.client.calls.backfill import BackfillCalls
-from distop.client.calls.cluster import ClusterCalls
-from distop.client.calls.quarantine import QuarantineCalls
-from distop.client.calls.schedules import ScheduleCalls
-from distop.client.calls.tables import TableCalls
-from distop.client.transport.connection import Connection, default_address, parse_addresses
-from distop.client.transport.credentials import Credentials
+from distop.client.access import AccessCalls
+from distop.client.backfill import BackfillCalls
+from distop.client.cluster import ClusterCalls
+from distop.client.connection import Connection, default_address, parse_addresses
+from distop.client.credentials import Credentials
+from distop.client.quarantine import QuarantineCalls
+from distop.client.schedules import ScheduleCalls
+from distop.client.tables import TableCalls
 from distop.proto.identity import default_identity
 
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from distop.client.aio import AsyncClient
-from distop.client.transport.credentials import Credentials
+from distop.client.credentials import Credentials
 from distop.errors import PreconditionFailed
 from distop.errors.threads import LoopThread, cancel_others, result_of
 

@@ -13,7 +13,7 @@ import grimp
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(link.name for link in (HERE.parent / "src" / "distop").iterdir())
-PANELS = [["distop", "coordinator", "spark_jobs"], ["cli", "commit", "executor"], ["client", "metastore"]]
+PANELS = [["distop", "coordinator", "spark_jobs"], ["cli", "commit", "executor"], ["metastore"]]
 
 Graph = dict[str, set[str]]
 

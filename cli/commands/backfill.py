@@ -68,7 +68,7 @@ def backfill(
     Example: distop backfill flights --from 2024-01-01 --to 2024-01-31 --arg 'paths=/data/{{ batch }}' --wait
     """
     from distop.client import batch_range
-    from distop.client.models.backfill import batch_arguments, checked_batches
+    from distop.client.backfill import batch_arguments, checked_batches
 
     if dry_run + status + cancel > 1 or bool(batches) == bool(first and last):
         raise UsageFault(

@@ -97,7 +97,7 @@ def replay(
 
     Example: distop quarantine replay flights/ingest/17 --on-wider-types widen --wait
     """
-    from distop.client.calls.quarantine import replay_of
+    from distop.client.quarantine import replay_of
 
     chosen: dict[str, Any] = {"on_new_columns": on_new_columns, "on_wider_types": on_wider_types}
     chosen |= {"null_values": ["", *null_value] if null_value else None, "reingest": reingest or None}

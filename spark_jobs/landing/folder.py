@@ -35,8 +35,8 @@ from urllib.parse import urlsplit
 
 import fsspec
 
+from distop.client.backlog import Ordering
 from distop.client.blocking import Client
-from distop.client.models.backlog import Ordering
 from distop.commit.files.info import version
 from distop.commit.files.storage import require_file_system
 from distop.errors import DistopError, NotFound, SourceIncomplete, Unavailable

@@ -17,7 +17,7 @@ from chaos.lab import Lab, Stuck, do_nothing
 from chaos.report import Line, Report
 from chaos.workloads import ingest, workloads_for
 from distop.client import AsyncClient, Credentials
-from distop.client.models.diagnosis import Severity
+from distop.client.cluster import Severity
 from distop.errors import DistopError
 from support.tables.trees import age
 

@@ -11,7 +11,7 @@ import pytest
 from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 
 from distop.client import AsyncClient, OperationFailed, OperationState
-from distop.client.transport.connection import Connection, parse_addresses
+from distop.client.connection import Connection, parse_addresses
 from distop.errors import (
     ArgumentTooLarge,
     Busy,

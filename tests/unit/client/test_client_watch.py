@@ -8,10 +8,9 @@ from contextlib import aclosing
 
 import pytest
 
-from distop.client import AsyncClient, OperationState, OperationUpdate
-from distop.client.calls.following import follow
-from distop.client.transport import connection
-from distop.client.transport.connection import Connection
+from distop.client import AsyncClient, OperationState, OperationUpdate, connection
+from distop.client.connection import Connection
+from distop.client.operations import follow
 from distop.errors import DeadlineExceeded, OperationNotFound, Unavailable
 from distop.metastore.etcd.embedded import free_port
 from distop.proto import distop_pb2 as pb

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from distop.client import AsyncClient
-from distop.client.transport.pace import MOST, Pace
+from distop.client.pace import MOST, Pace
 from distop.errors import Busy
 from distop.proto import distop_pb2 as pb
 from support.services.fake_service import Context, FakeService, serving

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from distop.client import Credentials
-from distop.client.transport.credentials import Shown
+from distop.client.credentials import Shown
 from distop.coordinator.access.authentication import Proof
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig

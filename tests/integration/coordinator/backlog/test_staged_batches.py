@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from distop.client import Ordering
-from distop.client.models.backlog import Staged
+from distop.client.backlog import Staged
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.metastore import crashpoints
 from distop.metastore.etcd.config import EtcdConfig

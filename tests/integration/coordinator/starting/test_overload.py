@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from distop.client import AsyncClient
-from distop.client.transport.pace import MOST as COUNT
+from distop.client.pace import MOST as COUNT
 from distop.coordinator.starting import admission
 from distop.coordinator.starting.admission import Admission
 from distop.metastore.etcd.config import EtcdConfig

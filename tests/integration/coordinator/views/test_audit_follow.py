@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from distop.client import AsyncClient, AuditEntry
-from distop.client.calls.base import PAGE_SIZE
+from distop.client.calls import PAGE_SIZE
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn

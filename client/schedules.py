@@ -1,16 +1,50 @@
-"""Calls on the schedules of a table."""
+"""Schedules of a table, and the calls on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from distop.client.calls.base import Calls
-from distop.client.models.follow_up import operation_options
-from distop.client.models.operation import Operation
-from distop.client.models.schedules import Schedule
+from distop.client.calls import Calls
+from distop.client.model import Model
+from distop.client.operations import Operation, OperationError, Pause, operation_options
 from distop.proto.json_text import to_json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Schedule(Model):
+    """A schedule: it starts operations at times, or on a condition."""
+
+    table: str
+    name: str
+    type: str = ""
+    object: str = ""
+    argument: dict[str, Any] = field(default_factory=dict)
+    cron: str = ""
+    """Five fields; empty: it has only a condition."""
+    timezone: str = ""
+    """Of these times and of templates; empty: UTC."""
+    when: str = ""
+    """The condition, such as ``small_files > 200``."""
+    added_by: str = ""
+    added_at: datetime | None = None
+    pause: Pause | None = None
+    """Who has paused it."""
+    next_at: datetime | None = None
+    """The next start; ``None``: paused, or on a condition."""
+    last_at: datetime | None = None
+    """The last tick that was started or skipped."""
+    started: int = 0
+    """Operations started."""
+    operation: str = ""
+    """The last of them."""
+    skipped: int = 0
+    """Skipped ticks."""
+    skip: OperationError | None = None
+    """Why the last of them was skipped."""
+    skipped_at: datetime | None = None
 
 
 class ScheduleCalls(Calls):

@@ -1,12 +1,37 @@
-"""Calls for access control."""
+"""The access policy, and the calls on it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from distop.client.calls.base import Calls
-from distop.client.models.access import Grant, Grants
+from distop.client.calls import Calls
+from distop.client.model import Model
 from distop.proto import distop_pb2 as pb
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grant(Model):
+    """One line of the policy."""
+
+    who: str
+    """A subject, or ``group:NAME``; ``*`` matches any text."""
+    role: str = ""
+    """``reader``, ``operator``, ``writer`` or ``admin``: each includes those before it."""
+    tables: tuple[str, ...] = ()
+    """Patterns of names of tables; ``*`` is all of them, and the installation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grants(Model):
+    """The part of the policy that the caller may see, and the caller's identity."""
+
+    grants: tuple[Grant, ...] = ()
+    enforced: bool = False
+    """Whether a policy exists."""
+    subject: str = ""
+    """The verified caller; empty if none was verified."""
+    groups: tuple[str, ...] = ()
 
 
 class AccessCalls(Calls):

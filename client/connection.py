@@ -6,7 +6,8 @@ import asyncio
 import os
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -15,8 +16,8 @@ import grpc
 from google.protobuf.message import Message
 from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 
-from distop.client.transport.credentials import Credentials, Shown
-from distop.client.transport.pace import Pace
+from distop.client.credentials import Credentials, Shown
+from distop.client.pace import Pace
 from distop.errors import ArgumentTooLarge, Busy, DistopError, InvalidArgument, Kind, Unavailable
 from distop.errors.threads import check_not_forked
 from distop.errors.wire import from_rpc_error
@@ -327,6 +328,45 @@ class Connection:
 def pause_s(failures: int) -> float:
     """Back-off in seconds: doubled after each failure, and randomised."""
     return min(FIRST_PAUSE_S * 2.0 ** min(failures, 10), LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)
+
+
+async def resumed(
+    connection: Connection, method: str, request: Callable[[], Any], *, silence_s: float
+) -> AsyncGenerator[Any, None]:
+    """The messages of a stream, and of its successors; the consumer closes it after the last message.
+
+    Parameters
+    ----------
+    request:
+        Makes the request of each stream: how to continue after a broken or silent one.
+
+    Raises
+    ------
+    Unavailable
+        No coordinator sent anything within the connection's timeout, counted from the first failure: before
+        it, a stream may be quiet, and its consumer busy, for longer than that.
+    """
+    loop, failures, failing_since = asyncio.get_running_loop(), 0, 0.0
+    while True:
+        broken: DistopError = Unavailable(f"{connection.address} ended the stream")
+        try:
+            stream = connection.stream(attrgetter(method), request(), silence_s=silence_s)
+            async with aclosing(stream) as messages:
+                async for message in messages:
+                    failures = 0
+                    yield message
+            connection.turn()
+        except DistopError as error:
+            if not transient(error):
+                raise
+            broken = error
+        if not failures:
+            failing_since = loop.time()
+        failures += 1
+        pause = max(pause_s(failures), broken.retry_after_s)
+        if connection.gives_up(loop.time() + pause - failing_since, connection.timeout_s):
+            raise broken
+        await asyncio.sleep(pause)
 
 
 def make_request(kind: type[M], **fields: Any) -> M:

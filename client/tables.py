@@ -1,18 +1,155 @@
-"""Calls on tables: their definition, what is published, and their indexes."""
+"""Tables, what is published in them, their indexes and watermarks, and the calls on them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
-from distop.client.calls.base import PAGE_SIZE, Calls, models, new_request_id
-from distop.client.models.content import Snapshot, TableContent
-from distop.client.models.indexes import Index
-from distop.client.models.table import Explanation, Table, Watermarks, watermarks_from_proto
-from distop.client.transport.connection import make_request
+from distop.client.calls import PAGE_SIZE, Calls, models, new_request_id
+from distop.client.connection import make_request
+from distop.client.model import Model
+from distop.client.operations import OperationError, Pause
 from distop.errors import DistopError, NotFound, TableNotFound
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Column(Model):
+    """A column of a table."""
+
+    name: str
+    type: str
+    required: bool = False
+    doc: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableContent(Model):
+    """The content of a table, from its published state; ``None`` where that does not say."""
+
+    table: str
+    columns: tuple[Column, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    """Partitioning terms, such as ``month(time)``."""
+    rows: int | None = None
+    files: int | None = None
+    bytes: int | None = None
+    loaded_by: str = ""
+    """The last known operation that added rows."""
+    loaded_at: datetime | None = None
+    loaded_rows: int | None = None
+    missing: str = ""
+    """What could not be read from the table's storage, and why."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot(Model):
+    """A snapshot that a table still has."""
+
+    snapshot_id: int
+    parent_id: int | None = None
+    committed_at: datetime | None = None
+    change: str = ""
+    """``append``, ``overwrite``, ``replace`` or ``delete``."""
+    operation: str = ""
+    """The operation that made it; empty: another program."""
+    started_by: str = ""
+    added_rows: int | None = None
+    removed_rows: int | None = None
+    rows: int | None = None
+    """The table's content with it."""
+    bytes: int | None = None
+    present: bool = False
+    """Whether readers see it at present."""
+    in_history: bool = False
+    """Whether it is the present one or an ancestor of it."""
+    refs: tuple[str, ...] = ()
+    """The branches and tags on it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Index(Model):
+    """The published index of a column."""
+
+    column: str
+    snapshot_id: int
+    """The snapshot whose files it covers."""
+    commits_behind: int | None = None
+    """Commits since that snapshot; ``None``: unknown."""
+    files: int
+    """Data files that it covers."""
+    left_out: int
+    """Files of that snapshot that could not be indexed: readers always open them."""
+    parts: int
+    entries: int
+    bytes: int
+    operation: str
+    """The operation that published it."""
+    built_at: datetime | None = None
+    field_id: int
+    """Id of the column in the table's schema."""
+    manifest: str
+    """Location of the list of its parts."""
+    sequence_number: int
+    """Sequence number of the snapshot."""
+
+
+Watermarks = dict[str, dict[str, str]]
+"""source -> partition -> how far it has been ingested."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Table(Model):
+    """A table at one etcd revision."""
+
+    name: str
+    location: str
+    """URL of the folder of its files."""
+    format: str = "iceberg"
+    options: dict[str, Any] = field(default_factory=dict)
+    """Options of the format; for Iceberg ``schema``, ``partitionBy`` and ``properties``."""
+    created_at: datetime | None = None
+    created_by: str = ""
+    metadata_location: str = ""
+    """The published state; empty before the first publication."""
+    snapshot_id: int | None = None
+    running: tuple[str, ...] = ()
+    """Names of its running operations."""
+    leader: str = ""
+    """The coordinator that leads it; empty while it is idle."""
+    pause: Pause | None = None
+    """Set while it is paused: nothing starts, and running operations are paused."""
+    indexes: tuple[Index, ...] = ()
+    """Indexes of its columns. Only set by :meth:`~distop.client.AsyncClient.indexes`."""
+    content: TableContent | None = None
+    """Its content. Only set by :meth:`~distop.client.AsyncClient.describe_table`."""
+    revision: int = 0
+    """The etcd revision this was read at."""
+    uuid: str = ""
+    """Distinguishes it from other tables with the same name in the past."""
+    error: OperationError | None = None
+    """In a list: why it cannot be read. Only its name is known then."""
+
+
+def watermarks_from_proto(message: pb.GetWatermarksResponse) -> Watermarks:
+    """One nested mapping from rows of the API."""
+    marks: Watermarks = {}
+    for row in message.watermarks:
+        marks.setdefault(row.source, {})[row.partition] = row.value
+    return marks
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation(Model):
+    """Why a table moves or does not."""
+
+    table: str
+    mood: str
+    """``idle``, ``moving``, ``waiting``, ``paused``, ``stuck`` or ``failed``."""
+    sentence: str
 
 
 class TableCalls(Calls):

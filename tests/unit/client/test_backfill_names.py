@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distop.client import batch_range
-from distop.client.models.backfill import batch_arguments, checked_batches
+from distop.client.backfill import batch_arguments, checked_batches
 from distop.errors import InvalidArgument
 
 

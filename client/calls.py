@@ -8,7 +8,7 @@ from contextlib import aclosing
 from operator import attrgetter
 from typing import Any
 
-from distop.client.transport.connection import Connection, make_request
+from distop.client.connection import Connection, make_request
 from distop.proto import distop_pb2 as pb
 
 PAGE_SIZE = 200

@@ -1,1 +1,0 @@
-"""Reaches the service through any of its coordinators. Imports no other room."""
