@@ -16,7 +16,7 @@ from distop.commit.files.listing import Entry, entries
 from distop.commit.files.storage import StorageOptions, storage_of
 from distop.commit.iceberg.content import is_live
 from distop.commit.iceberg.metadata_files import goes_back
-from distop.commit.iceberg.provenance import WATERMARKS
+from distop.commit.iceberg.provenance import WATERMARKS, rolled_back
 from distop.commit.iceberg.rounded import has_doubles, is_rounded
 from distop.commit.iceberg.takeover import manifests_of
 from distop.commit.iceberg.watermarks import is_after
@@ -60,6 +60,10 @@ class TableView:
     """When the present snapshot was made, seconds since the epoch."""
     watermarks: Watermarks = field(default_factory=dict)
     """The watermarks of the present snapshot's rows, as far as its ancestors record them."""
+    live: tuple[Snapshot, ...] = ()
+    """Its history, the newest first."""
+    gone: tuple[Snapshot, ...] = ()
+    """Snapshots that were part of it before a rollback, the newest first."""
     missing: tuple[str, ...] = ()
     """Missing data and manifest files of the snapshot; only after a deep look."""
     rounded: tuple[str, ...] = ()
@@ -83,7 +87,10 @@ def view_table(metadata_location: str, *, deep: bool, storage: StorageOptions | 
     if deep:
         io = file_io(metadata.location, storage)
         missing, rounded, referred = _deep(metadata, current, io, storage)
+    live, gone = rolled_back(metadata)
     return TableView(
+        live=tuple(live),
+        gone=tuple(gone),
         snapshots=frozenset(snapshot.snapshot_id for snapshot in metadata.snapshots),
         current=current.snapshot_id if current is not None else None,
         current_at=current.timestamp_ms / 1000 if current is not None else 0.0,

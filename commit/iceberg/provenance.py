@@ -144,10 +144,26 @@ def undone(before: TableMetadata, target: Snapshot) -> Undoing:
     """What the move of the main branch to a snapshot that exists takes out of the table's history, and what
     it brings back after an earlier one."""
     move = _Move.of(before, target)
-    return Undoing(gone=_done_by(move.gone), back=_done_by(move.back), left=_done_by(move.left))
+    return Undoing(gone=done_by(move.gone), back=done_by(move.back), left=done_by(move.left))
 
 
-def _done_by(snapshots: Iterable[Snapshot]) -> Done:
+def rolled_back(metadata: TableMetadata) -> tuple[list[Snapshot], list[Snapshot]]:
+    """The history of a table, and the snapshots that were part of it before a rollback, as far as they have
+    not expired. Both newest first."""
+    live = list(ancestors_of(metadata.current_snapshot(), metadata))
+    known, gone = {one.snapshot_id for one in live}, list[Snapshot]()
+    for entry in metadata.snapshot_log:
+        if entry.snapshot_id in known:
+            continue
+        for one in ancestors_of(metadata.snapshot_by_id(entry.snapshot_id), metadata):
+            if one.snapshot_id in known:
+                break
+            known.add(one.snapshot_id)
+            gone.append(one)
+    return live, sorted(gone, key=lambda one: (one.sequence_number or 0, one.timestamp_ms), reverse=True)
+
+
+def done_by(snapshots: Iterable[Snapshot]) -> Done:
     """The batches and requests that some snapshots, the newest first, have applied; each with the last
     operation that did."""
     done = Done()

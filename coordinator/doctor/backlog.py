@@ -257,6 +257,7 @@ def _unordered(seen: TableSeen, ordering: OrderingRecord) -> Iterator[Finding]:
         waits
         and not seen.backlog_index.exists
         and not seen.pause.exists
+        and not ordering.held_by
         and len(ordering.failed) < MAX_FAILED
     ):
         yield seen.finding(

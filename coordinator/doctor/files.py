@@ -11,15 +11,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from distop.commit.cleanup.inspection import TableView
 from distop.commit.files.listing import Entry
 from distop.commit.files.storage import storage_of
+from distop.commit.iceberg.provenance import done_by, rewound
 from distop.commit.iceberg.watermarks import is_after
 from distop.commit.index.manifest import FOLDER as INDEX
 from distop.commit.layout.staging import PRIVATE
 from distop.commit.writing.prepared import is_spared
-from distop.coordinator.doctor.findings import Finding, RemoveFiles
+from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, RemoveFiles
 from distop.coordinator.doctor.fixes import needs_no_files
 from distop.coordinator.doctor.seen import TableSeen
-from distop.errors import CorruptRecord, UnsupportedType
-from distop.metastore.records.operation import HistoryRecord
+from distop.errors import CorruptRecord, PreconditionFailed, UnsupportedType
+from distop.metastore.backlog.batches import AppliedRecord, ordering_of
+from distop.metastore.backlog.undoing import Done, UndoneRecord, batch_keys
+from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.operation import SUCCESS, HistoryRecord, RequestRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
@@ -198,6 +202,7 @@ def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | Non
     try:
         marks = Marks(decode_recent(seen.watermarks.value), Chunks(chunks))
         found += _watermarks(seen, marks, view.watermarks)
+        found += _watermarks_of_gone(seen, marks, view)
     except CorruptRecord:
         return found
     if view.missing:
@@ -210,6 +215,80 @@ def check_head(seen: TableSeen, head: Head, view: TableView, chunks: Fetch | Non
             )
         )
     return found
+
+
+def gone_from_history(view: TableView) -> Done:
+    """The batches and requests that snapshots have applied which a rollback has taken out of the table's
+    history, and no snapshot in it has, each with its operation."""
+    if not view.gone:
+        return Done()
+    gone, live = done_by(view.gone), done_by(view.live)
+    return Done(
+        batches={name: one for name, one in gone.batches.items() if name not in live.batches},
+        unordered={name: one for name, one in gone.unordered.items() if name not in live.unordered},
+        requests={name: one for name, one in gone.requests.items() if name not in live.requests},
+    )
+
+
+def counted_as_applied(seen: TableSeen, gone: Done, ends: Mapping[bytes, KeyValue]) -> Done:
+    """Those of the batches and requests that count as applied, and do not wait to be applied again.
+
+    Parameters
+    ----------
+    gone:
+        See :func:`gone_from_history`.
+    ends:
+        Their records by key, at the table's revision, and what rollbacks have taken out.
+
+    Raises
+    ------
+    CorruptRecord
+        One of the records cannot be read.
+    """
+    ordering = ordering_of(seen.ordering)
+
+    def is_applied(name: str, operation: str, *, ordered: bool) -> bool:
+        end, *waiting = (ends.get(key) for key in batch_keys(seen.keys, name, ordered=ordered))
+        if end is None or not end.exists or any(kv is not None and kv.exists for kv in waiting):
+            return False
+        record = decode(end.value, AppliedRecord, end.key)
+        is_returning = name in (ordering.returning if ordered else ordering.returning_unordered)
+        return (record.outcome, record.operation) == ("applied", operation) and not is_returning
+
+    undone = ends[seen.keys.undone]
+    known = decode(undone.value, UndoneRecord, undone.key).requests if undone.exists else {}
+
+    def is_done(name: str, operation: str) -> bool:
+        kv = ends.get(seen.keys.request(name))
+        if kv is None or not kv.exists:
+            return False
+        record, taken = decode(kv.value, RequestRecord, kv.key), known.get(name)
+        is_undone = taken is not None and taken.operation in ("", record.operation)
+        return record.outcome == SUCCESS and operation in ("", record.operation) and not is_undone
+
+    return Done(
+        batches={name: by for name, by in gone.batches.items() if is_applied(name, by, ordered=True)},
+        unordered={name: by for name, by in gone.unordered.items() if is_applied(name, by, ordered=False)},
+        requests={name: one for name, one in gone.requests.items() if is_done(name, one[0])},
+    )
+
+
+def not_in_history(seen: TableSeen, applied: Done, fix: Change | None) -> Iterator[Finding]:
+    """What is gone from the table's history must not count as applied: a rollback takes it back in its
+    transaction, but those of older releases, and a head that was set by hand, did not."""
+    batches = [f"batch {name} ({by})" for name, by in {**applied.batches, **applied.unordered}.items()]
+    names = [*batches, *(f"request {name} ({by})" for name, (by, _) in applied.requests.items())]
+    if names:
+        yield seen.finding(
+            "APPLIED_NOT_IN_HISTORY",
+            sentence=f"table {seen.name!r} was set back to a snapshot before what still counts as applied: "
+            f"{_named(names)}",
+            remedy=f"{DOCTOR} takes it back, as a rollback does: batches wait again, held until "
+            f"distop backlog open {seen.name}, and requests are refused (ROLLED_BACK) without --again"
+            if fix is not None
+            else f"repeat it later: {DOCTOR}",
+            fix=fix,
+        )
 
 
 def check_values(seen: TableSeen, view: TableView) -> list[Finding]:
@@ -278,6 +357,36 @@ def _watermarks(seen: TableSeen, marks: Marks, expected: Watermarks) -> Iterator
             "WATERMARKS_BEHIND_HEAD",
             f"watermarks of table {seen.name!r} are behind its rows: {named}{more}",
             "do not ingest these sources before the watermarks are put back: their rows would be duplicated",
+        )
+
+
+def _watermarks_of_gone(seen: TableSeen, marks: Marks, view: TableView) -> Iterator[Finding]:
+    """Sources count as ingested up to where snapshots went that a rollback has taken out. It may have been
+    asked to keep them."""
+    if not view.gone:
+        return
+    try:
+        before = rewound(view.live, view.gone, marks)
+    except PreconditionFailed:
+        return  # it is unknown what they moved
+    ahead = [
+        f"{source} {partition} at {present}"
+        for source, partition in sorted(
+            {
+                (source, partition)
+                for marked in (marks, before)
+                for source, partitions in marked.recent.items()
+                for partition in partitions
+            }
+        )
+        if (present := marks.value(source, partition)) not in (None, before.value(source, partition))
+    ]
+    if ahead:
+        yield _of_head(
+            seen,
+            "WATERMARKS_OF_ROLLED_BACK",
+            f"watermarks of table {seen.name!r} are those of rows that were rolled back: {_named(ahead)}",
+            f"nothing, unless these rows should be ingested again: distop watermarks rewind {seen.name}",
         )
 
 

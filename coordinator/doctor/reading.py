@@ -15,6 +15,7 @@ from distop.coordinator.doctor.seen import MAX_BATCHES, Members, MemberSeen, Ope
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Compacted, CorruptRecord
 from distop.metastore.backlog.batches import DONE
+from distop.metastore.backlog.undoing import Done, batch_keys
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Get, KeyValue
@@ -33,6 +34,8 @@ from distop.metastore.tables.schedules import all_of
 PAGE = 5000
 MAX_LEASELESS = 100
 """Claims without a lease that are named."""
+MAX_ROLLED_BACK = 1000
+"""Batches, and requests, of snapshots that are not in a table's history: whose records are examined."""
 
 _WORDS = frozenset(
     {"arg", "state", "runner", "cancel", "error", "commit", "completion", "resolve", "pause", "run"}
@@ -139,6 +142,18 @@ async def _read_tables(client: EtcdClient, names: Sequence[str]) -> list[TableSe
         values = [kvs[0] if kvs else KeyValue.missing(b"") for kvs in numbers]
         one.next_instances = dict(zip(one.next_instances, values, strict=True))
     return found
+
+
+async def read_ends(client: EtcdClient, seen: TableSeen, done: Done) -> dict[bytes, KeyValue]:
+    """The records of batches and requests at the table's revision, and what rollbacks have taken out."""
+    keys = seen.keys
+    wanted = [keys.undone]
+    for names, ordered in ((done.batches, True), (done.unordered, False)):
+        for name in islice(names, MAX_ROLLED_BACK):
+            wanted += batch_keys(keys, name, ordered=ordered)
+    wanted += map(keys.request, islice(done.requests, MAX_ROLLED_BACK))
+    read = await client.read_many([Get(key) for key in wanted], revision=seen.revision)
+    return {key: read.one(index, key) for index, key in enumerate(wanted)}
 
 
 class _Reading:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -18,13 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from distop.coordinator.doctor.backlog import check_backlog, check_pauses
 from distop.coordinator.doctor.checks import check_table
 from distop.coordinator.doctor.cluster import check_etcd, check_members
-from distop.coordinator.doctor.findings import Finding, Progress, RemoveFiles, Reported, text, worst
+from distop.coordinator.doctor.findings import Change, Finding, Progress, RemoveFiles, Reported, text, worst
 from distop.coordinator.doctor.fixes import Fixing, apply
 from distop.coordinator.doctor.liveness import Patience, check_progress
 from distop.coordinator.doctor.locations import check_claim, check_location, read_claims
 from distop.coordinator.doctor.reading import (
     indexed_tables,
     names_with_keys,
+    read_ends,
     read_members,
     read_table,
     read_tables,
@@ -33,10 +34,20 @@ from distop.coordinator.doctor.records import check_indexes, unreadable_keys
 from distop.coordinator.doctor.schedules import check_schedules
 from distop.coordinator.doctor.seen import TableSeen
 from distop.coordinator.work.work import LIMIT_S, Work
-from distop.errors import Compacted, CorruptRecord, DistopError, TableNotFound, UnsupportedType
+from distop.errors import (
+    Busy,
+    Compacted,
+    CorruptRecord,
+    DistopError,
+    PreconditionFailed,
+    TableNotFound,
+    UnsupportedType,
+)
+from distop.metastore.backlog.undoing import Done, Undoing, undoing
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
-from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.etcd.txn import Get, KeyValue, Txn, unchanged
+from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.audit import prune_softly
@@ -274,7 +285,12 @@ class Doctor:
         self, seen: TableSeen, table: TableRecord, folders: list[str] | Exception, what: Examination
     ) -> list[Finding]:
         from distop.commit.cleanup.inspection import staged_files
-        from distop.coordinator.doctor.files import check_head, check_staged, check_values, unowned_folders
+        from distop.coordinator.doctor.files import (
+            check_head,
+            check_staged,
+            check_values,
+            unowned_folders,
+        )
 
         findings: list[Finding] = []
         view, head = None, _head_of(seen) if table.format == "iceberg" else None
@@ -285,6 +301,8 @@ class Doctor:
                 chunks = ChunkReader(self._client, table, seen.revision)
                 findings += await self._blocking(seen.name, check_head, seen, head, view, chunks)
                 findings += check_values(seen, view)
+                if view.gone:
+                    findings += await self._not_in_history(seen, view)
         if isinstance(folders, Exception):
             if findings:
                 return findings  # such as a head that cannot be read, either
@@ -295,6 +313,26 @@ class Doctor:
             if operation is not None or what.deep:
                 files[folder] = await self._blocking(seen.name, staged_files, table, folder)
         return findings + check_staged(seen, table, unowned, files, view, self._wall())
+
+    async def _not_in_history(self, seen: TableSeen, view: TableView) -> list[Finding]:
+        """What counts as applied, and was taken out of the table's history."""
+        from distop.commit.catalog.pointer import FOREIGN
+        from distop.commit.iceberg.provenance import done_by
+        from distop.coordinator.doctor.files import counted_as_applied, gone_from_history, not_in_history
+
+        gone = gone_from_history(view)
+        try:
+            applied = counted_as_applied(seen, gone, await read_ends(self._client, seen, gone))
+        except CorruptRecord:
+            return []  # a deep look reports it
+        if not any((applied.batches, applied.unordered, applied.requests)):
+            return []
+        undoes = Undoing(gone=applied, back=Done(), left=done_by(view.live))
+        fix, by = None, str(OperationId(seen.name, FOREIGN, 0))
+        with suppress(Busy, PreconditionFailed):  # others are put back at present, or these are too many
+            txn = await undoing(self._client, seen.keys, undoes, by=by, now=self._wall())
+            fix = Change("took it back", Txn((unchanged(seen.head),)) + txn)
+        return list(not_in_history(seen, applied, fix))
 
     async def _view(
         self, seen: TableSeen, table: TableRecord, head: Head, *, deep: bool

@@ -170,7 +170,7 @@ async def _applied_again(
     gone, back = moved.gone, moved.back
     ways = (True, gone.batches, back.batches), (False, gone.unordered, back.unordered)
     places = [
-        (name, operation, _places(keys, name, ordered=ordered))
+        (name, operation, batch_keys(keys, name, ordered=ordered))
         for ordered, without, some in ways
         for name, operation in some.items()
         if name not in without
@@ -203,8 +203,8 @@ async def _applied_again(
     return ordering, txn
 
 
-def _places(keys: TableKeys, batch: str, *, ordered: bool) -> tuple[bytes, ...]:
-    """The keys of a batch of one way: that of its end, then where it waits."""
+def batch_keys(keys: TableKeys, batch: str, *, ordered: bool) -> tuple[bytes, ...]:
+    """The keys of a batch, in order or without one: that of its end, then where it waits."""
     if ordered:
         return keys.applied(batch), keys.backlog(batch)
     return tuple(keys.unordered(state, batch) for state in (DONE, WAITING, RUNNING, FAILED))
@@ -219,12 +219,12 @@ async def put_back(client: EtcdClient, keys: TableKeys, ordering_kv: KeyValue) -
     ordering = ordering_of(ordering_kv)
     some = [(name, True) for name in sorted(ordering.returning, key=str.encode)]
     some = [*some, *((name, False) for name in sorted(ordering.returning_unordered))][:_BITE]
-    reads = [key for name, ordered in some for key in _places(keys, name, ordered=ordered)]
+    reads = [key for name, ordered in some for key in batch_keys(keys, name, ordered=ordered)]
     read = await client.read_at_once([Get(key) for key in reads])
     left, left_unordered = dict(ordering.returning), dict(ordering.returning_unordered)
     txn, index = Txn((unchanged(ordering_kv),)), 0
     for name, ordered in some:
-        own = _places(keys, name, ordered=ordered)
+        own = batch_keys(keys, name, ordered=ordered)
         end, *open_ones = (read.one(index + at, key) for at, key in enumerate(own))
         index += len(own)
         one = (left if ordered else left_unordered).pop(name)

@@ -132,6 +132,44 @@ async def test_a_request_that_was_rolled_back_is_refused_by_name(service: Whole)
     assert await asyncio.to_thread(service.ids) == [1, 20, 30]
 
 
+async def test_what_counts_as_applied_and_is_not_in_the_table_is_found(service: Whole) -> None:
+    """A1: as after a rollback by a release that did not take batches and requests back. It is mended."""
+    await published(service, "1", "2")
+    await published(service, "7", ordered=False)
+    argument = {"paths": [str(service.source("r", 20, 1))]}
+    started = await service.client.start("t", "ingest", argument, request_id="run-1")
+    await service.client.wait(started.name, timeout_s=60)
+    keys, store = service.store.keyspace.table("t"), service.store
+    before = await store.scan(keys.prefix)
+    first, *_ = await snapshots(service)
+    await rolled_back(service, first, watermarks="keep")
+
+    async def found() -> dict[str, list[str]]:
+        sentences: dict[str, list[str]] = {}
+        for one in await service.findings("t"):
+            sentences.setdefault(one.code, []).append(one.sentence)
+        return sentences
+
+    assert set(await found()) == {"BACKLOG_WAITS", "WATERMARKS_OF_ROLLED_BACK"}
+    ends = keys.ordering, keys.applied_prefix, keys.unordered_prefix
+    for kv in (await store.scan(keys.backlog_prefix)).kvs + (await store.scan(keys.unordered_prefix)).kvs:
+        await store.delete(kv.key)
+    for kv in before.kvs:
+        if kv.key.startswith(ends):
+            await store.put(kv.key, kv.value)
+    await store.delete(keys.undone)
+    [sentence] = (await found())["APPLIED_NOT_IN_HISTORY"]
+    assert "batch 2 (t/ingest/2), batch 7 (t/ingest/batch:7/3), request run-1 (t/ingest/4)" in sentence
+    await service.client.diagnose("t", fix=True)
+    assert set(await found()) == {"BACKLOG_WAITS", "WATERMARKS_OF_ROLLED_BACK"}
+    await service.client.rewind_watermarks("t")
+    await service.client.open_gate("t")
+    again = await service.client.start("t", "ingest", argument, request_id="run-1", again=True, queue=True)
+    (await service.client.wait(again.name, timeout_s=60)).raise_for_outcome()
+    assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 2, 7, 20]))
+    assert await eventually(found, holds=lambda codes: not codes) == {}
+
+
 async def test_a_request_is_run_anew_in_place_of_its_rows(service: Whole) -> None:
     """A2: whatever others have written since stays; a late copy of the call runs nothing."""
     source = service.source("s", 0, 2)
