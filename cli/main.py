@@ -12,21 +12,14 @@ import typer
 from typer.core import TyperGroup
 
 from distop.cli.commands import (
-    backfill,
     backlog,
-    backup,
     control,
     doctor,
-    grants,
-    landing,
     maintenance,
     operations,
-    probe,
     quarantine,
-    schedules,
     services,
     tables,
-    watermarks,
 )
 from distop.cli.options.session import (
     ADDRESS_HELP,
@@ -76,23 +69,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for part in (
-    operations,
-    quarantine,
-    maintenance,
-    schedules,
-    backlog,
-    backfill,
-    landing,
-    control,
-    tables,
-    watermarks,
-    doctor,
-    backup,
-    grants,
-    services,
-    probe,
+    operations.app,
+    quarantine.app,
+    maintenance.app,
+    backlog.app,
+    backlog.backfill_app,
+    control.app,
+    tables.app,
+    doctor.app,
+    services.app,
 ):
-    app.add_typer(part.app)
+    app.add_typer(part)
 
 
 @app.callback(invoke_without_command=True)

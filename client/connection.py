@@ -1,4 +1,4 @@
-"""Calls that reach the service through any of its coordinators."""
+"""Calls that reach the service through any of its coordinators, and streams that outlive one of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that start maintenance operations of a table."""
+"""Commands that look after a table: its maintenance operations, and schedules that start operations."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from distop.cli.commands.operations import Starting, start_operation
+from distop.cli.commands.operations import Starting, show_started, start_operation
 from distop.cli.options.bundles import command
-from distop.cli.options.common import TableName
-from distop.cli.options.parsing import parse_object
-from distop.cli.options.session import Connected
+from distop.cli.options.parsing import parse_duration, parse_object
+from distop.cli.options.session import Connected, JsonArgument, Reason, TableName, Wait
 
 app = typer.Typer()
 
@@ -194,3 +193,118 @@ def validate(
 def _said(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given; the operation has defaults for the rest."""
     return {name: value for name, value in given.items() if value}
+
+
+schedules = typer.Typer(
+    no_args_is_help=True, help="Operations that start by schedule, at times or on a condition."
+)
+app.add_typer(schedules, name="schedules", rich_help_panel=PANEL)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Of the schedule.")]
+
+
+@command(schedules)
+def add(
+    argument: JsonArgument,
+    session: Connected,
+    table: TableName,
+    name: Name,
+    type: Annotated[str, typer.Argument(metavar="TYPE", help="Operation to start, such as compact.")],
+    cron: Annotated[str, typer.Option(metavar="CRON", help="At these times: '30 3 * * *'.")] = "",
+    timezone: Annotated[
+        str,
+        typer.Option(metavar="ZONE", help="Of --cron and templates, such as Europe/Berlin (default: UTC)."),
+    ] = "",
+    when: Annotated[
+        str,
+        typer.Option(
+            metavar="CONDITION",
+            help="Or: when one of small_files, data_files, delete_files, snapshots is more than a number. "
+            "Or, also with --cron: 'watermark(TABLE, SOURCE, PARTITION) >= VALUE'.",
+        ),
+    ] = "",
+    object: Annotated[str, typer.Option(help="For types with one operation per object.")] = "",
+    deadline: Annotated[
+        str | None, typer.Option(metavar="DURATION", help="Abort an operation after this time, such as 10m.")
+    ] = None,
+) -> None:
+    """Add a schedule that starts operations.
+
+    Each time of a schedule starts one operation, also after a change of the table's leader. Of the times
+    missed while no coordinator ran, only the last is made up for. A time is skipped, and counted, while the
+    last operation still runs, an incompatible one runs, or the table is paused.
+
+    In texts of the argument {{ tick }}, {{ tick | date }} and {{ tick | date('%Y/%m') }} stand for the time
+    that the operation is started for: the scheduled one, not the present one.
+
+    In a time zone, a time that the clocks jump over comes at that moment, and one that they show twice the
+    first time only. '0 * * * *' comes in each hour that passes.
+
+    Example: distop schedules add flights nightly compact --cron '30 3 * * *' --timezone Europe/Berlin
+
+    Example: distop schedules add flights many compact --when 'small_files > 200'
+
+    Example: distop schedules add flights derived merge_day --when 'watermark(trips, s3://in, 2024) >= 12'
+
+    Example: distop schedules add trips daily ingest --cron '0 6 * * *' --arg 'paths=/in/{{ tick | date }}'
+    """
+    session.out.show(
+        session.client.add_schedule(
+            table,
+            name,
+            type,
+            argument,
+            cron=cron,
+            timezone=timezone,
+            when=when,
+            object=object,
+            deadline_s=parse_duration(deadline, "deadline") if deadline is not None else None,
+        )
+    )
+
+
+@command(schedules)
+def ls(session: Connected, table: TableName) -> None:
+    """List the schedules of a table: what they started, what was skipped, and why."""
+    session.out.listed("schedules", session.client.schedules(table), False)
+
+
+@command(schedules)
+def run(
+    session: Connected,
+    table: TableName,
+    name: Name,
+    tick: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="One of its times of the last 6 days, in its time zone: 2026-03-29T06:00."
+        ),
+    ],
+    wait: Wait = False,
+) -> None:
+    """Make up for a time of a schedule, such as one that was skipped.
+
+    Its operation is started once: if one was started for this time before, it is shown, unless it has failed
+    or was cancelled. A condition of the schedule is not waited for.
+
+    Example: distop schedules run flights nightly --tick 2026-03-29T03:30 --wait
+    """
+    show_started(session, session.client.run_schedule(table, name, tick), wait=wait)
+
+
+@command(schedules)
+def rm(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
+    """Remove a schedule; operations that it started go on."""
+    session.out.show(session.client.remove_schedule(table, name, reason))
+
+
+@command(schedules)
+def pause(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
+    """Pause a schedule: it starts nothing until it is resumed."""
+    session.out.show(session.client.pause_schedule(table, name, reason))
+
+
+@command(schedules)
+def resume(session: Connected, table: TableName, name: Name, reason: Reason = "") -> None:
+    """Resume a schedule; missed times are not made up for."""
+    session.out.show(session.client.resume_schedule(table, name, reason))

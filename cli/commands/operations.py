@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -11,7 +12,6 @@ from urllib.parse import urlsplit
 import typer
 
 from distop.cli.options.bundles import Bundle, command
-from distop.cli.options.common import JsonArgument, Limit, Reason, TableName, Wait
 from distop.cli.options.parsing import (
     parse_assignments,
     parse_duration,
@@ -19,12 +19,23 @@ from distop.cli.options.parsing import (
     parse_since,
     parse_types,
 )
-from distop.cli.options.session import Connected, Session, complete_operation, page_size
-from distop.cli.output.waiting import until_settled
+from distop.cli.options.session import (
+    Connected,
+    JsonArgument,
+    Limit,
+    Reason,
+    Session,
+    TableName,
+    Wait,
+    complete_operation,
+    page_size,
+)
+from distop.cli.output.base import Output
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:
-    from distop.client import Operation
+    from distop.client import Client, Operation, OperationUpdate
+
 
 app = typer.Typer()
 
@@ -476,3 +487,37 @@ class _leaving_it_running:  # noqa: N801 - reads as a statement
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is KeyboardInterrupt:
             self._session.out.note(f"{self._name} goes on: distop watch {self._name}")
+
+
+LOOK_EVERY_S = 5.0
+"""Interval between requests for the reason why an operation does not begin."""
+
+
+def until_settled(client: Client, out: Output, name: str) -> Iterator[OperationUpdate]:
+    """The updates of an operation until it ends or is parked; a parked one needs a decision to end."""
+    latest: list[Operation] = []
+    over = threading.Event()
+    threading.Thread(target=_say_why, args=(client, out, latest, over), daemon=True).start()
+    try:
+        for update in client.watch(name):
+            latest[:] = [update.operation]
+            yield update
+            if update.operation.parked:
+                return
+    finally:
+        over.set()
+
+
+def _say_why(client: Client, out: Output, latest: list[Operation], over: threading.Event) -> None:
+    """While no executor runs the operation, print why its table does not move; each reason once."""
+    said = ""
+    while not over.wait(LOOK_EVERY_S):
+        if not latest or latest[0].runner or latest[0].done:
+            continue
+        try:
+            why = client.explain(latest[0].table)
+        except Exception:  # the follower reports outages, and the client may be closed
+            continue
+        if why.mood in ("waiting", "stuck") and why.sentence != said and not over.is_set():
+            said = why.sentence
+            out.note(f"{latest[0].table}: {said}")

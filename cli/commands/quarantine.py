@@ -14,9 +14,8 @@ import typer
 
 from distop.cli.commands.operations import PANEL, Name, Starting, absolute, start_operation
 from distop.cli.options.bundles import command
-from distop.cli.options.common import Limit, TableName
 from distop.cli.options.parsing import parse_assignments
-from distop.cli.options.session import Connected, page_size
+from distop.cli.options.session import Connected, Limit, TableName, page_size
 from distop.errors import InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:

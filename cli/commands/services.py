@@ -1,26 +1,33 @@
-"""Commands that run a service in the foreground: coordinator, executor, sidecar, dev."""
+"""Commands that run a service in the foreground, and probe, the health check for container engines."""
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
+import signal
+import socket
+import threading
 from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from distop.cli.commands.backlog import PANEL as BATCHES
 from distop.cli.options.bundles import command
-from distop.cli.options.doors import Doors
-from distop.cli.options.limits import CallerLimits
-from distop.cli.options.metrics import ServeMetrics
 from distop.cli.options.parsing import parse_duration, parse_properties
-from distop.cli.options.services import Allow, Etcd, Service
-from distop.cli.options.session import DEFAULT_ADDRESS, WithOutput
+from distop.cli.options.services import Allow, CallerLimits, Doors, Etcd, ServeMetrics, Service, end_with
+from distop.cli.options.session import DEFAULT_ADDRESS, Connected, WithOutput
 from distop.cli.output.base import Output
 from distop.cli.output.exits import SOMETHING_WRONG
-from distop.errors import InvalidArgument
+from distop.cli.output.logs import Level, LogFormat, configure
+from distop.errors import DistopError, InvalidArgument, Unavailable
 
 if TYPE_CHECKING:
     from distop.metastore.etcd.config import EtcdConfig
+    from distop.spark_jobs.landing.folder import Report
+
 
 app = typer.Typer()
 
@@ -270,3 +277,115 @@ def _ended(out: Output, service: str, code: int) -> int:
     # The user has read it in the log.
     out.result_for_programs({"service": service, "exit_code": code})
     return code
+
+
+class Kind(StrEnum):
+    coordinator = "coordinator"
+    executor = "executor"
+    sidecar = "sidecar"
+
+
+class NoMember(Unavailable):
+    """No service of this host is registered in etcd under a lease."""
+
+    code = "NO_MEMBER"
+    default_hint = "it may be starting, or etcd may be unreachable: see its log"
+
+
+@command(app, rich_help_panel=PANEL)
+def probe(
+    etcd: Etcd,
+    out: WithOutput,
+    kind: Annotated[Kind | None, typer.Argument(help="Check this service. Default: any.")] = None,
+) -> None:
+    """Exit with code 0 if a service of this host keeps its lease in etcd.
+
+    For the health checks of containers, which have a host name each. A coordinator with --web answers /livez
+    and /readyz over HTTP.
+    """
+    from distop.metastore.etcd.client import EtcdClient
+    from distop.metastore.records.member import MemberRecord
+    from distop.metastore.records.record import decode
+
+    async def members(config: EtcdConfig) -> list[str]:
+        client = EtcdClient(config)
+        try:
+            keys = client.keyspace
+            found = [*(await client.scan(keys.coordinators)).kvs, *(await client.scan(keys.executors)).kvs]
+        finally:
+            await client.close()
+        records = [decode(kv.value, MemberRecord, kv.key) for kv in found]
+        here = [one for one in records if one.host == socket.gethostname()]
+        return [one.id for one in here if kind is None or kind == (one.role or "coordinator")]
+
+    if not (found := asyncio.run(members(etcd.config()))):
+        raise NoMember(f"no {kind or 'service'} of {socket.gethostname()} is registered in etcd")
+    out.facts("alive", {"members": found})
+
+
+OnChanged: TypeAlias = Literal["say", "replace"]
+
+
+@command(app, rich_help_panel=BATCHES)
+def landing(
+    session: Connected,
+    url: Annotated[str, typer.Argument(metavar="URL", help="The folder: a path, s3://bucket/folder, ...")],
+    table: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TABLE",
+            help="The table that it feeds; folders above URL are ignored. Without: each folder "
+            "in it feeds the table of its name.",
+        ),
+    ] = None,
+    type: Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies a batch.")] = "ingest",
+    on_changed: Annotated[
+        OnChanged,
+        typer.Option(
+            help="Of a batch that is written again after it was applied: say so, or replace its rows, once "
+            "for each _SUCCESS."
+        ),
+    ] = "say",
+    every: Annotated[str, typer.Option(metavar="DURATION", help="How often to look.")] = "5s",
+    once: Annotated[bool, typer.Option("--once", help="Look once, print what was found, and exit.")] = False,
+    log_level: Annotated[Level, typer.Option(help="Of the log on stderr.")] = "info",
+    log_format: Annotated[LogFormat, typer.Option(help="Of the log on stderr.")] = "text",
+    end_with_parent: Annotated[int, typer.Option(metavar="PID", hidden=True)] = 0,
+) -> int:
+    """Publish the batches of a landing folder: every folder below it with a _SUCCESS file.
+
+    Runs until SIGTERM or Ctrl-C; may be killed and started again at any time. A problem in the folder is
+    logged once; with --once the exit code is then 22.
+    """
+    from distop.spark_jobs.landing.folder import Landing
+    from distop.spark_jobs.landing.tables import Landings
+
+    if end_with_parent:
+        end_with(end_with_parent)
+    pause = parse_duration(every, "every")
+    how: Any = {"type": type, "replace": on_changed == "replace"}
+    one = Landing(session.client, table, url, **how) if table is not None else None
+    many = Landings(session.client, url, **how)
+
+    def look() -> dict[str, Report]:
+        return {table: one.poll()} if one is not None and table is not None else many.poll()
+
+    configure(log_level, log_format)
+    if once:
+        reports = look()
+        for name, report in reports.items():
+            session.out.facts(f"landing of {name or url}", {"table": name, **dataclasses.asdict(report)})
+        return SOMETHING_WRONG if any(report.problems for report in reports.values()) else 0
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    session.out.note(f"feeding {table or 'tables'} from {url}, looking every {pause:g} s")
+    while not stop.is_set():
+        try:
+            look()
+        except DistopError as error:
+            if not error.retryable:
+                raise
+            session.out.note(f"{error.code}: {error.message}; retrying")
+        stop.wait(pause)
+    return 0

@@ -1,4 +1,4 @@
-"""Options of the commands that run a service: etcd, leases, logs, and what callers may read and write."""
+"""Options of the commands that run a service: etcd, logs, who may come in, what callers may do, metrics."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ import typer
 
 from distop.cli.options.bundles import Bundle
 from distop.cli.output.logs import Level, LogFormat, configure
-from distop.errors import PreconditionFailed
+from distop.errors import InvalidArgument, PreconditionFailed
 
 if TYPE_CHECKING:
+    from distop.coordinator.access.authentication import IdentityConfig
+    from distop.coordinator.access.tokens import IssuerConfig
+    from distop.coordinator.api.limits import Limits
+    from distop.executor.host.metrics import MetricsConfig
     from distop.metastore.etcd.config import EtcdConfig
+    from distop.proto.http.tls import TlsConfig
 
 
 @dataclass(frozen=True)
@@ -144,3 +149,263 @@ def end_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
     if os.getppid() != parent:
         raise PreconditionFailed("the parent process ended first")
+
+
+DOORS_PANEL = "Who may come in"
+
+
+@dataclass(frozen=True)
+class DoorOptions:
+    """How a coordinator identifies callers."""
+
+    admin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SUBJECT",
+            help="First admin of identified callers, where no policy exists yet: creates one. Repeatable.",
+            rich_help_panel=DOORS_PANEL,
+        ),
+    ] = None
+    token_file: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Accepted tokens: lines of SUBJECT:SHA256[:GROUP,...].",
+            rich_help_panel=DOORS_PANEL,
+        ),
+    ] = ""
+    issuer: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]URL",
+            help="Issuer of accepted signed tokens; several need names. Repeatable.",
+            rich_help_panel=DOORS_PANEL,
+        ),
+    ] = None
+    audience: Annotated[
+        str,
+        typer.Option(
+            metavar="TEXT", help="Audience (aud) that signed tokens must have.", rich_help_panel=DOORS_PANEL
+        ),
+    ] = ""
+    jwks: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE|URL",
+            help="URL of an issuer's keys, if it does not publish one. Repeatable.",
+            rich_help_panel=DOORS_PANEL,
+        ),
+    ] = None
+    issuer_ca: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]PEM",
+            help="CA of the host that serves an issuer's keys. Repeatable.",
+            rich_help_panel=DOORS_PANEL,
+        ),
+    ] = None
+    issuer_token_file: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]FILE",
+            help="Token for the host that serves an issuer's keys. Repeatable.",
+            rich_help_panel=DOORS_PANEL,
+        ),
+    ] = None
+    tls_cert: Annotated[
+        str,
+        typer.Option(
+            metavar="PEM",
+            help="Certificate of gRPC, the page and the catalog. Enables TLS.",
+            rich_help_panel=DOORS_PANEL,
+        ),
+    ] = ""
+    tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.", rich_help_panel=DOORS_PANEL)] = (
+        ""
+    )
+    tls_client_ca: Annotated[
+        str,
+        typer.Option(
+            metavar="PEM",
+            help="CA of client certificates: every gRPC client must present one.",
+            rich_help_panel=DOORS_PANEL,
+        ),
+    ] = ""
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Serve in plain text also to other hosts.", rich_help_panel=DOORS_PANEL
+        ),
+    ] = False
+
+    def identity(self) -> IdentityConfig:
+        from distop.coordinator.access.authentication import IdentityConfig
+
+        return IdentityConfig(
+            admins=tuple(self.admin or ()),
+            token_file=self.token_file,
+            issuers=self._issuers(),
+            certificates=bool(self.tls_client_ca),
+        )
+
+    def _issuers(self) -> tuple[IssuerConfig, ...]:
+        from distop.coordinator.access.tokens import IssuerConfig
+
+        if self.issuer and not self.audience:
+            raise InvalidArgument(
+                "an issuer signs tokens for many services: name the audience of this one",
+                hint="give --audience",
+                details={"field": "audience"},
+            )
+        issuers = _by_name("issuer", self.issuer)
+
+        def of_issuers(field: str, given: list[str] | None) -> dict[str, str]:
+            named = _by_name(field, given)
+            if unknown := sorted(named.keys() - issuers.keys()):
+                raise InvalidArgument(
+                    f"it names {unknown[0] or 'an issuer without a name'}, which is not an --issuer",
+                    details={"field": field},
+                )
+            return named
+
+        jwks = of_issuers("jwks", self.jwks)
+        cas = of_issuers("issuer_ca", self.issuer_ca)
+        tokens = of_issuers("issuer_token_file", self.issuer_token_file)
+        return tuple(
+            IssuerConfig(
+                url=url,
+                audience=self.audience,
+                name=name,
+                jwks=jwks.get(name, ""),
+                ca=cas.get(name, ""),
+                token_file=tokens.get(name, ""),
+            )
+            for name, url in issuers.items()
+        )
+
+    def tls(self) -> TlsConfig:
+        from distop.proto.http.tls import TlsConfig
+
+        return TlsConfig(
+            cert=self.tls_cert, key=self.tls_key, client_ca=self.tls_client_ca, insecure=self.insecure
+        )
+
+
+def _by_name(field: str, given: list[str] | None) -> dict[str, str]:
+    """The values of ``NAME=VALUE``, or of a value without a name: a name has none of the signs of a URL or
+    path."""
+    named: dict[str, str] = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or set(name) & set("/:.?"):
+            name, value = "", text
+        if name in named:
+            raise InvalidArgument(
+                f"{name or 'an issuer without a name'} is given twice",
+                hint="give each issuer a name of its own: NAME=VALUE",
+                details={"field": field},
+            )
+        named[name] = value
+    return named
+
+
+Doors = Annotated[DoorOptions, Bundle(DoorOptions)]
+
+
+LIMITS_PANEL = "How much callers may ask for"
+
+
+@dataclass(frozen=True)
+class LimitOptions:
+    """A larger value is refused as BUSY."""
+
+    caller_calls: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Concurrent calls of one caller.", rich_help_panel=LIMITS_PANEL
+        ),
+    ] = 1_000
+    caller_streams: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Open streams of one caller.", rich_help_panel=LIMITS_PANEL),
+    ] = 2_000
+    caller_starts: Annotated[
+        float,
+        typer.Option(
+            min=0.01,
+            metavar="N",
+            help="Operations, previews, batches and tables that one caller may begin a second; twice as many "
+            "at once.",
+            rich_help_panel=LIMITS_PANEL,
+        ),
+    ] = 500.0
+    all_calls: Annotated[
+        int,
+        typer.Option(
+            min=1, metavar="N", help="Concurrent calls of all callers.", rich_help_panel=LIMITS_PANEL
+        ),
+    ] = 4_000
+    all_streams: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Open streams of all callers.", rich_help_panel=LIMITS_PANEL),
+    ] = 8_000
+
+    def limits(self) -> Limits:
+        from distop.coordinator.api.limits import Limits
+
+        return Limits(
+            calls_each=self.caller_calls,
+            calls=self.all_calls,
+            streams_each=self.caller_streams,
+            streams=self.all_streams,
+            starts_per_s=self.caller_starts,
+        )
+
+
+CallerLimits = Annotated[LimitOptions, Bundle(LimitOptions)]
+
+
+METRICS_PANEL = "Metrics"
+
+
+@dataclass(frozen=True)
+class MetricsOptions:
+    """Where and how metrics are served."""
+
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where to serve /metrics, /livez and /readyz, without authentication.",
+            rich_help_panel=METRICS_PANEL,
+        ),
+    ] = None
+    tls_cert: Annotated[
+        str,
+        typer.Option(
+            metavar="PEM",
+            help="Certificate of the metrics server. Enables TLS.",
+            rich_help_panel=METRICS_PANEL,
+        ),
+    ] = ""
+    tls_key: Annotated[
+        str, typer.Option(metavar="PEM", help="And its key.", rich_help_panel=METRICS_PANEL)
+    ] = ""
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure", help="Serve in plain text also to other hosts.", rich_help_panel=METRICS_PANEL
+        ),
+    ] = False
+
+    def config(self) -> MetricsConfig | None:
+        if self.metrics is None:
+            return None
+        from distop.executor.host.metrics import MetricsConfig
+        from distop.proto.http.tls import TlsConfig
+
+        tls = TlsConfig(cert=self.tls_cert, key=self.tls_key, insecure=self.insecure)
+        return MetricsConfig(listen=self.metrics, tls=tls)
+
+
+ServeMetrics = Annotated[MetricsOptions, Bundle(MetricsOptions)]

@@ -1,4 +1,4 @@
-"""The options of every command, and the output and connection that they configure."""
+"""The options that commands share, and the output and connection that they configure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from distop.cli.options.bundles import Bundle
+from distop.cli.options.parsing import parse_assignments, parse_object
 from distop.cli.output import Format, Output, make_output
 from distop.cli.output.base import Listing
 from distop.errors import DistopError
 
 if TYPE_CHECKING:
     from distop.client import Client
+
 
 DEFAULT_ADDRESS = "127.0.0.1:7070"
 """The same as in ``distop.client``, which would load gRPC, so it is not imported here."""
@@ -165,3 +167,27 @@ WithOutput = Annotated[Output, Bundle(open_output)]
 def remember(ctx: typer.Context, **given: Any) -> None:
     """Store the options before the name of the command."""
     ctx.obj = Settings(**given)
+
+
+TableName = Annotated[str, typer.Argument(metavar="TABLE", autocompletion=complete_table)]
+Limit = Annotated[int, typer.Option("--limit", "-n", min=0, help="Show at most this many; 0: all.")]
+Reason = Annotated[str, typer.Option(help="The reason, shown to users and in the audit trail.")]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for the end and show progress.")]
+
+
+def json_argument(
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arg", metavar="KEY=VALUE", help="Part of the argument; JSON, or else text. Repeatable."
+        ),
+    ] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE|-|JSON", help="The argument as a JSON object.")
+    ] = None,
+) -> dict[str, Any]:
+    """The argument of an operation."""
+    return (parse_object(json, "json") if json is not None else {}) | parse_assignments(arg or ())
+
+
+JsonArgument = Annotated[dict[str, Any], Bundle(json_argument)]

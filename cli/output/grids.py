@@ -2,207 +2,205 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from rich.table import Table as Grid
 from rich.text import Text
 
 from distop.cli.output.base import Listing
-from distop.cli.output.schedules import schedules_grid
 from distop.cli.output.screen import grid_of
-from distop.cli.output.style import STATE_STYLES, counts, duration, printable
-from distop.cli.output.texts import became, in_series, number_of, state_of, text_of, when
+from distop.cli.output.texts import (
+    STATE_STYLES,
+    became,
+    counts,
+    duration,
+    in_series,
+    printable,
+    shown,
+    skip_reason,
+    state_of,
+    text_of,
+)
 from distop.client import (
     AuditEntry,
     Batch,
-    Leader,
+    Grant,
     Member,
     Operation,
     Quarantine,
+    Schedule,
     Snapshot,
     Table,
-    Watermarks,
 )
 
-
-def _operations_grid(operations: Sequence[Operation]) -> Grid:
-    """A line for each operation."""
-    grid = grid_of("OPERATION", "STATE", "JOBS", "ROWS", "STARTED", "TOOK", "BY", "ERROR")
-    for operation in operations:
-        grid.add_row(
-            printable(operation.name) + in_series(operation),
-            Text(
-                state_of(operation) + (" (paused)" if operation.pause else ""),
-                STATE_STYLES[operation.state],
-            ),
-            counts(operation.jobs),
-            text_of(operation.facts.get("rows", "")),
-            when(operation.started_at),
-            duration(operation.duration_s),
-            printable(operation.started_by),
-            printable(operation.error.code) if operation.error else "",
-        )
-    return grid
-
-
-def _snapshots_grid(snapshots: Sequence[Snapshot]) -> Grid:
-    """A line for each snapshot of a table."""
-    grid = grid_of("SNAPSHOT", "COMMITTED", "CHANGE", "ROWS", "ADDED", "OPERATION", "STATE")
-    for one in snapshots:
-        state = "present" if one.present else "" if one.in_history else "not in the history"
-        grid.add_row(
-            str(one.snapshot_id),
-            when(one.committed_at),
-            one.change,
-            number_of(one.rows),
-            number_of(one.added_rows),
-            printable(one.operation or "another program"),
-            printable(", ".join(filter(None, [state, *one.refs]))),
-        )
-    return grid
-
-
-def _tables_grid(tables: Sequence[Table]) -> Grid:
-    """A line for each table."""
-    grid = grid_of("TABLE", "LOCATION", "FORMAT", "RUNNING", "LED BY", "SNAPSHOT")
-    for table in tables:
-        grid.add_row(
-            printable(table.name),
-            printable(f"cannot be read: {table.error.code}" if table.error else table.location),
-            printable(table.format),
-            " ".join(filter(None, [str(len(table.running) or ""), "paused" if table.pause else ""])),
-            printable(table.leader),
-            "" if table.snapshot_id is None else str(table.snapshot_id),
-        )
-    return grid
-
-
-def watermarks_grid(watermarks: Watermarks) -> Grid:
-    """A line for each partition of each source."""
-    grid = grid_of("SOURCE", "PARTITION", "WATERMARK")
-    for source, partitions in sorted(watermarks.items()):
-        for partition, value in sorted(partitions.items()):
-            grid.add_row(printable(source), printable(partition), printable(value))
-    return grid
-
-
-def members_grid(members: Iterable[Member], leaders: Iterable[Leader]) -> Grid:
-    """A line for each live process, with how many tables it leads."""
-    led: dict[str, int] = {}
-    for leader in leaders:
-        led[leader.member] = led.get(leader.member, 0) + 1
-    grid = grid_of("MEMBER", "ROLE", "ADDRESS", "HOST", "PID", "SINCE", "TYPES", "LEADS")
-    for member in members:
-        leads = str(led.get(member.id, 0)) if member.role == "coordinator" else ""
-        grid.add_row(
-            printable(member.id),
-            member.role + (" (draining)" if member.draining else ""),
-            printable(member.address),
-            printable(member.host),
-            str(member.pid or ""),
-            when(member.started_at),
-            printable(", ".join(member.types)),
-            leads,
-        )
-    return grid
-
-
-def _audit_grid(entries: Sequence[AuditEntry]) -> Grid:
-    """A line for each entry of the audit trail."""
-    grid = grid_of("WHEN", "WHO", "FROM", "WHAT", "TO", "ASKED FOR", "WHY", "BECAME")
-    for entry in entries:
-        grid.add_row(
-            when(entry.at),
-            printable(entry.by),
-            printable(entry.address),
-            printable(entry.action if entry.outcome != "denied" else f"{entry.action} (denied)"),
-            printable(entry.target),
-            printable(text_of(entry.argument)),
-            printable(entry.reason),
-            became(entry),
-        )
-    return grid
-
-
-def _backlog_grid(batches: Sequence[Batch]) -> Grid:
-    """A line for each batch."""
-    grid = grid_of("BATCH", "STATE", "TYPE", "SINCE", "BY", "FAILED", "OPERATION")
-    for batch in batches:
-        grid.add_row(
-            printable(batch.name),
-            batch.state,
-            printable(batch.type),
-            when(batch.queued_at),
-            printable(batch.queued_by),
-            str(batch.attempts or ""),
-            printable(batch.operation),
-        )
-    return grid
-
-
-def _applied_grid(batches: Sequence[Batch]) -> Grid:
-    """A line for each batch that was applied or skipped."""
-    figures = ("ROWS", "FILES", "BYTES")
-    grid = grid_of("BATCH", "STATE", "SINCE", *figures, "BY", "FAILED", "DECIDED BY", "OPERATION")
-    for batch in batches:
-        grid.add_row(
-            printable(batch.name),
-            batch.state,
-            when(batch.finished_at),
-            *map(number_of, (batch.rows, batch.files, batch.bytes)),
-            printable(batch.queued_by),
-            str(batch.attempts or ""),
-            printable(batch.decided_by),
-            printable(batch.operation) + (f" (of {batch.together})" if batch.together > 1 else ""),
-        )
-    return grid
-
-
-def _quarantines_grid(quarantines: Sequence[Quarantine]) -> Grid:
-    """A line for each operation with quarantined rows."""
-    grid = grid_of("OPERATION", "ROWS", "FINISHED", "REPLAYED BY", "FILES")
-    for one in quarantines:
-        grid.add_row(
-            printable(one.operation),
-            number_of(one.rows),
-            when(one.at),
-            printable(one.replayed_by),
-            printable(one.folder),
-        )
-    return grid
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class ListStyle:
-    """How a list is printed."""
+class ListStyle(Generic[T]):
+    """How a list is printed: a line for each item."""
 
-    grid: Callable[[Sequence[Any]], Grid]
+    columns: Mapping[str, Callable[[T], Any]]
+    """The value of an item in each column, by the column's header."""
     empty: str
     """What to say if it has no lines."""
-    spare: tuple[str, ...]
+    spare: tuple[str, ...] = ()
     """Columns that a narrow terminal drops, in this order."""
 
+    def grid(self, items: Iterable[T]) -> Grid:
+        grid = grid_of(*self.columns)
+        for item in items:
+            values = [value_of(item) for value_of in self.columns.values()]
+            cells = (one if isinstance(one, Text) else printable(shown(one)) for one in values)
+            grid.add_row(*cells)
+        return grid
 
-STYLES: Mapping[Listing, ListStyle] = {
-    "operations": ListStyle(_operations_grid, "no operations", ("BY", "TOOK", "STARTED", "ROWS", "JOBS")),
-    "tables": ListStyle(
-        _tables_grid,
+
+STYLES: Mapping[Listing, ListStyle[Any]] = {
+    "operations": ListStyle[Operation](
+        {
+            "OPERATION": lambda one: one.name + in_series(one),
+            "STATE": lambda one: Text(
+                state_of(one) + (" (paused)" if one.pause else ""), STATE_STYLES[one.state]
+            ),
+            "JOBS": lambda one: counts(one.jobs),
+            "ROWS": lambda one: text_of(one.facts.get("rows", "")),
+            "STARTED": lambda one: one.started_at,
+            "TOOK": lambda one: duration(one.duration_s),
+            "BY": lambda one: one.started_by,
+            "ERROR": lambda one: one.error.code if one.error else "",
+        },
+        "no operations",
+        ("BY", "TOOK", "STARTED", "ROWS", "JOBS"),
+    ),
+    "tables": ListStyle[Table](
+        {
+            "TABLE": lambda one: one.name,
+            "LOCATION": lambda one: f"cannot be read: {one.error.code}" if one.error else one.location,
+            "FORMAT": lambda one: one.format,
+            "RUNNING": lambda one: " ".join(
+                filter(None, (str(len(one.running) or ""), "paused" if one.pause else ""))
+            ),
+            "LED BY": lambda one: one.leader,
+            "SNAPSHOT": lambda one: str(one.snapshot_id or ""),
+        },
         "no tables: distop tables create NAME --location URL",
         ("LED BY", "SNAPSHOT", "FORMAT"),
     ),
-    "audit": ListStyle(_audit_grid, "nothing yet", ("ASKED FOR", "WHY", "BECAME", "WHO")),
-    "backlog": ListStyle(_backlog_grid, "no batches", ("BY", "SINCE", "TYPE")),
-    "applied": ListStyle(
-        _applied_grid, "no batches", ("BY", "BYTES", "FILES", "SINCE", "FAILED", "DECIDED BY")
+    "audit": ListStyle[AuditEntry](
+        {
+            "WHEN": lambda one: one.at,
+            "WHO": lambda one: one.by,
+            "FROM": lambda one: one.address,
+            "WHAT": lambda one: one.action if one.outcome != "denied" else f"{one.action} (denied)",
+            "TO": lambda one: one.target,
+            "ASKED FOR": lambda one: one.argument,
+            "WHY": lambda one: one.reason,
+            "BECAME": became,
+        },
+        "nothing yet",
+        ("ASKED FOR", "WHY", "BECAME", "WHO"),
     ),
-    "snapshots": ListStyle(
-        _snapshots_grid,
+    "backlog": ListStyle[Batch](
+        {
+            "BATCH": lambda one: one.name,
+            "STATE": lambda one: one.state,
+            "TYPE": lambda one: one.type,
+            "SINCE": lambda one: one.queued_at,
+            "BY": lambda one: one.queued_by,
+            "FAILED": lambda one: str(one.attempts or ""),
+            "OPERATION": lambda one: one.operation,
+        },
+        "no batches",
+        ("BY", "SINCE", "TYPE"),
+    ),
+    "applied": ListStyle[Batch](
+        {
+            "BATCH": lambda one: one.name,
+            "STATE": lambda one: one.state,
+            "SINCE": lambda one: one.finished_at,
+            "ROWS": lambda one: one.rows,
+            "FILES": lambda one: one.files,
+            "BYTES": lambda one: one.bytes,
+            "BY": lambda one: one.queued_by,
+            "FAILED": lambda one: str(one.attempts or ""),
+            "DECIDED BY": lambda one: one.decided_by,
+            "OPERATION": lambda one: one.operation + (f" (of {one.together})" if one.together > 1 else ""),
+        },
+        "no batches",
+        ("BY", "BYTES", "FILES", "SINCE", "FAILED", "DECIDED BY"),
+    ),
+    "snapshots": ListStyle[Snapshot](
+        {
+            "SNAPSHOT": lambda one: str(one.snapshot_id),
+            "COMMITTED": lambda one: one.committed_at,
+            "CHANGE": lambda one: one.change,
+            "ROWS": lambda one: one.rows,
+            "ADDED": lambda one: one.added_rows,
+            "OPERATION": lambda one: one.operation or "another program",
+            "STATE": lambda one: list(filter(None, (_place(one), *one.refs))),
+        },
         "no snapshot: nothing has been published yet",
         ("ADDED", "CHANGE", "STATE", "COMMITTED"),
     ),
-    "quarantines": ListStyle(_quarantines_grid, "no quarantined rows", ("FILES", "FINISHED")),
-    "schedules": ListStyle(schedules_grid, "no schedules", ("STARTED", "LAST", "OPERATION")),
+    "quarantines": ListStyle[Quarantine](
+        {
+            "OPERATION": lambda one: one.operation,
+            "ROWS": lambda one: one.rows,
+            "FINISHED": lambda one: one.at,
+            "REPLAYED BY": lambda one: one.replayed_by,
+            "FILES": lambda one: one.folder,
+        },
+        "no quarantined rows",
+        ("FILES", "FINISHED"),
+    ),
+    "schedules": ListStyle[Schedule](
+        {
+            "SCHEDULE": lambda one: one.name,
+            "TYPE": lambda one: one.type,
+            "WHEN": lambda one: " ".join(filter(None, (one.cron, one.timezone, one.when))),
+            "NEXT": lambda one: "paused" if one.pause else one.next_at,
+            "LAST": lambda one: one.last_at,
+            "STARTED": lambda one: str(one.started or ""),
+            "OPERATION": lambda one: one.operation,
+            "SKIPPED": lambda one: str(one.skipped or ""),
+            "WHY": skip_reason,
+        },
+        "no schedules",
+        ("STARTED", "LAST", "OPERATION"),
+    ),
 }
 """Every list but those of stack traces and of quarantined rows, which are no tables."""
+
+MEMBERS = ListStyle[tuple[Member, int]](
+    {
+        "MEMBER": lambda one: one[0].id,
+        "ROLE": lambda one: one[0].role + (" (draining)" if one[0].draining else ""),
+        "ADDRESS": lambda one: one[0].address,
+        "HOST": lambda one: one[0].host,
+        "PID": lambda one: str(one[0].pid or ""),
+        "SINCE": lambda one: one[0].started_at,
+        "TYPES": lambda one: one[0].types,
+        "LEADS": lambda one: str(one[1]) if one[0].role == "coordinator" else "",
+    },
+    "no members",
+    ("SINCE", "PID", "HOST", "TYPES", "LEADS"),
+)
+"""Live processes, each with how many tables it leads."""
+
+WATERMARKS = ListStyle[tuple[str, str, str]](
+    {"SOURCE": lambda one: one[0], "PARTITION": lambda one: one[1], "WATERMARK": lambda one: one[2]},
+    "no watermarks: nothing has been ingested yet",
+)
+
+GRANTS = ListStyle[Grant](
+    {"WHO": lambda one: one.who, "ROLE": lambda one: one.role, "TABLES": lambda one: one.tables},
+    "no grant that you can see",
+)
+
+
+def _place(snapshot: Snapshot) -> str:
+    """Where a snapshot lies in the history of its table."""
+    return "present" if snapshot.present else "" if snapshot.in_history else "not in the history"

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.text import Text
 
 from distop.cli.output.base import Listing, Output
-from distop.cli.output.findings import doctor_lines, some_hosts, worker_lines
-from distop.cli.output.grids import STYLES, members_grid, watermarks_grid
+from distop.cli.output.grids import GRANTS, MEMBERS, STYLES, WATERMARKS, ListStyle
 from distop.cli.output.progress import follow
-from distop.cli.output.schedules import schedule_pairs
 from distop.cli.output.screen import Screen, grid_of
-from distop.cli.output.style import (
-    STATE_STYLES,
-    broken_rules,
-    counts,
-    duration,
-    paused,
-    printable,
-)
 from distop.cli.output.texts import (
+    STATE_STYLES,
     asked_for,
+    broken_rules,
     completion_line,
     content_pairs,
+    counts,
+    doctor_lines,
+    duration,
     event_lines,
     failed_partitions,
     index_line,
     number_of,
+    paused,
+    printable,
+    schedule_pairs,
     seconds_since,
     series_line,
+    some_hosts,
     state_of,
     text_of,
     when,
+    worker_lines,
 )
 from distop.client import (
     AuditEntry,
@@ -59,6 +60,8 @@ from distop.proto.facts import series_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.findings import Finding as WorkerFinding
+
+T = TypeVar("T")
 
 
 class HumanOutput(Output):
@@ -91,8 +94,10 @@ class HumanOutput(Output):
         if what == "quarantined":
             self._quarantined(items, more)
             return
-        style = STYLES[what]
-        self._screen.list(style.grid(items), style.empty, more, style.spare)
+        self._list(STYLES[what], items, more=more)
+
+    def _list(self, style: ListStyle[T], items: Iterable[T], *, more: bool = False, empty: str = "") -> None:
+        self._screen.list(style.grid(items), empty or style.empty, more, style.spare)
 
     def _operation(self, operation: Operation) -> None:
         error = f"{operation.error.code}: {operation.error.message}" if operation.error else ""
@@ -122,9 +127,9 @@ class HumanOutput(Output):
                 ("broken rules", broken),
                 ("completion", completion_line(operation)),
                 ("paused", paused(operation.pause)),
-                ("started", when(operation.started_at)),
+                ("started", operation.started_at),
                 ("started by", operation.started_by),
-                ("finished", when(operation.finished_at)),
+                ("finished", operation.finished_at),
                 ("took" if operation.done else "running for", took),
                 ("runner", operation.runner),
                 ("series", series_line(series)),
@@ -187,7 +192,7 @@ class HumanOutput(Output):
                 ("indexes", "\n".join(map(index_line, table.indexes))),
                 ("running", "\n".join(map(printable, table.running))),
                 ("led by", table.leader),
-                ("created", when(table.created_at)),
+                ("created", table.created_at),
                 ("created by", table.created_by),
             ]
         )
@@ -213,14 +218,16 @@ class HumanOutput(Output):
             self.note("and more: --limit 0 shows all")
 
     def watermarks(self, watermarks: Watermarks) -> None:
-        self._screen.list(
-            watermarks_grid(watermarks), "no watermarks: nothing has been ingested yet", more=False
+        marks = (
+            (source, partition, value)
+            for source, partitions in sorted(watermarks.items())
+            for partition, value in sorted(partitions.items())
         )
+        self._list(WATERMARKS, marks)
 
     def members(self, members: Iterable[Member], leaders: Iterable[Leader]) -> None:
-        self._screen.list(
-            members_grid(members, leaders), "no members", False, ("SINCE", "PID", "HOST", "TYPES", "LEADS")
-        )
+        led = Counter(leader.member for leader in leaders)
+        self._list(MEMBERS, ((member, led[member.id]) for member in members))
 
     def _diagnosis(self, diagnosis: Diagnosis) -> None:
         looked = f"{diagnosis.tables:,} tables and {diagnosis.operations:,} operations"
@@ -237,14 +244,8 @@ class HumanOutput(Output):
         self.note(f"looked at {looked}" + ("" if found else ": no problem found"))
 
     def _grants(self, grants: Grants) -> None:
-        grid = grid_of("WHO", "ROLE", "TABLES")
-        for grant in grants.grants:
-            grid.add_row(printable(grant.who), grant.role, printable(", ".join(grant.tables)))
-        self._screen.list(
-            grid,
-            "no grant that you can see" if grants.enforced else "no policy: every caller may do everything",
-            False,
-        )
+        open_to_all = "" if grants.enforced else "no policy: every caller may do everything"
+        self._list(GRANTS, grants.grants, empty=open_to_all)
         groups = f", of {', '.join(grants.groups)}" if grants.groups else ""
         self.note(
             f"you are {printable(grants.subject + groups)}"
@@ -332,9 +333,9 @@ class HumanOutput(Output):
                 ("state", batch.state),
                 ("operation", batch.operation),
                 ("type", batch.type),
-                ("queued", when(batch.queued_at)),
+                ("queued", batch.queued_at),
                 ("queued by", batch.queued_by),
-                ("finished", when(batch.finished_at)),
+                ("finished", batch.finished_at),
                 *((name, number_of(count) + of_all) for name, count in figures if count is not None),
                 ("failed attempts", str(batch.attempts or "")),
                 ("error", error),

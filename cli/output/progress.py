@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from distop.cli.output.style import STATE_STYLES, counts, duration, paused, printable
+from distop.cli.output.texts import STATE_STYLES, counts, duration, paused, printable
 from distop.client import Operation, OperationUpdate
 
 MOST_CELLS = 200

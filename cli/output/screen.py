@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table as Grid
 from rich.text import Text
 
-from distop.cli.output.style import printable
+from distop.cli.output.texts import printable, shown
 
 _WIDE = 10_000
 """Width where there is no terminal: programs that read a pipe need whole names."""
@@ -44,15 +44,15 @@ class Screen:
         """Print a remark to stderr."""
         self.err.print(Text(printable(text), "dim"), soft_wrap=True)
 
-    def pairs(self, pairs: Iterable[tuple[str, str | Text]]) -> None:
-        """Print names and values, one line for each non-empty value."""
+    def pairs(self, pairs: Iterable[tuple[str, Any]]) -> None:
+        """Print names and values, those that are not empty; a text has lines, a ``Text`` stays as it is."""
         grid = Grid.grid(padding=(0, 2))
         grid.add_column(style="dim", no_wrap=True)
         grid.add_column(overflow="fold")
         for name, value in pairs:
-            if value:
-                lines = value if isinstance(value, Text) else "\n".join(map(printable, value.split("\n")))
-                grid.add_row(printable(name), lines)
+            text = value if isinstance(value, Text) else "\n".join(map(printable, shown(value).split("\n")))
+            if text:
+                grid.add_row(printable(name), text)
         self.out.print(grid)
 
     def list(self, grid: Grid, empty: str, more: bool, spare: Sequence[str] = ()) -> None:

@@ -1,14 +1,113 @@
-"""Text for people: operations, tables and entries of the audit trail."""
+"""Text for people: states, counts, durations, operations, tables, findings, entries of the audit trail."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from distop.cli.output.style import in_bytes, printable
-from distop.client import AuditEntry, Index, Operation, TableContent
-from distop.proto.facts import series_of
+from rich.text import Text
+
+from distop.client import (
+    AuditEntry,
+    Finding,
+    Index,
+    JobCounts,
+    Operation,
+    OperationState,
+    Pause,
+    Schedule,
+    Severity,
+    TableContent,
+)
+from distop.proto.facts import series_of, violations_of
+
+if TYPE_CHECKING:
+    from distop.executor.checking.findings import Finding as WorkerFinding
+
+
+STATE_STYLES = {
+    OperationState.RUNNING: "cyan",
+    OperationState.COMMITTING: "blue",
+    OperationState.ABORTING: "yellow",
+    OperationState.SUCCEEDED: "green",
+    OperationState.FAILED: "red",
+    OperationState.CANCELLED: "yellow",
+    OperationState.UNKNOWN: "",
+}
+
+SEVERITY_STYLES = {
+    Severity.NOTICE: "cyan",
+    Severity.WARNING: "yellow",
+    Severity.ERROR: "bold red",
+    Severity.UNKNOWN: "",
+}
+
+
+def printable(text: str) -> str:
+    """``text`` without terminal control characters."""
+    return "".join(
+        letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text
+    )
+
+
+def counts(jobs: JobCounts) -> str:
+    """``"40/100"``, or ``"40/100, 2 failed"``; ``"0/?"`` while the total is unknown."""
+    failed = f", {jobs.failed:,} failed" if jobs.failed else ""
+    total = "?" if jobs.counting and not jobs.total else f"{jobs.total:,}"
+    return f"{jobs.succeeded:,}/{total}{failed}"
+
+
+def paused(pause: Pause | None) -> str:
+    """``"by jane, since 2024-05-01 12:00:00Z: new disks"``; empty if not paused."""
+    if pause is None:
+        return ""
+    by = f"by {pause.by}" if pause.by else "by an unknown caller"
+    since = f", since {pause.at.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}" if pause.at else ""
+    table = " (its table is)" if pause.scope == "table" else ""
+    return f"{by}{since}{table}{f': {pause.reason}' if pause.reason else ''}"
+
+
+def broken_rules(facts: Mapping[str, Any]) -> str:
+    """One line per broken rule: the number of rows, where most of them are, and a sample."""
+    lines = []
+    for one in violations_of(facts):
+        most = ", ".join(f"{name}: {rows:,}" for name, rows in one["most"].items())
+        more = ", ..." if one["partitions"] > len(one["most"]) else ""
+        sample = f", such as {one['sample']}" if one.get("sample") else ""
+        lines.append(
+            f"{one['rule']}: {one['rows']:,} row{'' if one['rows'] == 1 else 's'} ({most}{more}){sample}"
+        )
+    rules = facts.get("violatedRules")
+    left = rules - len(lines) if isinstance(rules, int) else 0
+    return "\n".join([*lines, f"and {left:,} more rules"] if lines and left > 0 else lines)
+
+
+def duration(seconds: float | None) -> str:
+    """``"0.31 s"``, ``"12.3 s"``, ``"4 min 10 s"``, ``"2 h 5 min"``."""
+    if seconds is None:
+        return ""
+    if seconds < 10:
+        return f"{seconds:.2f} s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min"
+
+
+def in_bytes(size: int) -> str:
+    """``"512 B"``, ``"1.4 KiB"``, ``"12.0 GiB"``."""
+    if size < 1024:
+        return f"{size} B"
+    scaled, units = size / 1024, iter(("KiB", "MiB", "GiB", "TiB"))
+    unit = next(units)
+    while scaled >= 1024 and unit != "TiB":
+        scaled, unit = scaled / 1024, next(units)
+    return f"{scaled:,.1f} {unit}"
+
 
 _MOST_FAILED = 20
 """Most failed partitions shown for an operation."""
@@ -23,7 +122,7 @@ def failed_partitions(errors: Any, count: int) -> str:
     return "\n".join([*lines, f"and {more:,} more: --output json names up to 100"] if more > 0 else lines)
 
 
-def content_pairs(content: TableContent | None) -> list[tuple[str, str]]:
+def content_pairs(content: TableContent | None) -> list[tuple[str, Any]]:
     """The content of a table, as names and values."""
     if content is None:
         return []
@@ -39,7 +138,7 @@ def content_pairs(content: TableContent | None) -> list[tuple[str, str]]:
     return [
         ("columns", "\n".join(columns)),
         ("partitioned by", ", ".join(content.partition_by)),
-        ("rows", number_of(content.rows)),
+        ("rows", content.rows),
         ("size", size),
         ("last load", loaded),
         ("not known", content.missing),
@@ -102,6 +201,13 @@ def in_series(operation: Operation) -> str:
     return f" ({series['operations']:,} of {printable(series['name'])})" if series else ""
 
 
+def shown(value: Any) -> str:
+    """A field of a result: as :func:`text_of`, times in UTC, and nothing for ``None``."""
+    if value is None:
+        return ""
+    return when(value) if isinstance(value, datetime) else text_of(value)
+
+
 def text_of(value: Any) -> str:
     """Any value of JSON, on one line."""
     if isinstance(value, Mapping):
@@ -142,3 +248,60 @@ def when(moment: datetime | None) -> str:
 def seconds_since(moment: datetime | None) -> float | None:
     """The age of a time."""
     return (datetime.now(UTC) - moment).total_seconds() if moment else None
+
+
+MOST_HOSTS = 5
+
+
+def doctor_lines(findings: Iterable[Finding]) -> Iterator[Text]:
+    """Those of ``distop doctor``."""
+    for one in findings:
+        mark = "fixed" if one.fixed else one.severity.value
+        style = "green" if one.fixed else SEVERITY_STYLES[one.severity]
+        yield _line(mark, style, one.code, one.sentence)
+        for text in filter(None, [one.outcome, "" if one.fixed else one.remedy]):
+            yield Text(f"    {printable(text)}")
+
+
+def worker_lines(findings: Iterable[WorkerFinding]) -> Iterator[Text]:
+    """Those of ``distop executor --check``."""
+    for one in findings:
+        hosts = some_hosts(one.workers)
+        error = Severity.ERROR
+        yield _line(error.value, SEVERITY_STYLES[error], one.code, f"{hosts}: " * bool(hosts) + one.sentence)
+        yield Text(f"    {printable(one.remedy)}")
+
+
+def some_hosts(hosts: Sequence[str]) -> str:
+    """The first of them, and how many others there are."""
+    more = len(hosts) - MOST_HOSTS
+    return ", ".join(hosts[:MOST_HOSTS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _line(mark: str, style: str, code: str, sentence: str) -> Text:
+    return Text.assemble((f"{mark}: ", style), (f"{code}: ", "bold"), printable(sentence))
+
+
+def schedule_pairs(one: Schedule) -> list[tuple[str, Any]]:
+    """One schedule, as names and values."""
+    skipped = f"{one.skipped}, last {when(one.skipped_at)}: {skip_reason(one)}" if one.skipped else ""
+    return [
+        ("schedule", one.name),
+        ("table", one.table),
+        ("starts", "/".join(filter(None, (one.type, one.object)))),
+        *asked_for(one.argument),
+        (f"at ({printable(one.timezone) or 'UTC'})", one.cron),
+        ("when", one.when),
+        ("next", one.next_at),
+        ("paused", paused(one.pause)),
+        ("started", str(one.started or "")),
+        ("last operation", one.operation),
+        ("skipped", skipped),
+        ("added by", one.added_by),
+        ("added", one.added_at),
+    ]
+
+
+def skip_reason(one: Schedule) -> str:
+    """Why the last tick was skipped; empty: none was."""
+    return printable(f"{one.skip.code}: {one.skip.message}") if one.skip else ""

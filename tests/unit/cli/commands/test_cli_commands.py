@@ -125,7 +125,7 @@ def test_start_and_wait(service: FakeService) -> None:
 
 def test_a_wait_for_what_nobody_takes_says_why(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
     """U1: and goes on waiting."""
-    monkeypatch.setattr("distop.cli.output.waiting.LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr("distop.cli.commands.operations.LOOK_EVERY_S", 0.01)
     world, waits, ends = service.world, pb.Operation(), pb.Operation()
     waits.CopyFrom(RUNNING)
     world.add(waits)
@@ -513,6 +513,20 @@ def test_what_a_scheduler_asks_for_has_exit_codes_of_its_own(service: FakeServic
     service.refuse = [AlreadyIngested(), TablePaused(), PreconditionFailed()]
     codes = [run("start", "flights", "noop").exit_code for _ in range(3)]
     assert codes == [24, 25, 5]
+
+
+def test_no_cell_of_a_list_reaches_the_terminal_as_a_control_sequence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Facts are whatever an operation type reports."""
+    facts = {"rows": "\x1b[2J"}
+    operation = Operation(
+        name="t/load/1", table="t", type="load", state=OperationState.SUCCEEDED, facts=facts
+    )
+    HumanOutput().listed("operations", [operation], more=False)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "\\x1b[2J" in shown
 
 
 def test_a_list_fits_a_narrow_terminal(capsys: pytest.CaptureFixture[str]) -> None:

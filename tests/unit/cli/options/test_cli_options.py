@@ -11,8 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from distop.cli.options.bundles import Bundle, command, expanded
-from distop.cli.options.doors import DoorOptions
-from distop.cli.options.limits import LimitOptions
+from distop.cli.options.services import DoorOptions, LimitOptions
 from distop.coordinator.api.limits import Limits
 from distop.errors import InvalidArgument
 
