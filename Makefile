@@ -1,9 +1,10 @@
 # `make` shows what there is. Everything runs in .venv, which `setup` makes and keeps up to date.
 #   PYTHON=python3.12   the Python to build .venv with
 #   ARGS="-k lease"     further arguments of the target's program
-#   K=test_lease        what `make test-one` runs: a file, a folder, or (part of) the name of files or tests
+#   T=PATH::test        what `make one` runs: a test, a file, a folder, or (part of) the name of files or tests
 #   WORKERS=5           processes that `make test` runs in; 0: one, as a debugger needs it
 #   RUNS=5 SINCE=HEAD~1 how often `make flakes` runs, and which tests: those that have changed since then
+#   SINCE=HEAD          `make types` checks only the files that have changed since then
 #   ETCD=3.5.35         the etcd of `make test-etcd`
 #   MINUTES=15          how long `make fuzz` and `make simulate` go on at least
 #   SEED=7              the only seed of `make simulate`, told line by line
@@ -18,7 +19,7 @@ MINUTES ?= 60
 SEED ?=
 RUNS ?= 5
 SINCE ?=
-K ?=
+T ?=
 ETCD_TESTS := etcd or embedded or txn or transactions or watch or lease or election or leading or starting or ending \
 	or claims or marks or three_members or doctor or restored
 export PYTHON
@@ -64,14 +65,19 @@ test: setup ## the tests that need no long wait, in minutes: a real etcd, real S
 test-all: setup ## all tests, those marked `slow` included
 	$(PYTEST) $(ARGS)
 
-.PHONY: test-one
-test-one: ## the tests of K=<file, folder, name>, at once, without looking at the set-up
+.PHONY: unit
+unit: ## the tests that start no service and no process, in seconds
 	@test -x $(BIN)/python || $(MAKE) setup
-	@test -n "$(K)" || { echo "test-one: K=tests/unit/metastore, K=test_lease or K=test_a_lease_is_renewed"; exit 2; }
-	@if [ -e "$(K)" ]; then $(BIN)/python -m pytest $(K) $(ARGS); \
-	else files=$$(grep -rlE --include='test_*.py' 'def \w*$(K)' tests || true; find tests -name '*$(K)*.py' -name 'test_*'); \
-		[ -n "$$files" ] || { echo "test-one: no file of tests, and no test, has $(K) in its name"; exit 2; }; \
-		$(BIN)/python -m pytest $$(sort -u <<<"$$files") -k "$(K)" $(ARGS); fi
+	$(PYTEST) -m "not slow and not process" tests/unit $(ARGS)
+
+.PHONY: one
+one: ## T=<path::test, file, folder, or part of a name>, at once, without looking at the set-up
+	@test -x $(BIN)/python || $(MAKE) setup
+	@test -n "$(T)" || { echo "one: T=tests/unit/metastore, T=test_lease or T=PATH/test_lease.py::test_it_is_renewed"; exit 2; }
+	@path="$(T)"; if [ -e "$${path%%::*}" ]; then $(BIN)/python -m pytest "$$path" $(ARGS); \
+	else files=$$(grep -rlE --include='test_*.py' 'def \w*$(T)' tests || true; find tests -name '*$(T)*.py' -name 'test_*'); \
+		[ -n "$$files" ] || { echo "one: no file of tests, and no test, has $(T) in its name"; exit 2; }; \
+		$(BIN)/python -m pytest $$(sort -u <<<"$$files") -k "$(T)" $(ARGS); fi
 
 .PHONY: flakes
 flakes: setup ## how many of 1,000 tests fail on a busy machine: RUNS=5 of all tests, or of those changed SINCE=<revision>
@@ -191,9 +197,18 @@ format: setup ## let ruff correct what it can
 	$(BIN)/ruff format .
 
 .PHONY: types
-types: setup ## mypy: strict for the packages, less so for tests and scripts
+types: setup ## mypy: strict for the packages, less so for tests and scripts; SINCE=HEAD: only files changed since then
+ifeq ($(SINCE),)
 	$(BIN)/mypy $(ARGS)
 	for folder in $(SCRIPTS); do $(BIN)/mypy $(UNTYPED) $$folder; done
+else
+	@packages=() scripts=(); while read -r path; do \
+		if [ -e "src/distop/$$path" ]; then packages+=("src/distop/$$path"); \
+		elif [[ $$path != docs/* ]]; then scripts+=("$$path"); fi; \
+	done < <(git diff --name-only --diff-filter=d $(SINCE) -- '*.py'); \
+	[ $${#packages[@]} = 0 ] || $(BIN)/mypy "$${packages[@]}" $(ARGS); \
+	[ $${#scripts[@]} = 0 ] || $(BIN)/mypy $(UNTYPED) "$${scripts[@]}"
+endif
 
 .PHONY: layers
 layers: setup ## import-linter: arrows between folders and rooms only point down, without circles

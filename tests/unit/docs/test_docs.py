@@ -29,7 +29,10 @@ from support.metrics import families
 from support.repository import ROOT, product_sources
 
 PACKAGES = tomllib.loads((ROOT / "pyproject.toml").read_text())
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 REMEDY = "correct the document"
 
 
@@ -203,6 +206,20 @@ def test_links_lead_somewhere() -> None:
             wanted = (document.parent / path).resolve() if path else document
             assert wanted.exists(), f"{document.name}: {target}"
             assert not anchor or anchor in anchors(wanted), f"{document.name}: {target}"
+
+
+def test_every_target_of_make_that_is_named_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in (*DOCUMENTS, ROOT / ".pre-commit-config.yaml", *(ROOT / ".github").rglob("*.*")):
+        for commands in re.findall(r"(?:`|entry: |^ {4})make ([a-z -]+)", document.read_text(), re.MULTILINE):
+            named = commands.partition("  ")[0].split()
+            assert set(named) <= targets, f"{document.name}: make {commands}"
+
+
+def test_the_folders_that_contributing_names_exist() -> None:
+    named = re.findall(r"`([\w/]+/)`", (ROOT / "CONTRIBUTING.md").read_text())
+    assert named
+    assert not [folder for folder in named if not (ROOT / folder).is_dir()], REMEDY
 
 
 def test_what_users_import_is_exported_by_a_room() -> None:
