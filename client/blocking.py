@@ -122,7 +122,6 @@ class Client:
     audit = _iterating(AsyncClient.audit)
     grants = _blocking(AsyncClient.grants)
     change_grants = _blocking(AsyncClient.change_grants)
-    follow_audit = _iterating(AsyncClient.follow_audit)
 
     def __init__(
         self,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
-from operator import attrgetter
 from typing import Any
 
 from distop.client.calls import PAGE_SIZE, Calls, models
@@ -66,7 +64,7 @@ class AuditEntry(Model):
     table: str = ""
     """The table of its trail; empty: the installation's."""
     cursor: str = ""
-    """Its position, from which the trail can be followed."""
+    """Its position in the trail: to list what was written after it."""
     reason: str = ""
     request_id: str = ""
     argument: dict[str, Any] = field(default_factory=dict)
@@ -160,10 +158,6 @@ async def diagnose(connection: Connection, request: pb.DiagnoseRequest) -> Diagn
     raise AssertionError("unreachable: streams follow each other until one is done")
 
 
-FOLLOW_EVERY_S = 2.0
-"""Seconds between two lists of the audit trail, for those who follow it."""
-
-
 class ClusterCalls(Calls):
     """The part of :class:`~distop.client.aio.AsyncClient` for the service itself."""
 
@@ -241,41 +235,7 @@ class ClusterCalls(Calls):
     ) -> AsyncGenerator[AuditEntry, None]:
         """The audit trail, newest first: of one table, or of the installation.
 
-        ``after``: only what was written after the entry with this cursor.
+        ``after``: only what was written after the entry with this cursor; ``"0"``: all kept entries.
         """
         fields = {"table": table, "after": after, "page_size": page_size}
         return models(self._listed("ListAudit", "entries", **fields), AuditEntry)
-
-    async def follow_audit(
-        self, table: str = "", *, after: str = "", every_s: float = FOLLOW_EVERY_S
-    ) -> AsyncGenerator[AuditEntry, None]:
-        """New entries of the audit trail, in the order in which they were written: of one table, or of the
-        installation. Lists them again and again, and does not end normally.
-
-        Parameters
-        ----------
-        after:
-            The cursor of the last known entry; empty: from now on; ``"0"``: all stored entries first.
-        every_s:
-            Seconds between two lists.
-        """
-        while True:
-            entries: list[pb.AuditEntry] = []
-            size = PAGE_SIZE if after else 1
-            request = make_request(pb.ListAuditRequest, table=table, after=after, page_size=size)
-            while True:
-                page = await self._connection.call(attrgetter("ListAudit"), request)
-                entries += page.entries if after else ()
-                if not (after and page.next_page_token):
-                    break
-                request.page_token = page.next_page_token
-            for message in sorted(entries, key=_written):
-                yield AuditEntry.from_proto(message)
-            after = page.cursor
-            await asyncio.sleep(every_s)
-
-
-def _written(entry: pb.AuditEntry) -> tuple[int, str]:
-    """When an entry was written."""
-    revision, _, ident = entry.cursor.partition(".")
-    return int(revision), ident

@@ -934,14 +934,12 @@ class AuditEntry(_message.Message):
     def __init__(self, id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., action: _Optional[str] = ..., target: _Optional[str] = ..., by: _Optional[str] = ..., reason: _Optional[str] = ..., request_id: _Optional[str] = ..., argument_json: _Optional[str] = ..., outcome: _Optional[str] = ..., rows: _Optional[int] = ..., bytes: _Optional[int] = ..., error_code: _Optional[str] = ..., claimed_by: _Optional[str] = ..., address: _Optional[str] = ..., table: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListAuditResponse(_message.Message):
-    __slots__ = ("entries", "next_page_token", "cursor")
+    __slots__ = ("entries", "next_page_token")
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
-    CURSOR_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
     next_page_token: str
-    cursor: str
-    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
 
 class Index(_message.Message):
     __slots__ = ("column", "snapshot_id", "commits_behind", "files", "left_out", "parts", "entries", "bytes", "operation", "built_at", "field_id", "manifest", "sequence_number")

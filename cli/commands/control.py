@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,10 +83,6 @@ def audit(
         ),
     ] = "",
     limit: Limit = 100,
-    follow: Annotated[
-        bool,
-        typer.Option("--follow", "-f", help="Go on with new entries, in the order they are written in."),
-    ] = False,
     after: Annotated[
         str,
         typer.Option(metavar="CURSOR", help="Only what was written after this entry; 0: all kept entries."),
@@ -95,15 +90,9 @@ def audit(
 ) -> None:
     """Show who did what and when, the newest first.
 
-    With --follow and --output json: one document per line for every entry, each with its cursor.
+    With --output json: each entry with its cursor.
     """
-    if not follow:
-        entries = session.client.audit(table, after=after, page_size=page_size(limit))
-        session.listed("audit", entries, limit)
-        return
-    with suppress(KeyboardInterrupt):
-        for entry in session.client.follow_audit(table, after=after):
-            session.out.show(entry)
+    session.listed("audit", session.client.audit(table, after=after, page_size=page_size(limit)), limit)
 
 
 grants = typer.Typer(

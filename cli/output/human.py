@@ -37,7 +37,6 @@ from distop.cli.output.texts import (
     worker_lines,
 )
 from distop.client import (
-    AuditEntry,
     Backfill,
     Batch,
     Diagnosis,
@@ -83,7 +82,6 @@ class HumanOutput(Output):
             Explanation: self._explanation,
             Grants: self._grants,
             Schedule: self._schedule,
-            AuditEntry: self._audit_entry,
         }
         show[type(result)](result)
 
@@ -252,14 +250,6 @@ class HumanOutput(Output):
             if grants.subject
             else "the service does not know who you are"
         )
-
-    def _audit_entry(self, entry: AuditEntry) -> None:
-        parts = (
-            when(entry.at),
-            printable(f"{entry.by or 'unknown'} {entry.outcome} {entry.action} {entry.target}"),
-            printable(f"({entry.reason})" if entry.reason else ""),
-        )
-        self._out.print(*filter(None, parts), soft_wrap=True, markup=False, highlight=False)
 
     def _enqueued(self, answer: Enqueued) -> None:
         self._out.print(f"{printable(answer.batch)}: {answer.became}")

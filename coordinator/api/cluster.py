@@ -103,7 +103,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
                 self._client, *trails, limit=size, revision=token.revision, before=token.after, after=after
             )
         entries = fitting(list(map(entry_message, found)))
-        response = pb.ListAuditResponse(entries=entries, cursor=str(Cursor(revision)))
+        response = pb.ListAuditResponse(entries=entries)
         if entries and (len(found) == size or len(entries) < len(found)):
             response.next_page_token = PageToken(revision, response.entries[-1].id).encode()
         return response

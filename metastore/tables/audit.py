@@ -157,13 +157,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """A position in a trail: after all entries of a revision, or after one of them."""
+    """A position in a trail: after one of its entries, in the order in which they were written."""
 
     revision: int
     id: str = ""
 
     def __str__(self) -> str:
-        return f"{self.revision}.{self.id}" if self.id else str(self.revision)
+        return f"{self.revision}.{self.id}"
 
     @classmethod
     def parse(cls, text: str) -> Cursor:
@@ -177,8 +177,6 @@ class Cursor:
 
     def precedes(self, entry: Entry) -> bool:
         """Whether an entry comes after it."""
-        if not self.id:
-            return entry.revision > self.revision
         return (entry.revision, entry.id) > (self.revision, self.id)
 
 

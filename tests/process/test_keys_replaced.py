@@ -143,7 +143,6 @@ async def test_everything_is_replaced_under_load_and_no_call_fails(
         calls["page"] = lambda: asked(f"https://{web}/api/tables")
         calls["catalog"] = lambda: asked(f"https://{catalog}/v1/config")
         callers = [asyncio.create_task(calling(name, call)) for name, call in calls.items()]
-        following = asyncio.create_task(anext(clients[0].follow_audit()))
         try:
             for _ in range(ROUNDS):
                 for step in keys.steps():
@@ -155,7 +154,6 @@ async def test_everything_is_replaced_under_load_and_no_call_fails(
                         return all(made[name] >= before[name] + 3 for name in calls)
 
                     await eventually(everybody_has_called, 90)
-            assert not following.done(), following
             # What has been taken away counts no more: all that was replaced was in use.
             trust = ssl.create_default_context(cafile=keys.folder / "ca.crt")
             async with httpx.AsyncClient(verify=trust) as browser:
@@ -163,7 +161,6 @@ async def test_everything_is_replaced_under_load_and_no_call_fails(
                 assert (await browser.get(f"https://{web}/api/tables", headers=headers)).status_code == 401
         finally:
             over.set()
-            following.cancel()
             await asyncio.gather(*callers)
             for client in clients:
                 await client.close()

@@ -14,7 +14,6 @@ import grpc
 
 from distop.errors import (
     DistopError,
-    InvalidArgument,
     OperationNotFound,
     TableExists,
     TableNotFound,
@@ -217,10 +216,8 @@ class FakeService(
 
     async def ListAudit(self, request: pb.ListAuditRequest, context: Context) -> pb.ListAuditResponse:
         await self._enter("audit", request, context)
-        if request.after == "9":
-            await abort(context, InvalidArgument("that was all"))
         page, further = _page(request, self.world.audit[::-1])
-        return pb.ListAuditResponse(entries=page, next_page_token=further, cursor="9")
+        return pb.ListAuditResponse(entries=page, next_page_token=further)
 
     async def CreateTable(self, request: pb.CreateTableRequest, context: Context) -> pb.Table:
         await self._enter("create_table", request, context)

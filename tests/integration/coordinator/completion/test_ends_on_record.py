@@ -54,15 +54,13 @@ async def test_operations_of_a_series_push_nobody_out_of_the_trail(client: Lossy
 
 
 async def test_an_unreadable_entry_hides_no_others(etcd_config: EtcdConfig, client: LossyClient) -> None:
-    """U2: it is shown in its place, by those who list the trail and by those who follow it."""
+    """U2: it is shown in its place."""
     async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
         await sdk.create_table("t", nowhere())
         await client.put(client.keyspace.table("t").audit_prefix + b"1700000000000-x", b"damaged")
-        seen = [(entry.action, entry.at and entry.at.year) async for entry in sdk.audit("t")]
-        assert seen[-1] == ("unreadable", 2023)
-        assert ("create-table", seen[0][1]) in seen
-        followed = sdk.follow_audit("t", after="0")
-        made, damaged = await anext(followed), await anext(followed)
-        assert (made.action, damaged.action) == ("create-table", "unreadable")
-        assert "1700000000000-x" in damaged.reason
-        await followed.aclose()
+        for after in ("", "0"):
+            made, damaged = [entry async for entry in sdk.audit("t", after=after)]
+            assert (made.action, damaged.action) == ("create-table", "unreadable")
+            assert damaged.at is not None
+            assert damaged.at.year == 2023
+            assert "1700000000000-x" in damaged.reason
