@@ -36,12 +36,12 @@ import s3fs
 from common import Processes, print_json, print_table, sized, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.watch import watch
 from distop.metastore.records.components import prefix_end
+from distop.process.loop import event_loop
 
 SIZES = sized((100, 1_000, 4_000), (4,))
 WARM_UP = sized(20, 2)

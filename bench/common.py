@@ -25,9 +25,9 @@ from rich.table import Table
 from distop.client import AsyncClient
 from distop.commit.files.allowed import ALL
 from distop.errors import DeadlineExceeded
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, find_etcd
+from distop.process.loop import event_loop
 
 T = TypeVar("T")
 

@@ -30,10 +30,10 @@ from peers.native import NativeSpark
 
 from distop.client import AsyncClient
 from distop.commit.catalog import EtcdCatalog
-from distop.executor.host.loop import event_loop
 from distop.executor.launch.settings import SETTINGS
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.process.loop import event_loop
 
 FILES, ROWS_PER_FILE, BATCH, ROUNDS = sized((20, 200_000, 20_000, 2), (2, 400, 40, 1))
 ROWS = FILES * ROWS_PER_FILE

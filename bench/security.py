@@ -22,10 +22,10 @@ from common import Processes, one_operation, print_json, print_table, sized, unt
 
 from distop.cli.secure import ADMIN, GRANTS, Security
 from distop.client import AsyncClient, Credentials
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
+from distop.process.loop import event_loop
 
 JOBS, ROUNDS, ONE_JOB_ROUNDS = sized((10_000, 15, 300), (100, 1, 2))
 CALLER = "operator"

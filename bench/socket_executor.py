@@ -17,7 +17,6 @@ import threading
 import time
 from pathlib import Path
 
-from distop.executor.host.loop import event_loop
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LaunchedFrame, NeedsSpark, pack, settling, summed
 from distop.executor.ledger.ledger import Ledger
@@ -31,6 +30,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.jobs import Mark, Verdict
 from distop.operations import Registry
+from distop.process.loop import event_loop
 
 SLOTS = 2
 

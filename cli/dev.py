@@ -21,7 +21,6 @@ from typing import TextIO
 
 from distop.cli.options.session import DEFAULT_ADDRESS
 from distop.cli.output.base import Output
-from distop.cli.output.logs import Level, LogFormat
 from distop.cli.secure import ADMIN, LANDING, Security
 from distop.client import AsyncClient, Credentials
 from distop.commit.files.allowed import ALL
@@ -30,7 +29,8 @@ from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 from distop.executor.runner.service import require_spark
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
-from distop.proto.listening import AddressInUse, check_address
+from distop.process.listening import AddressInUse, check_address
+from distop.process.logs import Level, LogFormat
 
 log = logging.getLogger(__name__)
 

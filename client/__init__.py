@@ -1,6 +1,6 @@
 """The Python SDK: :class:`Client`, or :class:`AsyncClient` where there is an event loop."""
 
-import distop.errors.forks  # noqa: F401  # before gRPC is imported
+import distop.process.forks  # noqa: F401  # before gRPC is imported
 from distop.client.access import Grant, Grants
 from distop.client.aio import AsyncClient
 from distop.client.backfill import Backfill, batch_range

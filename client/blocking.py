@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from distop.client.aio import AsyncClient
 from distop.client.credentials import Credentials
 from distop.errors import PreconditionFailed
-from distop.errors.threads import LoopThread, cancel_others, result_of
+from distop.process.threads import LoopThread, cancel_others, result_of
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs lack it
 from distop.client.credentials import Credentials, Shown
 from distop.client.pace import Pace
 from distop.errors import ArgumentTooLarge, Busy, DistopError, InvalidArgument, Kind, Unavailable
-from distop.errors.threads import check_not_forked
 from distop.errors.wire import from_rpc_error
+from distop.process.threads import check_not_forked
 from distop.proto import distop_pb2_grpc
 
 DEFAULT_PORT = 7070

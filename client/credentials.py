@@ -10,9 +10,9 @@ from typing import Self
 import grpc
 
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.process.files import Reread
+from distop.process.secret import NONE, Secret, token_in
 from distop.proto.addresses import is_loopback
-from distop.proto.files import Reread
-from distop.proto.secret import NONE, Secret, token_in
 
 SYSTEM = "system"
 
@@ -30,7 +30,7 @@ class Credentials:
     """The credentials for coordinators. Files are read again when they change."""
 
     token: Secret | str = NONE
-    """A :class:`~distop.proto.secret.Secret` after construction; so it is shown as ``***``."""
+    """A :class:`~distop.process.secret.Secret` after construction; so it is shown as ``***``."""
     token_file: str = ""
     """Path of a file with the token; issuers that renew it rewrite the file."""
     ca: str = ""

@@ -10,8 +10,8 @@ from distop.coordinator.work.work import LIMIT_S
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.requests import BRIEFLY_S, REMEMBER_S
-from distop.proto.http.tls import TlsConfig
-from distop.proto.listening import check_address
+from distop.process.listening import check_address
+from distop.process.tls import TlsConfig
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,19 +39,19 @@ from distop.coordinator.work.work import Work
 from distop.errors import DistopError, EtcdDenied, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.members.heap import settle_heap
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
-from distop.metastore.members.notify import tell_manager
 from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
 from distop.metastore.members.registration import registered
 from distop.metastore.records.member import HeldUp, LongCall
 from distop.metastore.tables.denials import Denials
 from distop.operations.registry import Registry
 from distop.process.followers import kept_running
+from distop.process.heap import settle_heap
+from distop.process.systemd import tell_manager
 from distop.process.template import NotLoaded
-from distop.proto.http.tls import Tls
+from distop.process.tls import Tls
 
 if TYPE_CHECKING:
     from distop.coordinator.rest.app import RestCatalog

@@ -19,9 +19,9 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from distop.commit.files.allowed import ALL
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.members.heap import settle_heap
+from distop.process.heap import settle_heap
+from distop.process.loop import event_loop
 from support import verdicts
 from support.fixtures import client as client
 from support.fixtures import etcd_config as etcd_config

@@ -20,11 +20,11 @@ from pathlib import Path
 from common import Processes, cpu_s, one_operation, print_table, sized, until
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.txn import Put, Txn, absent
+from distop.process.loop import event_loop
 
 EXECUTORS = sized((1, 4, 16), (1, 2))
 TABLES, MANY_TABLES = sized((40, 200), (2, 3))

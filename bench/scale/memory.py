@@ -18,10 +18,10 @@ from scale.tables import make_tables
 from scale.watchers import Watchers
 
 from distop.client import AsyncClient
-from distop.executor.host.loop import event_loop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
+from distop.process.loop import event_loop
 
 TABLES = sized(int(os.environ.get("DISTOP_BENCH_TABLES", "10000")), 10)
 WAITING, JOBS, WATCHERS, ENDED = sized((500, 100_000, 1000, 300), (3, 100, 3, 3))

@@ -153,9 +153,9 @@ def measure() -> dict[str, float]:
     """The figures, and a table of them."""
     from common import Processes, print_table
 
-    from distop.executor.host.loop import event_loop
     from distop.metastore.etcd.config import EtcdConfig
     from distop.metastore.etcd.embedded import EtcdProcess, free_port
+    from distop.process.loop import event_loop
 
     with tempfile.TemporaryDirectory() as folder, EtcdProcess(Path(folder, "etcd")) as etcd:
         config = EtcdConfig(endpoints=(etcd.endpoint,))

@@ -21,8 +21,8 @@ from distop.cli.options.services import Allow, CallerLimits, Doors, Etcd, ServeM
 from distop.cli.options.session import DEFAULT_ADDRESS, Connected, WithOutput
 from distop.cli.output.base import Output
 from distop.cli.output.exits import SOMETHING_WRONG
-from distop.cli.output.logs import Level, LogFormat, configure
 from distop.errors import DistopError, InvalidArgument, Unavailable
+from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
     from distop.metastore.etcd.config import EtcdConfig

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from distop.cli.options.bundles import Bundle
-from distop.cli.output.logs import Level, LogFormat, configure
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
     from distop.coordinator.access.authentication import IdentityConfig
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from distop.coordinator.api.limits import Limits
     from distop.executor.host.metrics import MetricsConfig
     from distop.metastore.etcd.config import EtcdConfig
-    from distop.proto.http.tls import TlsConfig
+    from distop.process.tls import TlsConfig
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class DoorOptions:
         )
 
     def tls(self) -> TlsConfig:
-        from distop.proto.http.tls import TlsConfig
+        from distop.process.tls import TlsConfig
 
         return TlsConfig(
             cert=self.tls_cert, key=self.tls_key, client_ca=self.tls_client_ca, insecure=self.insecure
@@ -402,7 +402,7 @@ class MetricsOptions:
         if self.metrics is None:
             return None
         from distop.executor.host.metrics import MetricsConfig
-        from distop.proto.http.tls import TlsConfig
+        from distop.process.tls import TlsConfig
 
         tls = TlsConfig(cert=self.tls_cert, key=self.tls_key, insecure=self.insecure)
         return MetricsConfig(listen=self.metrics, tls=tls)

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from distop.commit.files.allowed import ENDPOINTS, SOURCES, is_below
 from distop.commit.files.web import addresses, is_public
 from distop.errors import InvalidArgument, NotAllowed, Unavailable
-from distop.proto.secret import Secret
+from distop.process.secret import Secret
 
 SECRET_VARIABLES = "DISTOP_SECRET_"
 """Prefix of the environment variables that options may refer to."""
@@ -76,7 +76,7 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^{}]*)\}")
 
 
 def opened_with(storage: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options with all secrets :func:`~distop.proto.secret.revealed`, for file systems.
+    """The options with all secrets :func:`~distop.process.secret.revealed`, for file systems.
 
     Raises
     ------

@@ -16,7 +16,7 @@ from distop.commit.files.allowed import check_location
 from distop.commit.files.credentials import opened_with
 from distop.errors import InvalidArgument, require
 from distop.metastore.records.table import TableRecord
-from distop.proto.secret import MASK, revealed
+from distop.process.secret import MASK, revealed
 
 StorageOptions: TypeAlias = Mapping[str, Any]
 """fsspec options for the file system of a table."""

@@ -10,7 +10,7 @@ from distop.coordinator.access.certificates import identity_of
 from distop.coordinator.access.static import StaticTokens
 from distop.coordinator.access.tokens import IssuedTokens, IssuerConfig
 from distop.errors import InvalidArgument, Unauthenticated
-from distop.proto.secret import MAX_TOKEN_BYTES, NONE, Secret
+from distop.process.secret import MAX_TOKEN_BYTES, NONE, Secret
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 
 from distop.coordinator.access.policy import EVERYTHING, Held
-from distop.proto.rights import Role
+from distop.coordinator.access.rights import Role
 
 
 @dataclass(frozen=True, slots=True)

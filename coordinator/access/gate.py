@@ -9,6 +9,7 @@ from distop.coordinator.access.authentication import Authentication, IdentityCon
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.policy import held_by
+from distop.coordinator.access.rights import RIGHTS, Role, Scope, claims, required
 from distop.errors import (
     DistopError,
     LocationInUse,
@@ -21,7 +22,6 @@ from distop.metastore.records.names import check_table_name
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.tables.audit import Acting, acting
 from distop.metastore.tables.denials import Denials
-from distop.proto.rights import RIGHTS, Role, Scope, claims, required
 
 log = logging.getLogger(__name__)
 

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 import jwt
 
 from distop.errors import InvalidArgument, Unavailable
+from distop.process.files import Reread
+from distop.process.secret import token_in
 from distop.proto.addresses import is_loopback
-from distop.proto.files import Reread
-from distop.proto.secret import token_in
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from hashlib import sha256
 from distop.coordinator.access.callers import Identity
 from distop.coordinator.access.subjects import check_subject
 from distop.errors import InvalidArgument, Unauthenticated
-from distop.proto.files import Reread
+from distop.process.files import Reread
 
 _LINE = re.compile(r"(?P<subject>\S.*?):(?P<hash>[0-9a-fA-F]{64})(?::(?P<groups>.*))?")
 

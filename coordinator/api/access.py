@@ -12,6 +12,7 @@ import grpc.aio
 from distop.coordinator.access.callers import caller
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.access.policy import changed, is_of
+from distop.coordinator.access.rights import Role
 from distop.errors import PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.policy import change_policy
@@ -21,7 +22,6 @@ from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
 from distop.proto.plain import plain
-from distop.proto.rights import Role
 
 log = logging.getLogger(__name__)
 

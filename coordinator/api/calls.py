@@ -15,13 +15,13 @@ from google.protobuf.message import DecodeError, Message
 from distop.coordinator.access.authentication import Proof, bearer
 from distop.coordinator.access.callers import Caller, answer_to, caller
 from distop.coordinator.access.gate import Gate, seen_by
+from distop.coordinator.access.rights import OPEN
 from distop.coordinator.api.limits import Callers, address_of
 from distop.coordinator.api.texts import check_texts
 from distop.errors import DistopError, InvalidArgument, Unavailable, as_distop, defect_of
 from distop.errors.wire import abort
 from distop.metastore.etcd.deadline import within
 from distop.proto.addresses import caller_of
-from distop.proto.rights import OPEN
 
 log = logging.getLogger(__name__)
 

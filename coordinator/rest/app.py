@@ -35,9 +35,9 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.answers import REMEMBER_S
 from distop.operations.registry import Registry
+from distop.process.http.server import HttpServer
+from distop.process.tls import Tls
 from distop.proto.addresses import caller_of
-from distop.proto.http.server import HttpServer
-from distop.proto.http.tls import Tls
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,7 @@ class RestCatalog:
         return self._server.address
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.proto.listening.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.process.listening.AddressInUse`."""
         await self._server.start()
 
     async def stop(self) -> None:

@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote_plus
 from pyiceberg.typedef import Identifier
 
 from distop.commit.catalog.catalog import EtcdCatalog
+from distop.coordinator.access.rights import Role
 from distop.coordinator.rest import namespaces, tables, views
 from distop.coordinator.rest.bodies import (
     Body,
@@ -29,7 +30,6 @@ from distop.coordinator.rest.bodies import (
     ViewChange,
 )
 from distop.coordinator.rest.calls import Call, Reply
-from distop.proto.rights import Role
 
 
 class Effect(Enum):

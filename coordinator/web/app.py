@@ -36,10 +36,10 @@ from distop.errors import DistopError, InvalidArgument, NotFound, Unauthenticate
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
+from distop.process.http.exposition import alive, ready, show_metrics
+from distop.process.http.server import HttpServer
+from distop.process.tls import Tls
 from distop.proto import distop_pb2 as pb
-from distop.proto.http.exposition import alive, ready, show_metrics
-from distop.proto.http.server import HttpServer
-from distop.proto.http.tls import Tls
 from distop.proto.plain import plain
 
 ETCD_S = 2.0
@@ -108,7 +108,7 @@ class WebServer:
         return self._server.address
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.proto.listening.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.process.listening.AddressInUse`."""
         await self._server.start()
 
     async def stop(self) -> None:

@@ -18,8 +18,8 @@ from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.web.http import Query, proof_of
 from distop.errors import InvalidArgument, Unauthenticated
+from distop.process.secret import NONE, Secret
 from distop.proto import distop_pb2 as pb
-from distop.proto.secret import NONE, Secret
 
 COOKIE = "distop_session"
 

@@ -15,7 +15,7 @@ from starlette.types import Scope
 from distop.coordinator.access.authentication import Proof, bearer
 from distop.coordinator.access.certificates import names_of
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, Kind
-from distop.proto.secret import NONE, Secret
+from distop.process.secret import NONE, Secret
 
 log = logging.getLogger(__name__)
 

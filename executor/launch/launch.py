@@ -14,11 +14,11 @@ from traceback import format_exception_only
 from typing import Any, Protocol, TypeVar
 
 from distop.errors import DistopError, InvalidArgument, JobFailed, shortened
-from distop.executor.host.loop import Daemons, settle_from_thread
 from distop.executor.ledger.ledger import Ledger, LocalPort
 from distop.executor.task.frame_task import FrameResult, run_frame_job
 from distop.executor.task.task import TaskSummary, Work, run_task
 from distop.metastore.operations.runs import Run
+from distop.process.loop import Daemons, settle_from_thread
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from distop.errors import DeadlineExceeded
-from distop.executor.host.loop import event_loop
 from distop.executor.launch.launch import LauncherBroken
 from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig, serve_until_told
@@ -16,6 +15,7 @@ from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
 from distop.operations import DistributedOperation
+from distop.process.loop import event_loop
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from distop.errors import DistopError, EtcdDenied, require
 from distop.executor.host.connect import connect
-from distop.executor.host.loop import event_loop, event_of
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLauncher
@@ -25,10 +24,11 @@ from distop.executor.runner.tally import Tally
 from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.members.heap import settle_heap
-from distop.metastore.members.notify import tell_manager
 from distop.operations import Registry
 from distop.process.followers import kept_running
+from distop.process.heap import settle_heap
+from distop.process.loop import event_loop, event_of
+from distop.process.systemd import tell_manager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -150,7 +150,7 @@ async def serve(
     place = SidecarFolder.of(config.etcd.endpoints, config.etcd.prefix)
     sweep: asyncio.Task[None] | None = None
     try:
-        # Before anything speaks to etcd: Spark's Python code forks to start a JVM (see errors/forks.py).
+        # Before anything speaks to etcd: Spark's Python code forks to start a JVM (see process/forks.py).
         await launcher.start()
         if metrics is not None:
             from distop.executor.ledger.metrics import is_registered

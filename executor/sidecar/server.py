@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 from distop.errors import DistopError, Unavailable
 from distop.executor.host.connect import connect
 from distop.executor.host.folder_sweep import sweep_folders
-from distop.executor.host.loop import event_loop
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder, is_locked, wait_for_lock
 from distop.executor.ledger.ledger import Ledger
@@ -32,13 +31,14 @@ from distop.executor.sidecar.connection import Connection
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.members.heap import settle_heap
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.members.members import incarnation
-from distop.metastore.members.notify import tell_manager
 from distop.metastore.members.own_record import own_record
 from distop.metastore.members.registration import registered
 from distop.process.followers import kept_running
+from distop.process.heap import settle_heap
+from distop.process.loop import event_loop
+from distop.process.systemd import tell_manager
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -4,4 +4,4 @@ and the meaning of failures.
 Nothing here knows tables or operations. From outside: ``client``, ``config``, ``txn``, ``watch``, ``update``.
 """
 
-import distop.errors.forks  # noqa: F401  # before gRPC is imported
+import distop.process.forks  # noqa: F401  # before gRPC is imported

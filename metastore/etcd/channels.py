@@ -14,12 +14,12 @@ import grpc.aio
 from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
 
 from distop.errors import EtcdUnavailable
-from distop.errors.threads import check_not_forked
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.convert import txn_message, txn_result
 from distop.metastore.etcd.failures import is_transient, says_token_is_old
 from distop.metastore.etcd.txn import Txn, TxnResult
-from distop.proto.secret import Secret
+from distop.process.secret import Secret
+from distop.process.threads import check_not_forked
 
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 """Where Linux distributions keep their trusted CAs."""

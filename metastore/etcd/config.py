@@ -11,7 +11,7 @@ from typing import Any
 
 from distop.errors import InvalidArgument
 from distop.metastore.records.keyspace import Keyspace
-from distop.proto.secret import NONE, Secret
+from distop.process.secret import NONE, Secret
 
 _VARIABLES = {
     "endpoints": "DISTOP_ETCD",
@@ -39,7 +39,7 @@ class EtcdConfig:
     """First component of every key; several installations share one etcd under different prefixes."""
     user: str = ""
     password: Secret | str = NONE
-    """A :class:`~distop.proto.secret.Secret` once it is here; so it shows itself as ``***``."""
+    """A :class:`~distop.process.secret.Secret` once it is here; so it shows itself as ``***``."""
     password_file: str = ""
     """Path of the file that the password was read from, if any; child processes get this instead."""
     ca_cert: str = ""

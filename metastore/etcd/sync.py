@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from distop.errors import OutcomeUnknown
-from distop.errors.threads import LoopThread, cancel_others
 from distop.metastore.etcd.client import EtcdClient, RangePage, Snapshot
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.txn import KeyValue, Txn, TxnResult
+from distop.process.threads import LoopThread, cancel_others
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
 from distop.errors import DistopError, KafkaUnavailable, SourceUnreadable, library
-from distop.proto.secret import revealed
+from distop.process.secret import revealed
 from distop.spark_jobs.kafka.config import Config, consumer_settings
 from distop.spark_jobs.kafka.offsets import Reach, Topic
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.commit.files.allowed import check_source
-from distop.proto.secret import Secret
+from distop.process.secret import Secret
 from distop.spark_jobs.kafka.argument import wrong
 
 SECRET_VARIABLES = "DISTOP_KAFKA_"

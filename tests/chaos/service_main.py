@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 
-from distop.cli.output.logs import configure
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import run as run_coordinator
@@ -15,6 +14,7 @@ from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig
 from distop.executor.runner.service import run as run_executor
 from distop.metastore.etcd.config import EtcdConfig
+from distop.process.logs import configure
 
 
 def main(role: str, where: str, ttl_s: str) -> int:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 
-from distop.cli.output.logs import configure
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import run
 from distop.metastore.etcd.config import EtcdConfig
+from distop.process.logs import configure
 
 
 def main(listen: str, ttl_s: str, catalog: str | None = None) -> int:

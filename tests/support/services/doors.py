@@ -7,10 +7,10 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message_factory import GetMessageClass
 
+from distop.coordinator.access.rights import RIGHTS
 from distop.errors import DistopError
 from distop.errors.wire import from_rpc_error
 from distop.proto import distop_pb2 as pb
-from distop.proto.rights import RIGHTS
 
 METHODS = {
     f"/{service.full_name}/{method.name}": method

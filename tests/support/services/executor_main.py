@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 
-from distop.cli.output.logs import configure
 from distop.executor.runner.options import RunnerOptions
 from distop.executor.runner.service import ExecutorConfig, run
 from distop.metastore.etcd.config import EtcdConfig
+from distop.process.logs import configure
 
 
 def main(master: str, ttl_s: str) -> int:

@@ -17,10 +17,10 @@ from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.rest.app import RestCatalog
-from distop.errors.threads import LoopThread
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.operations.registry import Registry
+from distop.process.threads import LoopThread
 
 
 @dataclass(frozen=True)

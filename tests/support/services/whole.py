@@ -20,7 +20,7 @@ from distop.client import AsyncClient, Finding, Operation, OperationError
 from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.proto.secret import Secret
+from distop.process.secret import Secret
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.tables.trees import all_files

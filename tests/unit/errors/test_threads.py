@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from distop.errors import PreconditionFailed
-from distop.errors.threads import LoopThread, cancel_others, result_of
+from distop.process.threads import LoopThread, cancel_others, result_of
 
 
 class Owner:

@@ -12,7 +12,7 @@ from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.spark_task import SparkTask
 from distop.executor.sidecar.dial import SidecarUnavailable, start_sidecar
 from distop.metastore.etcd.config import EtcdConfig
-from distop.proto.secret import Secret
+from distop.process.secret import Secret
 
 ENDPOINT = {"DISTOP_ETCD": "10.0.0.1:2379", "DISTOP_ETCD_USER": "distop"}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from google.protobuf.message_factory import GetMessageClass
 
+from distop.coordinator.access.rights import RIGHTS, Role, Scope, required
 from distop.proto import distop_pb2 as pb
-from distop.proto.rights import RIGHTS, Role, Scope, required
 
 METHODS = {
     f"/{service.full_name}/{method.name}": method

@@ -18,7 +18,7 @@ from distop.client.credentials import Shown
 from distop.coordinator.access.authentication import Proof
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
-from distop.proto.secret import NONE, Secret, revealed
+from distop.process.secret import NONE, Secret, revealed
 
 TEXT = "canary9f3a"
 HOLDERS = [

@@ -24,8 +24,8 @@ from distop.coordinator.access.certificates import identity_of, names_of
 from distop.coordinator.service import Coordinator
 from distop.errors import Unauthenticated
 from distop.metastore.etcd.config import EtcdConfig
-from distop.proto.http import guard
-from distop.proto.http.tls import TlsConfig
+from distop.process.http import guard
+from distop.process.tls import TlsConfig
 from support.services.certs import issued, put, put_pair
 from support.services.coordinators import config_of, running
 from support.services.tokens import token_file, token_of

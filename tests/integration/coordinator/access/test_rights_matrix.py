@@ -9,9 +9,9 @@ import pytest_asyncio
 
 from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
+from distop.coordinator.access.rights import RIGHTS, Role, Scope, required
 from distop.errors import DistopError
 from distop.metastore.etcd.config import EtcdConfig
-from distop.proto.rights import RIGHTS, Role, Scope, required
 from support.services.coordinators import Service, config_of, running
 from support.services.doors import request_of, told
 from support.services.tokens import token_file, token_of

@@ -21,7 +21,7 @@ from distop.coordinator.service import Coordinator
 from distop.errors import InvalidArgument, Unavailable
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
-from distop.proto.http.tls import TlsConfig
+from distop.process.tls import TlsConfig
 from support.services.certs import put, put_pair
 from support.services.coordinators import config_of, running
 from support.services.tokens import token_file, token_of

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from distop.coordinator.access.rights import RIGHTS, Scope
 from distop.errors import EtcdUnavailable, OutcomeUnknown
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.proto import distop_pb2 as pb
-from distop.proto.rights import RIGHTS, Scope
 from support.etcd.proxy import Proxy
 from support.services.coordinators import serving, through
 from support.services.doors import METHODS, request_of, told

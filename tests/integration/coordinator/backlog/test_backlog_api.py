@@ -13,7 +13,7 @@ from distop.errors import (
     PreconditionFailed,
     UnknownOperationType,
 )
-from distop.proto.secret import MASK
+from distop.process.secret import MASK
 from support.waiting import eventually
 
 

@@ -37,7 +37,6 @@ from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
 from distop.errors import TableNotFound
-from distop.executor.host.loop import event_loop
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -62,6 +61,7 @@ from distop.metastore.tables.audit import read_audit
 from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import Claim
 from distop.operations.registry import Registry
+from distop.process.loop import event_loop
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient
 from support.etcd.starts import begin, make_table

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from distop.coordinator.access.authentication import Authentication, IdentityConfig, Proof, bearer
 from distop.coordinator.access.tokens import IssuerConfig
 from distop.errors import Unauthenticated
-from distop.proto.secret import Secret
+from distop.process.secret import Secret
 from support.services.tokens import token_file
 from support.strangers import damaged, objects, texts
 

@@ -19,7 +19,7 @@ from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
 from distop.metastore.tables.schedules import agenda_of
-from distop.proto.secret import MASK
+from distop.process.secret import MASK
 from support.etcd.jobs import mark, mark_all
 from support.etcd.lossy import LossyClient
 from support.services.coordinators import config_of, leader_of, running

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 
-from distop.cli.output.logs import LogFormat, configure
+from distop.process.logs import LogFormat, configure
 
 
 def logged(format: LogFormat, *, exc: bool = False) -> str:

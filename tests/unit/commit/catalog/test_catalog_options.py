@@ -10,7 +10,7 @@ from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.catalog.options import etcd_config
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
-from distop.proto.secret import Secret
+from distop.process.secret import Secret
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from distop.errors import InvalidArgument, NotAllowed, PreconditionFailed
-from distop.proto.secret import revealed
+from distop.process.secret import revealed
 from distop.spark_jobs.kafka.client import Cluster
 from distop.spark_jobs.kafka.config import consumer_settings, resolved
 from support.refusals import refused

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from distop.proto.http import connections
-from distop.proto.http.server import HttpServer
+from distop.process.http import connections
+from distop.process.http.server import HttpServer
 from support.waiting import eventually
 
 HELLO = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"

@@ -8,8 +8,8 @@ from typing import Any
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from distop.process.tls import MAX_AGE_S
 from distop.proto.addresses import is_loopback
-from distop.proto.http.tls import MAX_AGE_S
 
 # Nothing from elsewhere, nothing inline: a name that got past the escaping would still do nothing.
 _POLICY = (

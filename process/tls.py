@@ -11,8 +11,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from distop.errors import InvalidArgument
+from distop.process.files import Reread
 from distop.proto.addresses import is_loopback
-from distop.proto.files import Reread
 
 MAX_AGE_S = 10 * 60
 """A connection lives so long: then its client has to show its certificate again."""

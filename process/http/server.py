@@ -11,11 +11,11 @@ from collections.abc import Iterator
 import uvicorn
 from starlette.types import ASGIApp
 
+from distop.process.http.connections import MAX_HEADER_BYTES, visitors
+from distop.process.http.guard import Guard
+from distop.process.listening import AddressInUse
+from distop.process.tls import Tls
 from distop.proto.addresses import is_loopback
-from distop.proto.http.connections import MAX_HEADER_BYTES, visitors
-from distop.proto.http.guard import Guard
-from distop.proto.http.tls import Tls
-from distop.proto.listening import AddressInUse
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class HttpServer:
         self._serving: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Listen and serve. Raises :class:`~distop.proto.listening.AddressInUse`."""
+        """Listen and serve. Raises :class:`~distop.process.listening.AddressInUse`."""
         listener = self._listen()
         host = self.address.rpartition(":")[0]
         self.address = f"{host}:{listener.getsockname()[1]}"
