@@ -25,8 +25,8 @@ from distop.errors import DistopError, InvalidArgument, Unavailable
 from distop.process.logs import Level, LogFormat, configure
 
 if TYPE_CHECKING:
+    from distop.landing.folder import Report
     from distop.metastore.etcd.config import EtcdConfig
-    from distop.spark_jobs.landing.folder import Report
 
 
 app = typer.Typer()
@@ -357,8 +357,8 @@ def landing(
     Runs until SIGTERM or Ctrl-C; may be killed and started again at any time. A problem in the folder is
     logged once; with --once the exit code is then 22.
     """
-    from distop.spark_jobs.landing.folder import Landing
-    from distop.spark_jobs.landing.tables import Landings
+    from distop.landing.folder import Landing
+    from distop.landing.tables import Landings
 
     if end_with_parent:
         end_with(end_with_parent)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from distop.client.blocking import Client
-from distop.spark_jobs.landing.folder import Landing, Problems, Report
-from distop.spark_jobs.landing.walk import (
+from distop.landing.folder import Landing, Problems, Report
+from distop.landing.walk import (
     BACKFILL,
     HISTORY_DONE,
     SUCCESS,

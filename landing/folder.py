@@ -40,9 +40,7 @@ from distop.client.blocking import Client
 from distop.commit.files.info import version
 from distop.commit.files.storage import require_file_system
 from distop.errors import DistopError, NotFound, SourceIncomplete, Unavailable
-from distop.metastore.crashpoints import reached
-from distop.spark_jobs.formats.files import marker_versions
-from distop.spark_jobs.landing.walk import (
+from distop.landing.walk import (
     BACKFILL,
     HISTORY_DONE,
     MAX_CONFIG_BYTES,
@@ -53,6 +51,8 @@ from distop.spark_jobs.landing.walk import (
     beginning,
     open_file_system,
 )
+from distop.metastore.crashpoints import reached
+from distop.spark_jobs.formats.files import marker_versions
 
 log = logging.getLogger(__name__)
 

@@ -19,14 +19,14 @@ from fsspec.implementations.local import LocalFileSystem
 from msgspec.structs import replace
 
 from distop.client import AsyncClient, Client, Operation, OperationState
+from distop.landing.folder import Landing, Report
+from distop.landing.tables import Landings
 from distop.metastore.backlog.batches import DONE, AppliedRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.retention import forget_batches
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import decode_watermarks
-from distop.spark_jobs.landing.folder import Landing, Report
-from distop.spark_jobs.landing.tables import Landings
 from support.services.coordinators import config_of, running
 from support.services.executing import runner
 from support.services.whole import Whole, coordinated, write_csv
