@@ -4,7 +4,7 @@
 
 5 million rows of 5 columns in 8 partitions, computed on the way, on ``local[2]``. Three ways, in turns in one
 session: Spark's own ``df.write.parquet``; ``df.write.format("distop")``, whose rows pass through Python; and
-``distop.spark_jobs.write``, which has Spark write the files and publishes them. Two more in the same turns,
+``distop.spark.write``, which has Spark write the files and publishes them. Two more in the same turns,
 in the Spark that Iceberg's runtime is there for, where ``make conformance`` has put it by: Parquet, and
 Iceberg's own writer through the catalog. All compress by zstd, level 3. Each is warmed up, and the median of
 three rounds counts. Tables and folders are on one disk; etcd and coordinator run beside Spark. Processor time
@@ -49,7 +49,7 @@ def session() -> Any:
     from pyspark.sql import SparkSession
 
     from distop.executor.launch import SETTINGS
-    from distop.spark_jobs import register
+    from distop.spark import register
 
     builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "4g")
     for name, value in SETTINGS.items():
@@ -101,7 +101,7 @@ def select(rows: int) -> str:
 
 def measure(client: Client, address: str, folder: Path, iceberg: NativeSpark | None) -> dict[str, Taken]:
     """What each way takes, the medians."""
-    from distop.spark_jobs import read, write
+    from distop.spark import read, write
 
     spark = session()  # which forks: before gRPC has threads
 
@@ -166,7 +166,7 @@ def main() -> None:
     names = {
         "native": "df.write.parquet",
         "source": 'df.write.format("distop")',
-        "plain": "distop.spark_jobs.write",
+        "plain": "distop.spark.write",
         "parquet": "Parquet, Spark 4.1",
         "iceberg": "Iceberg's, Spark 4.1",
     }

@@ -11,7 +11,7 @@ import sys
 
 from pyspark.sql import SparkSession
 
-from distop.spark_jobs import register
+from distop.spark import register
 
 
 def main(source: str, target: str, checkpoint: str, files: str = "2", master: str = "", *more: str) -> None:

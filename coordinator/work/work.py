@@ -34,7 +34,7 @@ LONG_S = 5.0
 LIMIT_S = 600.0
 """Seconds that a call may take without a heartbeat: of its own, see :mod:`distop.process.workers`."""
 
-_OWN, _PROVISIONED, _LIGHT = "distop.", "distop.spark_jobs.", "distop.operations."
+_OWN, _PROVISIONED, _LIGHT = "distop.", ("distop.spark_jobs.", "distop.spark."), "distop.operations."
 """Prefixes of modules: of distop's types, of types whose plan reads storage, and of types that read
 nothing."""
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.functions import expr
 
 from chaos.service_main import end_with_parent
-from distop.spark_jobs import write
+from distop.spark import write
 from support.spark.spark_driver import session_of
 
 COLUMNS = "id long, batch string, kind string"

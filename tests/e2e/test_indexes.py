@@ -12,8 +12,8 @@ from distop.errors import IncompatibleOperation, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.table import decode_run_ops
 from distop.metastore.tables.indexes import read_indexes
-from distop.spark_jobs.dataframes.options import read_options
-from distop.spark_jobs.dataframes.read import FileSplit, TableReader, table_schema
+from distop.spark.options import read_options
+from distop.spark.read import FileSplit, TableReader, table_schema
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.etcd.lossy import LossyClient
 from support.refusals import refused

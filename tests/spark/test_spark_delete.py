@@ -8,7 +8,7 @@ import pytest
 
 from distop.executor.runner import run_hosted
 from distop.metastore.records.operation_id import OperationId
-from distop.spark_jobs import read
+from distop.spark import read
 from distop.spark_jobs.delete.operation import Delete
 from support.spark.spark_driver import numbers
 from support.spark.spark_service import Service, ids_of, reading, writing

@@ -13,7 +13,7 @@ import pytest
 from distop.client import OperationFailed, OperationState
 from distop.executor.launch import spark as launcher
 from distop.executor.launch.settings import ADAPTIVE, CHECKED, ShufflesUnchecked
-from distop.spark_jobs import read, write
+from distop.spark import read, write
 from distop.spark_jobs.ingest import dataframe as before
 from distop.spark_jobs.ingest import ingest_dataframe
 from support.spark.spark_service import Service, ids_of, ingested, reading, writing

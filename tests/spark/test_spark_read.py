@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from distop.errors import DistopError, TableNotFound
-from distop.spark_jobs import read
-from distop.spark_jobs.dataframes.source import DistopDataSource
+from distop.spark import read
+from distop.spark.source import DistopDataSource
 from support.refusals import refused
 from support.spark.spark_driver import numbers
 from support.spark.spark_service import Service, ids_of, reading, writing

@@ -1,4 +1,4 @@
-"""``format("distop")`` and ``distop.spark_jobs.write`` on a real Spark: what is written, what is refused."""
+"""``format("distop")`` and ``distop.spark.write`` on a real Spark: what is written, what is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from distop.errors import BadRow, InvalidArgument, PreconditionFailed
-from distop.spark_jobs import write
+from distop.spark import write
 from support.spark.spark_driver import COLUMNS, numbers
 from support.spark.spark_service import Service, ids_of, reading, writing
 from support.waiting import until

@@ -31,9 +31,9 @@ is a cell.
 
 - The *ways in* are an ingest of CSV, of JSON lines, of a Kafka topic (of JSON), of Parquet and of Avro;
   `ingest_dataframe` (*DataFrame*); `format("distop")` for a DataFrame (*data source*) and for a *stream*; and
-  `distop.spark_jobs.write` (*write()*).
+  `distop.spark.write` (*write()*).
 - The *readers* are pyiceberg; pyarrow, DuckDB and Spark, which read the Parquet files that pyiceberg plans;
-  distop's *jobs*, as they merge, delete and compact; `distop.spark_jobs.read` (*read()*); and
+  distop's *jobs*, as they merge, delete and compact; `distop.spark.read` (*read()*); and
   `spark.read.format("distop")`.
 - All sessions are in the time zone Europe/Berlin: on 2024-03-31 it has no 02:30, on 2024-10-27 it has two.
 

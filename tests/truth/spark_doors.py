@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from distop.spark_jobs import write
+from distop.spark import write
 from distop.spark_jobs.ingest import ingest_dataframe
 from truth.doors import Refusals, Started, told
 from truth.inputs import Cases, by_source, parquet_file

@@ -8,7 +8,7 @@ import pyarrow as pa
 from pyiceberg.table import Table
 from pyspark.sql import SparkSession
 
-from distop.spark_jobs import read
+from distop.spark import read
 from truth.installation import Installation
 from truth.readers import READ, SOURCE, SPARK, Reader, paths_of
 

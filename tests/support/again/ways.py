@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from distop.client import Batch, OperationState
 from distop.errors import DistopError
-from distop.spark_jobs.dataframes.publication import Publication
-from distop.spark_jobs.dataframes.target import WriteTarget
+from distop.spark.publication import Publication
+from distop.spark.target import WriteTarget
 from support.services.whole import HEADER, Whole, error_of
 from support.tables.publishing import ROWS, rows
 from support.tables.writing import abandon, begin, end, task

@@ -18,8 +18,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from distop.executor.launch import SETTINGS
-from distop.spark import configure
-from distop.spark_jobs import register
+from distop.spark import configure, register
 
 COLUMNS = "id long, kind string"
 

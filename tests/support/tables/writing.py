@@ -11,9 +11,9 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from distop.client import Client
 from distop.commit.writing.prepared import PreparedTask
-from distop.spark_jobs.dataframes.options import WriteOptions
-from distop.spark_jobs.dataframes.publication import Deadline, Outcome, Publication, give_up, publish
-from distop.spark_jobs.dataframes.target import WriteTarget, open_target
+from distop.spark.options import WriteOptions
+from distop.spark.publication import Deadline, Outcome, Publication, give_up, publish
+from distop.spark.target import WriteTarget, open_target
 from support.tables.publishing import rows
 
 COLUMNS = StructType([StructField("id", LongType()), StructField("kind", StringType())])

@@ -35,7 +35,7 @@ from distop.executor.launch.spark_task import SparkTask
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
-from distop.spark_jobs import register
+from distop.spark import register
 from support.repository import ROOT
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from distop.errors import BadRow, InvalidArgument
-from distop.spark_jobs.dataframes.native_write import widens
+from distop.spark.native_write import widens
 from distop.spark_jobs.formats.conversion import check_columns, converted, fitting
 from distop.spark_jobs.formats.types import table_type
 

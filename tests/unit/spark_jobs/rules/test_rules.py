@@ -22,7 +22,7 @@ from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest
 from distop.process import workers
 from distop.process.workers import Idle
-from distop.spark_jobs.dataframes.operation import Write
+from distop.spark.operation import Write
 from distop.spark_jobs.rules import confined
 from distop.spark_jobs.rules.checks import RowChecks, Violation
 from distop.spark_jobs.rules.model import RawRules, RuleArgument, RuleSet

@@ -26,9 +26,9 @@ from distop.client import Client
 from distop.commit.iceberg.content import named
 from distop.commit.layout.model import file_io, load_metadata
 from distop.errors import Conflict, CorruptRecord, PreconditionFailed
-from distop.spark_jobs.dataframes.options import ReadOptions
-from distop.spark_jobs.dataframes.read import FileSplit, read_files, splits_of
-from distop.spark_jobs.dataframes.target import connect, find_table, storage_options
+from distop.spark.options import ReadOptions
+from distop.spark.read import FileSplit, read_files, splits_of
+from distop.spark.target import connect, find_table, storage_options
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot, snapshot_of
 
 ALL = -1

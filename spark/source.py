@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from distop.spark_jobs.dataframes.options import read_options, write_options
+from distop.spark.options import read_options, write_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,27 +28,27 @@ class DistopDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of the table, or the requested ones."""
-        from distop.spark_jobs.dataframes.read import table_schema
+        from distop.spark.read import table_schema
 
         return table_schema(read_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from distop.spark_jobs.dataframes.read import TableReader
+        from distop.spark.read import TableReader
 
         return TableReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        from distop.spark_jobs.dataframes.stream import SnapshotStreamReader
+        from distop.spark.stream import SnapshotStreamReader
 
         return SnapshotStreamReader(read_options(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        from distop.spark_jobs.dataframes.write import BatchWriter
+        from distop.spark.write import BatchWriter
 
         return BatchWriter(write_options(self.options, overwrite=overwrite), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        from distop.spark_jobs.dataframes.write import StreamWriter
+        from distop.spark.write import StreamWriter
 
         return StreamWriter(write_options(self.options, overwrite=overwrite), schema)
 

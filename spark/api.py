@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from distop.client import Operation
-    from distop.spark_jobs.dataframes.options import ReadOptions
+    from distop.spark.options import ReadOptions
 
 
 def register(session: SparkSession) -> None:
@@ -21,7 +21,7 @@ def register(session: SparkSession) -> None:
     Raises :class:`~distop.executor.launch.settings.SparkTooOld`.
     """
     refuse_old()
-    from distop.spark_jobs.dataframes.source import register as make_known
+    from distop.spark.source import register as make_known
 
     make_known(session)
 
@@ -60,7 +60,7 @@ def read(
     InvalidArgument
         The filter or a column does not fit the table.
     """
-    from distop.spark_jobs.dataframes.options import read_options
+    from distop.spark.options import read_options
 
     given = {
         "table": table,
@@ -82,8 +82,8 @@ def read(
 
 def _check(options: ReadOptions) -> None:
     """Raise here what Spark would wrap into errors of its own."""
-    from distop.spark_jobs.dataframes.read import find_snapshot
-    from distop.spark_jobs.dataframes.target import connect
+    from distop.spark.read import find_snapshot
+    from distop.spark.target import connect
 
     with connect(options) as client:
         snapshot = find_snapshot(client, options)
@@ -125,8 +125,8 @@ def write(
     PreconditionFailed
         Spark cannot write the files of such a table itself.
     """
-    from distop.spark_jobs.dataframes.native_write import write_frame
-    from distop.spark_jobs.dataframes.options import write_options
+    from distop.spark.native_write import write_frame
+    from distop.spark.options import write_options
 
     given = {**options, "table": table, "mode": mode, "coordinator": coordinator, "requestId": request_id}
     chosen = write_options({name: value for name, value in given.items() if value}, overwrite=False)

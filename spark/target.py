@@ -14,7 +14,7 @@ from distop.commit.layout.schemas import parse_schema
 from distop.commit.writing.prepared import folder_of, new_write
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
-from distop.spark_jobs.dataframes.options import Common, WriteOptions
+from distop.spark.options import Common, WriteOptions
 from distop.spark_jobs.formats.conversion import check_columns, columns_for
 from distop.spark_jobs.formats.spark_types import arrow_schema
 from distop.spark_jobs.rules.staged import refuse_unchecked

@@ -38,8 +38,8 @@ from distop.errors import (
     WriteGivenUp,
 )
 from distop.metastore.crashpoints import reached
-from distop.spark_jobs.dataframes.operation import GAVE_UP
-from distop.spark_jobs.dataframes.target import WriteTarget
+from distop.spark.operation import GAVE_UP
+from distop.spark.target import WriteTarget
 
 log = logging.getLogger(__name__)
 

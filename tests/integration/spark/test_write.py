@@ -25,8 +25,8 @@ from distop.errors import (
     WriteTooOld,
 )
 from distop.metastore.etcd.config import EtcdConfig
-from distop.spark_jobs.dataframes.publication import Outcome, Publication
-from distop.spark_jobs.dataframes.target import WriteTarget
+from distop.spark.publication import Outcome, Publication
+from distop.spark.target import WriteTarget
 from support.etcd.lossy import LossyClient
 from support.refusals import refused
 from support.services.whole import Whole, whole

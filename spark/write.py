@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 
 from distop.commit.writing.prepared import PreparedTask
 from distop.errors import PreconditionFailed
-from distop.spark_jobs.dataframes.options import WriteOptions
-from distop.spark_jobs.dataframes.publication import GIVE_UP_S, Deadline, Publication, give_up, publish
-from distop.spark_jobs.dataframes.target import WriteTarget, connect, open_target
+from distop.spark.options import WriteOptions
+from distop.spark.publication import GIVE_UP_S, Deadline, Publication, give_up, publish
+from distop.spark.target import WriteTarget, connect, open_target
 from distop.spark_jobs.formats.conversion import fitting
 
 QUERY_ID = "sql.streaming.queryId"

@@ -14,7 +14,7 @@ from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.model import load_metadata
 from distop.errors import Conflict, PreconditionFailed
-from distop.spark_jobs.dataframes.stream import ALL, History, Offset
+from distop.spark.stream import ALL, History, Offset
 from support.tables.formats import in_format
 from support.tables.publishing import Table, local, new_table, rows
 

@@ -13,7 +13,7 @@ from distop.commit.layout.model import Layout, file_io
 from distop.commit.layout.partitioning import Partitioner
 from distop.commit.layout.schemas import parse_schema
 from distop.errors import CorruptRecord
-from distop.spark_jobs.dataframes.native_write import partition_of
+from distop.spark.native_write import partition_of
 from support.tables.partition_values import VALUES, rows_of
 
 

@@ -23,8 +23,8 @@ from distop.client import Client, Index, Table
 from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
 from distop.errors import DistopError, InvalidArgument, PreconditionFailed
-from distop.spark_jobs.dataframes.options import ReadOptions
-from distop.spark_jobs.dataframes.target import connect, find_table, storage_options
+from distop.spark.options import ReadOptions
+from distop.spark.target import connect, find_table, storage_options
 from distop.spark_jobs.formats.conversion import converted
 from distop.spark_jobs.formats.spark_types import spark_schema
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot, open_snapshot

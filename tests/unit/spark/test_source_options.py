@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distop.spark_jobs.dataframes.options import read_options, split_terms, write_options
+from distop.spark.options import read_options, split_terms, write_options
 from support.refusals import refused
 
 

@@ -45,8 +45,8 @@ from distop.commit.layout.partitioning import Partitioner, PartitionKey
 from distop.commit.writing.file_lists import IcebergFileList, WrittenFile
 from distop.commit.writing.prepared import PreparedTask, folder_of
 from distop.errors import BadRow, CorruptRecord, PreconditionFailed
-from distop.spark_jobs.dataframes.options import WriteOptions
-from distop.spark_jobs.dataframes.publication import (
+from distop.spark.options import WriteOptions
+from distop.spark.publication import (
     GIVE_UP_S,
     Deadline,
     Outcome,
@@ -54,8 +54,8 @@ from distop.spark_jobs.dataframes.publication import (
     give_up,
     publish,
 )
-from distop.spark_jobs.dataframes.read import spark_columns
-from distop.spark_jobs.dataframes.target import WriteTarget, connect, open_target
+from distop.spark.read import spark_columns
+from distop.spark.target import WriteTarget, connect, open_target
 from distop.spark_jobs.formats.conversion import fitting
 from distop.spark_jobs.formats.spark_types import allow_times, arrow_schema
 from distop.spark_jobs.formats.types import table_type
@@ -78,7 +78,7 @@ MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 
 
 def write_frame(frame: DataFrame, options: WriteOptions) -> Outcome:
-    """Write and publish; raises as :func:`distop.spark_jobs.dataframes.api.write`."""
+    """Write and publish; raises as :func:`distop.spark.api.write`."""
     with connect(options) as client:
         target = open_target(client, options, frame.schema)
         check_native(target.layout, arrow_schema(frame.schema))

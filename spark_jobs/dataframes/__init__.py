@@ -1,1 +1,0 @@
-"""The Spark data source ``format("distop")``, and tables as DataFrames."""
