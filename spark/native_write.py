@@ -45,6 +45,8 @@ from distop.commit.layout.partitioning import Partitioner, PartitionKey
 from distop.commit.writing.file_lists import IcebergFileList, WrittenFile
 from distop.commit.writing.prepared import PreparedTask, folder_of
 from distop.errors import BadRow, CorruptRecord, PreconditionFailed
+from distop.sources.formats.conversion import fitting
+from distop.sources.formats.types import table_type
 from distop.spark.options import WriteOptions
 from distop.spark.publication import (
     GIVE_UP_S,
@@ -56,9 +58,7 @@ from distop.spark.publication import (
 )
 from distop.spark.read import spark_columns
 from distop.spark.target import WriteTarget, connect, open_target
-from distop.spark_jobs.formats.conversion import fitting
-from distop.spark_jobs.formats.spark_types import allow_times, arrow_schema
-from distop.spark_jobs.formats.types import table_type
+from distop.spark_jobs.spark_types import allow_times, arrow_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -23,10 +23,10 @@ from distop.client import Client, Index, Table
 from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
 from distop.errors import DistopError, InvalidArgument, PreconditionFailed
+from distop.sources.formats.conversion import converted
 from distop.spark.options import ReadOptions
 from distop.spark.target import connect, find_table, storage_options
-from distop.spark_jobs.formats.conversion import converted
-from distop.spark_jobs.formats.spark_types import spark_schema
+from distop.spark_jobs.spark_types import spark_schema
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot, open_snapshot
 
 log = logging.getLogger(__name__)

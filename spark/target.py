@@ -14,10 +14,10 @@ from distop.commit.layout.schemas import parse_schema
 from distop.commit.writing.prepared import folder_of, new_write
 from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
+from distop.sources.formats.conversion import check_columns, columns_for
 from distop.spark.options import Common, WriteOptions
-from distop.spark_jobs.formats.conversion import check_columns, columns_for
-from distop.spark_jobs.formats.spark_types import arrow_schema
 from distop.spark_jobs.rules.staged import refuse_unchecked
+from distop.spark_jobs.spark_types import arrow_schema
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO

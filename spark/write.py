@@ -23,10 +23,10 @@ from pyspark.sql.types import StructType
 
 from distop.commit.writing.prepared import PreparedTask
 from distop.errors import PreconditionFailed
+from distop.sources.formats.conversion import fitting
 from distop.spark.options import WriteOptions
 from distop.spark.publication import GIVE_UP_S, Deadline, Publication, give_up, publish
 from distop.spark.target import WriteTarget, connect, open_target
-from distop.spark_jobs.formats.conversion import fitting
 
 QUERY_ID = "sql.streaming.queryId"
 """Spark's local property with the id of a streaming query, stored in its checkpoint."""

@@ -11,7 +11,7 @@ import msgspec
 
 from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.operations.arguments import invalid, parse
-from distop.spark_jobs.formats.options import CsvOptions, Format, known_encoding
+from distop.sources.formats.options import CsvOptions, Format, known_encoding
 from distop.spark_jobs.rules.model import ChecksArgument
 
 Mode: TypeAlias = Literal["append", "overwrite", "overwrite_partitions", "error_if_exists", "ignore"]
@@ -62,7 +62,7 @@ class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     are ingested once: their own text in place of ``paths``, or files of ``paths`` in which they were put
     right. They are read as they were the first time, except for what this argument says."""
     kafka: dict[str, Any] | None = None
-    """A Kafka topic in place of ``paths``; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
+    """A Kafka topic in place of ``paths``; see :class:`~distop.sources.kafka.argument.KafkaArgument`."""
     format: Format | None = None
     """Default: from the file names (``.csv``, ``.tsv``, ``.jsonl``, ``.ndjson``, ``.json``, ``.parquet``,
     ``.avro``; text formats also followed by ``.gz``, ``.bz2``, ``.xz``, ``.zst`` or ``.lz4``)."""
@@ -357,13 +357,13 @@ def _check_values(argument: IngestArgument) -> None:
 
 
 def _check_format(text: str, *, is_date: bool) -> None:
-    from distop.spark_jobs.formats.moments import TimeFormat  # loads pyarrow
+    from distop.sources.formats.moments import TimeFormat  # loads pyarrow
 
     TimeFormat(text, is_date=is_date)
 
 
 def _check_zone(zone: str) -> None:
-    from distop.spark_jobs.formats.moments import check_zone  # loads pyarrow
+    from distop.sources.formats.moments import check_zone  # loads pyarrow
 
     check_zone(zone)
 

@@ -14,11 +14,11 @@ from distop.commit.layout.model import Layout
 from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.conversion import check_columns
-from distop.spark_jobs.formats.inference import Sample
-from distop.spark_jobs.formats.options import TYPED, Format
-from distop.spark_jobs.formats.reader import describe
-from distop.spark_jobs.formats.types import (
+from distop.sources.formats.conversion import check_columns
+from distop.sources.formats.inference import Sample
+from distop.sources.formats.options import TYPED, Format
+from distop.sources.formats.reader import describe
+from distop.sources.formats.types import (
     UnsupportedType,
     grown,
     is_number,

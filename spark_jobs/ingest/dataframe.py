@@ -13,10 +13,10 @@ from distop.executor.launch.settings import refuse_unchecked
 from distop.executor.runner.hosted import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
-from distop.spark_jobs.formats.conversion import columns_for
-from distop.spark_jobs.formats.spark_types import arrow_schema
+from distop.sources.formats.conversion import columns_for
 from distop.spark_jobs.ingest.argument import Mode, OnWiderTypes
 from distop.spark_jobs.ingest.operation import DataFrameIngest
+from distop.spark_jobs.spark_types import arrow_schema
 
 LOOK_EVERY_S = 2.0
 """Interval of checks whether this program still runs the operation."""

@@ -16,24 +16,24 @@ from distop.commit.layout.staging import quarantine_folder
 from distop.commit.outputs import output_of
 from distop.errors import CorruptRecord, JobFailed, OffsetsLost
 from distop.operations.job import JobContext
-from distop.spark_jobs.formats.avro import AvroReader
-from distop.spark_jobs.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, RowPosition, Rows
-from distop.spark_jobs.formats.conversion import fitting
-from distop.spark_jobs.formats.csv import CsvReader
-from distop.spark_jobs.formats.files import OpenFile, while_complete
-from distop.spark_jobs.formats.jsonl import JsonLinesReader
-from distop.spark_jobs.formats.parquet import ParquetReader
-from distop.spark_jobs.formats.reader import FileUnusable, FormatReader
+from distop.sources.formats.avro import AvroReader
+from distop.sources.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, RowPosition, Rows
+from distop.sources.formats.conversion import fitting
+from distop.sources.formats.csv import CsvReader
+from distop.sources.formats.files import OpenFile, while_complete
+from distop.sources.formats.jsonl import JsonLinesReader
+from distop.sources.formats.parquet import ParquetReader
+from distop.sources.formats.reader import FileUnusable, FormatReader
+from distop.sources.kafka.client import Cluster
+from distop.sources.kafka.offsets import OffsetRange
+from distop.sources.kafka.ranges import ANEW_HINT
+from distop.sources.kafka.reader import RangeReader
+from distop.sources.kafka.records import RecordPlace, RecordReader, Records
+from distop.sources.quarantine import KeptFile, KeptRows, QuarantineReader, table_file
 from distop.spark_jobs.ingest.path_columns import constants
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, KafkaSource, TargetPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
 from distop.spark_jobs.ingest.splits import Piece
-from distop.spark_jobs.kafka.client import Cluster
-from distop.spark_jobs.kafka.offsets import OffsetRange
-from distop.spark_jobs.kafka.ranges import ANEW_HINT
-from distop.spark_jobs.kafka.reader import RangeReader
-from distop.spark_jobs.kafka.records import RecordPlace, RecordReader, Records
-from distop.spark_jobs.quarantine.source import KeptFile, KeptRows, QuarantineReader, table_file
 from distop.spark_jobs.rules.staged import JobChecks
 
 MAX_RESULT_BYTES = 800

@@ -17,7 +17,7 @@ from distop.commit.outputs import output_of
 from distop.commit.predicates.binding import ALL, Always, Predicate, predicate_of
 from distop.commit.predicates.rows import truth
 from distop.operations.job import JobContext
-from distop.spark_jobs.formats.bad_rows import Fail
+from distop.sources.formats.bad_rows import Fail
 from distop.spark_jobs.ingest.job import bounded, split_of
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows

@@ -17,7 +17,7 @@ from distop.errors import AlreadyIngested
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.watermark_chunks import Entry, position
 from distop.metastore.records.watermarks import Marks, upwards
-from distop.spark_jobs.formats.files import FoundSource, SourceFile
+from distop.sources.formats.files import FoundSource, SourceFile
 from distop.spark_jobs.ingest.plan import FileEntry
 from distop.spark_jobs.ingest.watermarks import newest
 

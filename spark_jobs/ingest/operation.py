@@ -12,7 +12,7 @@ from distop.metastore.records.table import TableRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
-from distop.spark_jobs.formats.files import MAX_PATHS
+from distop.sources.formats.files import MAX_PATHS
 from distop.spark_jobs.ingest.modes import NOTHING, REPORTED, steps_of
 
 QUERY_S = 24 * 3600.0

@@ -14,7 +14,7 @@ import msgspec
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.options import OperationOptions
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.files import FoundSource
+from distop.sources.formats.files import FoundSource
 from distop.spark_jobs.ingest.argument import IngestArgument
 from distop.spark_jobs.ingest.splits import Extent, jobs_reading
 

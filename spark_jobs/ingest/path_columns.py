@@ -17,11 +17,11 @@ import pyarrow as pa
 from distop.commit.layout.hive import named_columns, named_values
 from distop.commit.layout.model import Layout
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.bad_rows import Rows, Unconvertible
-from distop.spark_jobs.formats.files import FoundSource
-from distop.spark_jobs.formats.inference import CsvSample, Sample
-from distop.spark_jobs.formats.options import CsvOptions
-from distop.spark_jobs.formats.types import convert, convertible
+from distop.sources.formats.bad_rows import Rows, Unconvertible
+from distop.sources.formats.files import FoundSource
+from distop.sources.formats.inference import CsvSample, Sample
+from distop.sources.formats.options import CsvOptions
+from distop.sources.formats.types import convert, convertible
 from distop.spark_jobs.ingest.argument import IngestArgument
 from distop.spark_jobs.ingest.plan import IngestPlan
 

@@ -22,10 +22,10 @@ from distop.errors import ArgumentTooLarge
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import Plan
 from distop.operations.plans import Shared, plan_of
-from distop.spark_jobs.formats.options import CsvOptions
-from distop.spark_jobs.formats.reader import Wanted
+from distop.sources.formats.options import CsvOptions
+from distop.sources.formats.reader import Wanted
+from distop.sources.kafka.offsets import OffsetRange
 from distop.spark_jobs.ingest.splits import Line, Piece
-from distop.spark_jobs.kafka.offsets import OffsetRange
 from distop.spark_jobs.merge.plan import MergePlan
 from distop.spark_jobs.rules.model import RuleSet
 
@@ -61,7 +61,7 @@ class FileEntry(msgspec.Struct, array_like=True, frozen=True):
 
 
 class KafkaSource(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """What to read of a topic; see :class:`~distop.spark_jobs.kafka.argument.KafkaArgument`."""
+    """What to read of a topic; see :class:`~distop.sources.kafka.argument.KafkaArgument`."""
 
     url: str
     """Names the topic and its cluster, for people."""

@@ -18,8 +18,8 @@ from distop.errors import AlreadyIngested, ArgumentTooLarge, CorruptRecord
 from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid, parse
-from distop.spark_jobs.formats.conversion import check_columns
-from distop.spark_jobs.formats.files import (
+from distop.sources.formats.conversion import check_columns
+from distop.sources.formats.files import (
     COMPRESSIONS,
     MAX_FILES,
     MAX_PATHS,
@@ -29,7 +29,7 @@ from distop.spark_jobs.formats.files import (
     marker_versions,
     while_complete,
 )
-from distop.spark_jobs.formats.inference import (
+from distop.sources.formats.inference import (
     CsvSample,
     JsonSample,
     Sample,
@@ -37,8 +37,10 @@ from distop.spark_jobs.formats.inference import (
     looked_into,
     take_sample,
 )
-from distop.spark_jobs.formats.options import TYPED, CsvOptions, Format
-from distop.spark_jobs.formats.parquet import row_group_sizes
+from distop.sources.formats.options import TYPED, CsvOptions, Format
+from distop.sources.formats.parquet import row_group_sizes
+from distop.sources.kafka.argument import parse_kafka
+from distop.sources.quarantine import Quarantined
 from distop.spark_jobs.ingest.argument import (
     DataFrameArgument,
     IngestArgument,
@@ -70,8 +72,6 @@ from distop.spark_jobs.ingest.target import (
 )
 from distop.spark_jobs.ingest.topic_planning import plan_topic
 from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
-from distop.spark_jobs.kafka.argument import parse_kafka
-from distop.spark_jobs.quarantine.source import Quarantined
 from distop.spark_jobs.rules.staged import rules_of
 
 MAX_MERGED_BYTES = 256 << 20

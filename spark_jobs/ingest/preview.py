@@ -11,7 +11,7 @@ from distop.commit.layout.model import Layout
 from distop.commit.rows import table_layout
 from distop.metastore.records.structs import convert
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.formats.bad_rows import BadRowPolicy, RowPosition
+from distop.sources.formats.bad_rows import BadRowPolicy, RowPosition
 from distop.spark_jobs.ingest.job import FilesSplit
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.ingest.planning import plan_ingest

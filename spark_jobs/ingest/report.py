@@ -15,8 +15,8 @@ from distop.errors import TooManyBadRows
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder, staging_stem
-from distop.spark_jobs.formats.bad_rows import first_of
-from distop.spark_jobs.formats.files import check_markers
+from distop.sources.formats.bad_rows import first_of
+from distop.sources.formats.files import check_markers
 from distop.spark_jobs.ingest.job import QUARANTINE
 from distop.spark_jobs.ingest.modes import NOTHING, REPORTED
 from distop.spark_jobs.ingest.plan import IngestPlan

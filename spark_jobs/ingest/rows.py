@@ -13,15 +13,15 @@ from distop.commit.outputs import output_of
 from distop.commit.predicates.binding import ALL, Predicate, predicate_of
 from distop.commit.predicates.rows import chosen
 from distop.commit.writing.casts import check_never_empty
-from distop.spark_jobs.formats.bad_rows import (
+from distop.sources.formats.bad_rows import (
     BadRowPolicy,
     RowPosition,
     Rows,
     Unconvertible,
     convert_good_rows,
 )
-from distop.spark_jobs.formats.conversion import writable
-from distop.spark_jobs.formats.types import from_epoch
+from distop.sources.formats.conversion import writable
+from distop.sources.formats.types import from_epoch
 from distop.spark_jobs.ingest.plan import IngestPlan
 
 R = TypeVar("R", bound=Rows)
@@ -79,7 +79,7 @@ class Conversion:
         return cls(layout.arrow_schema, plan.targets, where, never_empty, plan.epoch_units)
 
     def of(self, source: pa.Table) -> Converted:
-        """These rows. Raises :class:`~distop.spark_jobs.formats.bad_rows.Unconvertible`."""
+        """These rows. Raises :class:`~distop.sources.formats.bad_rows.Unconvertible`."""
         return Converted(source.num_rows, self.written(self.kept(source), self.schema))
 
     def kept(self, source: pa.Table) -> pa.Table:

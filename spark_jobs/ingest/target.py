@@ -24,8 +24,8 @@ from distop.commit.rows import new_layout, table_layout
 from distop.errors import PreconditionFailed
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.inference import Sample
-from distop.spark_jobs.formats.options import Format
+from distop.sources.formats.inference import Sample
+from distop.sources.formats.options import Format
 from distop.spark_jobs.ingest.argument import DataFrameArgument, IngestArgument, conditions_of
 from distop.spark_jobs.ingest.columns import choose_columns, new_columns
 from distop.spark_jobs.ingest.modes import NOTHING, check_mode, on_conflict

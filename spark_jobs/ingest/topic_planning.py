@@ -10,18 +10,18 @@ from pyarrow import types as is_
 from distop.commit.rows import table_layout
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.options import CsvOptions, Format
-from distop.spark_jobs.formats.types import convertible
+from distop.sources.formats.options import CsvOptions, Format
+from distop.sources.formats.types import convertible
+from distop.sources.kafka.argument import KafkaArgument, wrong
+from distop.sources.kafka.client import Cluster
+from distop.sources.kafka.offsets import OffsetRange
+from distop.sources.kafka.ranges import held_back, new_ranges
+from distop.sources.kafka.sample import KafkaSample, direct_columns, direct_types
 from distop.spark_jobs.ingest.argument import CSV_OPTIONS, IngestArgument, csv_options
 from distop.spark_jobs.ingest.partial import with_jobs
 from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
 from distop.spark_jobs.ingest.target import merge_of, nothing, target_of
-from distop.spark_jobs.kafka.argument import KafkaArgument, wrong
-from distop.spark_jobs.kafka.client import Cluster
-from distop.spark_jobs.kafka.offsets import OffsetRange
-from distop.spark_jobs.kafka.ranges import held_back, new_ranges
-from distop.spark_jobs.kafka.sample import KafkaSample, direct_columns, direct_types
 
 if TYPE_CHECKING:
     from distop.commit.layout.model import Layout

@@ -22,13 +22,13 @@ from distop.errors import InvalidArgument
 from distop.executor.launch.launch import NeedsSpark
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode
-from distop.spark_jobs.formats.bad_rows import Fail
-from distop.spark_jobs.formats.conversion import check_columns
-from distop.spark_jobs.formats.spark_types import arrow_schema, spark_schema
+from distop.sources.formats.bad_rows import Fail
+from distop.sources.formats.conversion import check_columns
 from distop.spark_jobs.ingest.job import FilesSplit
 from distop.spark_jobs.ingest.plan import IngestPlan
 from distop.spark_jobs.ingest.rows import Conversion, GoodRows
 from distop.spark_jobs.rules.query import check_query
+from distop.spark_jobs.spark_types import arrow_schema, spark_schema
 
 VIEW = "source"
 """The query's name for the files' rows."""

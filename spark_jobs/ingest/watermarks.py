@@ -12,7 +12,7 @@ from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.watermark_chunks import position
 from distop.metastore.records.watermarks import Marks
 from distop.operations.arguments import invalid
-from distop.spark_jobs.formats.files import FoundSource, SourceFile
+from distop.sources.formats.files import FoundSource, SourceFile
 
 
 def watermark_moves(

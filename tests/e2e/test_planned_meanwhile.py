@@ -12,7 +12,7 @@ from distop.client import OperationState
 from distop.coordinator.starting import launching
 from distop.coordinator.work.call import Call, Surroundings
 from distop.coordinator.work.work import Work
-from distop.spark_jobs.formats.files import find_files
+from distop.sources.formats.files import find_files
 from distop.spark_jobs.ingest import planning
 from support.services.backlogs import applied, rested
 from support.services.whole import Whole, write_csv

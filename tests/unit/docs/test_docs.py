@@ -21,10 +21,10 @@ from distop.coordinator.doctor.findings import SEVERITIES
 from distop.errors import DistopError
 from distop.executor.checking.findings import REMEDIES
 from distop.operations.registry import GROUP, Registry
+from distop.sources.kafka.argument import KafkaArgument
 from distop.spark_jobs.compact.argument import CompactArgument
 from distop.spark_jobs.delete.argument import DeleteArgument
 from distop.spark_jobs.ingest.argument import IngestArgument
-from distop.spark_jobs.kafka.argument import KafkaArgument
 from support.metrics import families
 from support.repository import ROOT, product_sources
 

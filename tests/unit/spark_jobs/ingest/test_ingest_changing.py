@@ -18,7 +18,7 @@ from distop.commit.layout.schemas import parse_schema
 from distop.errors import BadRow, InvalidArgument, JobFailed, SchemaConflict
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest
-from distop.spark_jobs.formats.inference import CsvSample
+from distop.sources.formats.inference import CsvSample
 from distop.spark_jobs.ingest.operation import DataFrameIngest, Ingest
 from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined

@@ -13,7 +13,7 @@ import pytest
 from distop.errors import AlreadyIngested, ArgumentTooLarge, WatermarkConflict
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.records.watermarks import check_room
-from distop.spark_jobs.formats.files import FoundSource, SourceFile
+from distop.sources.formats.files import FoundSource, SourceFile
 from distop.spark_jobs.ingest import new_files
 from distop.spark_jobs.ingest.plan import MAX_PLAN_BYTES, FileEntry
 from support.refusals import refused

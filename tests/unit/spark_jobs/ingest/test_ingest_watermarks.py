@@ -8,7 +8,7 @@ import pytest
 
 from distop.errors import AlreadyIngested, InvalidArgument
 from distop.metastore.records.operation import WatermarkMove
-from distop.spark_jobs.formats.files import FoundSource, SourceFile
+from distop.sources.formats.files import FoundSource, SourceFile
 from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
 from support.refusals import refused
 

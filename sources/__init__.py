@@ -1,0 +1,1 @@
+"""What is read: files and their formats, topics of Kafka, and rows in quarantine. Needs no Spark."""

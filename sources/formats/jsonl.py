@@ -1,0 +1,265 @@
+"""JSON lines: one object per line.
+
+Every line is checked to be one JSON object before Arrow's parser sees it. Arrow would accept several values
+on a line, and some invalid lines (a lone ``null``) crash its process.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as is_
+from pyarrow.json import ParseOptions, ReadOptions, read_json
+
+from distop.commit.writing.decimals import may_vanish
+from distop.commit.writing.floats import doubtful_lines, has_large, unlike_double
+from distop.sources.formats.bad_rows import Unconvertible
+from distop.sources.formats.files import OpenFile
+from distop.sources.formats.json_array import JsonArrayFile, element_blocks, is_array
+from distop.sources.formats.reader import Wanted
+from distop.sources.formats.text_file import OpenTextFile, TextFile
+from distop.sources.formats.text_rows import Lines
+from distop.sources.formats.types import convert, is_number, json_type
+
+_Check: TypeAlias = Callable[[Any, pa.DataType, str], None]
+"""Of a value, with its type and column; raises ``Unconvertible``."""
+
+_IN_ROW = re.compile(r" in row \d+$")
+_OTHER_KIND = re.compile(r"Column\(/(?P<column>.*)\) changed from (?P<wanted>\w+) to (?P<found>\w+)")
+_UNNAMED = re.compile(r"Failed to convert JSON to |The string '|Number too big ")
+"""Errors of Arrow's parser about a value that do not name its column."""
+_BLANK_LINE = re.compile(rb"\n[ \t\r]*\n")
+_WHERE = re.compile(r" - at `.*`$")
+
+
+class _Spelled(str):
+    """A number with a fraction or an exponent, as it is written."""
+
+
+def _number(text: str) -> float | _Spelled:
+    number = float(text)
+    return number if repr(number) == text else _Spelled(text)
+
+
+_DOUBTFUL = (int, _Spelled)
+"""Types of numbers that a double may not have."""
+
+
+class _Object(msgspec.Struct):
+    """Any JSON object; decoding validates it and keeps nothing."""
+
+
+_objects = msgspec.json.Decoder(_Object)
+_spelled_object = msgspec.json.Decoder(dict[str, Any], float_hook=_number)
+
+
+def is_blank(record: bytes) -> bool:
+    """Whether a line is not a row."""
+    return not record.strip()
+
+
+def json_text(file: OpenFile) -> TextFile:
+    """The lines of a JSON lines file."""
+    return TextFile(file, is_blank=is_blank)
+
+
+def first_objects(file: OpenFile, size: int) -> list[bytes]:
+    """Some objects from the beginning of a file of lines, or of an array, about ``size`` bytes of them."""
+    if is_array(file):
+        return next((block.data for block in element_blocks(file, size)), b"").splitlines()
+    text = json_text(file)
+    return text.head(text.first_record()[1], size).splitlines()
+
+
+class JsonLinesReader:
+    """Reads files of JSON lines, and files that are one array. A missing key is NULL."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._wanted = wanted
+
+    @contextmanager
+    def open(self, file: OpenFile) -> Iterator[OpenTextFile | JsonArrayFile]:
+        objects = JsonObjects(self._wanted)
+        if is_array(file.text()):
+            yield JsonArrayFile(file.text(), objects)
+            return
+        text = json_text(file.text())
+        yield OpenTextFile(text, text.first_record()[1], objects)
+
+
+class JsonObjects:
+    """Converts lines of text from any source."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self._schema = wanted.schema
+        self._doubles = [field for field in wanted.schema if _holds(field.type, is_.is_floating)]
+        self._decimals = [field for field in wanted.schema if _holds(field.type, is_.is_decimal)]
+        self._parse_options = ParseOptions(
+            explicit_schema=pa.schema([(field.name, json_type(field.type)) for field in wanted.schema]),
+            unexpected_field_behavior="error" if wanted.strict else "ignore",
+        )
+
+    def convert(self, rows: Lines) -> pa.Table:
+        """The required columns of some rows.
+
+        Raises
+        ------
+        Unconvertible
+        """
+        data = rows.data
+        count = _checked_objects(data)
+        lines = data.count(b"\n") + (not data.endswith(b"\n"))
+        # Rows need to be counted only where lines may be blank.
+        if (count != lines or _holds_blank_line(data)) and count != len(rows):
+            raise Unconvertible("a line must hold one JSON object")
+        if not count:
+            return self._schema.empty_table()
+        table = self._parsed(data)
+        if table.num_rows != count:
+            raise Unconvertible("a line must hold one JSON object")
+        self._check_doubles(data, table)
+        if self._decimals and may_vanish(data):
+            for line in filter(may_vanish, data.split(b"\n")):
+                _check_numbers(line, self._decimals)
+        try:
+            columns = [convert(table.column(field.name), field.type, field.name) for field in self._schema]
+        except Unconvertible:
+            if count == 1:
+                _check_numbers(data, self._decimals)  # names them as they are written
+            raise
+        return pa.table(columns, schema=self._schema)
+
+    def _check_doubles(self, data: bytes, parsed: pa.Table) -> None:
+        """Arrow's parser rounds numbers with more digits than a double has: only the texts show it."""
+        if not self._doubles:
+            return
+        numbers = (part for field in self._doubles for part in _doubles_of(parsed.column(field.name)))
+        for line in doubtful_lines(data, integers=any(map(has_large, numbers))):
+            _check_numbers(line, self._doubles, _check_double)
+
+    def _parsed(self, data: bytes) -> pa.Table:
+        try:
+            return read_json(
+                pa.BufferReader(data),
+                read_options=ReadOptions(use_threads=False, block_size=len(data) + 1),
+                parse_options=self._parse_options,
+            )
+        except pa.ArrowInvalid as error:
+            raise Unconvertible(_explained(str(error), data, self._schema)) from None
+
+
+def _holds(dtype: pa.DataType, is_kind: Callable[[pa.DataType], bool]) -> bool:
+    """Whether a type is of a kind, or a type within it."""
+    within = (dtype.field(index).type for index in range(dtype.num_fields))
+    return is_kind(dtype) or any(_holds(inner, is_kind) for inner in within)
+
+
+def _doubles_of(values: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """The columns of floats within a column."""
+    if is_.is_floating(values.type):
+        yield values
+    elif is_.is_nested(values.type):
+        parts = values.flatten() if is_.is_struct(values.type) else [pc.list_flatten(values)]
+        for part in parts:
+            yield from _doubles_of(part)
+
+
+def _check_leaves(value: Any, dtype: pa.DataType, column: str, check: _Check) -> None:
+    """Check the values of a JSON value that are not nested, with their types and columns."""
+    if isinstance(value, list) and is_.is_nested(dtype):
+        for item in value:
+            _check_leaves(item, dtype.value_type, f"{column}.element", check)
+    elif isinstance(value, dict) and is_.is_struct(dtype):
+        for field in dtype:
+            _check_leaves(value.get(field.name), field.type, f"{column}.{field.name}", check)
+    else:
+        check(value, dtype, column)
+
+
+def _check_double(value: Any, dtype: pa.DataType, column: str) -> None:
+    is_doubtful = isinstance(value, _DOUBTFUL) and not isinstance(value, bool) and is_.is_floating(dtype)
+    if is_doubtful and (reason := unlike_double(str(value))):
+        raise Unconvertible(f"column {column!r}: {reason}")
+
+
+def _check_number(value: Any, dtype: pa.DataType, column: str) -> None:
+    """Check a number, or a text that is to be one, as those of CSV files."""
+    if isinstance(value, int | float | str) and not isinstance(value, bool) and is_number(dtype):
+        convert(pa.array([str(value)], pa.large_string()), dtype, column)
+
+
+def _holds_blank_line(data: bytes) -> bool:
+    return is_blank(data[: data.find(b"\n") + 1] or b"x") or _BLANK_LINE.search(data) is not None
+
+
+def _checked_objects(data: bytes) -> int:
+    """The number of JSON objects."""
+    if not data.isascii():
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise Unconvertible(f"not UTF-8: {error}") from None
+    try:
+        return len(_objects.decode_lines(data))
+    except msgspec.MsgspecError as error:
+        raise Unconvertible(f"not a JSON object: {_WHERE.sub('', str(error))}") from None
+    except RecursionError:
+        raise Unconvertible("it is nested too deeply") from None
+
+
+def _explained(message: str, data: bytes, schema: pa.Schema) -> str:
+    """An Arrow error in terms of the line."""
+    message = _IN_ROW.sub("", message.removeprefix("JSON parse error: "))
+    if _UNNAMED.match(message):
+        try:
+            _check_numbers(data, schema)
+        except (
+            Unconvertible
+        ) as error:  # of several lines no number is checked: the bad one comes again, alone
+            return str(error)
+        return message
+    if match := _OTHER_KIND.match(message):
+        column, at = match["column"], schema.get_field_index(match["column"])
+        if at < 0:
+            column = column.replace("/[]", ".element").replace("/", ".")
+        shown = f"column {column!r}: {match['found']} instead of {match['wanted']}"
+        counts = match["found"] == "number" and at >= 0 and is_.is_temporal(schema.field(at).type)
+        return f"{shown}; if it counts from 1970, say in epoch_units what" if counts else shown
+    if message == "unexpected field":
+        try:
+            key = _unknown_key(msgspec.json.decode(data), pa.struct(list(schema)))
+        except msgspec.MsgspecError:  # several lines: the bad one comes again, alone
+            return message
+        return f"column {key!r} is not wanted; see --on-new-columns" if key else message
+    return message
+
+
+def _check_numbers(line: bytes, fields: Iterable[pa.Field], check: _Check = _check_number) -> None:
+    """Check the numbers of some columns of a line."""
+    try:
+        row = _spelled_object.decode(line)
+    except msgspec.MsgspecError as error:  # an integer with thousands of digits
+        raise Unconvertible(_WHERE.sub("", str(error))) from None
+    for field in fields:
+        _check_leaves(row.get(field.name), field.type, field.name, check)
+
+
+def _unknown_key(value: Any, dtype: pa.DataType, path: str = "") -> str:
+    """The path of the first key within a value that a type does not have; empty: it has all."""
+    if isinstance(value, dict) and is_.is_struct(dtype):
+        for key, inner in value.items():
+            place, at = f"{path}.{key}" if path else key, dtype.get_field_index(key)
+            if at < 0:
+                return place
+            if found := _unknown_key(inner, dtype.field(at).type, place):
+                return found
+    if isinstance(value, list) and (is_.is_list(dtype) or is_.is_large_list(dtype)):
+        inside = (_unknown_key(inner, dtype.value_type, f"{path}.element") for inner in value)
+        return next(filter(None, inside), "")
+    return ""

@@ -1,0 +1,426 @@
+"""Types of columns: what a source's types become in a table, which conversions are lossless, and doing them.
+
+There is one rule: a conversion gives the same value in another type, or it is an error. Nothing is silently
+rounded, truncated or moved to another time zone. One case is a convention: a time without a zone is read as
+UTC for a ``timestamptz`` column, if no other zone is given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as is_
+
+from distop.commit.layout.sizes import MAX_NESTING
+from distop.commit.writing.casts import InvalidValue, Values, as_lists, checked_cast
+from distop.commit.writing.decimals import with_room
+from distop.errors import JobFailed
+from distop.sources.formats.bad_rows import Unconvertible, bad_value
+from distop.sources.formats.moments import UTC, times_of
+
+
+class UnsupportedType(Exception):
+    """A type that no Iceberg table supports, or that a text format cannot represent. The text names it."""
+
+
+def _is_uuid(dtype: pa.DataType) -> bool:
+    return isinstance(dtype, pa.UuidType)
+
+
+def table_type(dtype: pa.DataType, depth: int = 0) -> pa.DataType:
+    """The type for ``dtype`` in an Iceberg table: the narrowest that holds all its values.
+
+    Nanoseconds are the exception: they become microseconds, and a value with a remainder is a bad row.
+
+    Raises
+    ------
+    UnsupportedType
+    """
+    if depth > MAX_NESTING:
+        raise UnsupportedType(f"values are nested deeper than {MAX_NESTING} levels")
+    if is_.is_dictionary(dtype):
+        return table_type(dtype.value_type, depth + 1)
+    if is_.is_null(dtype) or is_.is_string(dtype) or is_.is_large_string(dtype) or is_.is_string_view(dtype):
+        return pa.large_string()
+    if is_.is_uint64(dtype):
+        return pa.decimal128(20, 0)
+    if is_.is_integer(dtype):
+        fits_int = dtype.bit_width < 32 or (dtype.bit_width == 32 and is_.is_signed_integer(dtype))
+        return pa.int32() if fits_int else pa.int64()
+    if is_.is_floating(dtype):
+        return pa.float64() if is_.is_float64(dtype) else pa.float32()
+    if is_.is_date(dtype):
+        return pa.date32()
+    if is_.is_time(dtype):
+        return pa.time64("us")
+    if is_.is_timestamp(dtype):
+        return pa.timestamp("us", tz=UTC if dtype.tz else None)
+    if is_.is_decimal(dtype) and dtype.precision <= 38 and dtype.scale >= 0:
+        return pa.decimal128(dtype.precision, dtype.scale)
+    if is_.is_binary(dtype) or is_.is_large_binary(dtype) or is_.is_binary_view(dtype):
+        return pa.large_binary()
+    if is_.is_boolean(dtype) or is_.is_fixed_size_binary(dtype) or _is_uuid(dtype):
+        return dtype
+    return _nested(dtype, lambda inner: table_type(inner, depth + 1))
+
+
+def text_type(dtype: pa.DataType) -> pa.DataType:
+    """The type for reading a CSV file, so that :func:`convert` can make ``dtype`` of it: text where Arrow's
+    parser would change values, or refuse some that convert does not.
+
+    Raises
+    ------
+    UnsupportedType
+        The type cannot be written in CSV.
+    """
+    if is_.is_timestamp(dtype) or is_.is_time(dtype) or is_.is_floating(dtype) or is_.is_decimal(dtype):
+        return pa.large_string()
+    if is_.is_nested(dtype) or _family(dtype) == "bytes":
+        raise UnsupportedType(f"CSV cannot hold values of type {dtype}")
+    return dtype
+
+
+def json_type(dtype: pa.DataType) -> pa.DataType:
+    """The type for reading JSON, so that :func:`convert` can make ``dtype`` of it.
+
+    Raises
+    ------
+    UnsupportedType
+        The type cannot be written in JSON.
+    """
+    if is_.is_temporal(dtype):
+        return pa.large_string()
+    if is_.is_map(dtype) or _family(dtype) == "bytes":
+        raise UnsupportedType(f"JSON cannot hold values of type {dtype}")
+    if is_.is_float32(dtype):
+        return pa.float64()  # Arrow's parser would make numbers infinite that are too large
+    if is_.is_decimal(dtype):
+        return with_room(dtype)
+    if is_.is_list(dtype) or is_.is_large_list(dtype):
+        return pa.list_(json_type(dtype.value_type))
+    return _nested(dtype, json_type) if is_.is_struct(dtype) else dtype
+
+
+def _nested(dtype: pa.DataType, inner: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    if is_.is_struct(dtype) and not dtype.num_fields:
+        raise UnsupportedType("objects without any key cannot be stored")
+    if is_.is_struct(dtype):
+        return pa.struct([field.with_type(inner(field.type)).remove_metadata() for field in dtype])
+    if is_.is_map(dtype):
+        return pa.map_(inner(dtype.key_type), inner(dtype.item_type))
+    if is_.is_list(dtype) or is_.is_large_list(dtype) or is_.is_fixed_size_list(dtype):
+        return pa.large_list(inner(dtype.value_type))
+    raise UnsupportedType(f"values of type {name_of(dtype)} are not supported in Iceberg tables")
+
+
+def name_of(dtype: pa.DataType) -> str:
+    """A type in a message; one that Arrow does not have by the name that its format gives it."""
+    return str(dtype.type_name if isinstance(dtype, pa.OpaqueType) else dtype)
+
+
+def convertible(source: pa.DataType, target: pa.DataType) -> bool:
+    """Whether :func:`convert` goes from ``source`` to ``target`` without silent loss.
+
+    A conversion that may fail for single values is allowed: such a value is a bad row. Fields of structs go
+    by name, as columns do: ``source`` may lack optional ones, which are then NULL. What it has in addition
+    (:func:`new_fields`) is left out.
+    """
+    if is_.is_dictionary(source):
+        return convertible(source.value_type, target)
+    if source.equals(target) or is_.is_null(source):
+        return True
+    family = _family(source)
+    if _family(target) not in _CONVERSIONS[family]:
+        return False
+    if family == "float":
+        return bool(is_.is_integer(target) or target.bit_width >= source.bit_width)
+    if family == "timestamp":
+        return bool(target.tz or not source.tz)
+    if family == "list":
+        return convertible(source.value_type, target.value_type)
+    if family == "map":
+        keys = convertible(source.key_type, target.key_type)
+        return keys and convertible(source.item_type, target.item_type)
+    if family == "struct":
+        given = {field.name: field.type for field in source}
+        return (
+            len(given) == source.num_fields
+            and any(field.name in given for field in target)
+            and all(
+                convertible(given[field.name], field.type) if field.name in given else field.nullable
+                for field in target
+            )
+        )
+    return family != "bytes" or bool(table_type(source).equals(target))
+
+
+def new_fields(given: pa.DataType, present: pa.DataType, path: str) -> list[str]:
+    """The paths of the fields of ``given`` that ``present`` does not have, within a column ``path``. They are
+    those of Iceberg: ``a.b``, ``a.element.b`` within lists, ``a.value.b`` within maps."""
+    return list(_new_fields(given, present, path))
+
+
+def _new_fields(given: pa.DataType, present: pa.DataType, path: str) -> Iterator[str]:
+    if is_.is_struct(given) and is_.is_struct(present):
+        for field in given:
+            at = present.get_field_index(field.name)
+            if at < 0:
+                yield f"{path}.{field.name}"
+            else:
+                yield from _new_fields(field.type, present.field(at).type, f"{path}.{field.name}")
+    elif is_.is_map(given) and is_.is_map(present):
+        yield from _new_fields(given.key_type, present.key_type, f"{path}.key")
+        yield from _new_fields(given.item_type, present.item_type, f"{path}.value")
+    elif _is_list(given) and _is_list(present):
+        yield from _new_fields(given.value_type, present.value_type, f"{path}.element")
+
+
+def grown(present: pa.DataType, given: pa.DataType) -> pa.DataType:
+    """``present`` with the fields that only ``given`` has: optional, behind the others. Keys of maps stay as
+    they are (Iceberg's specification, "Schema Evolution"). Both have types in the form of a table."""
+    if is_.is_struct(given) and is_.is_struct(present):
+        found = {field.name: field.type for field in given}
+        fields = [
+            field.with_type(grown(field.type, found.pop(field.name))) if field.name in found else field
+            for field in present
+        ]
+        return pa.struct([*fields, *(pa.field(name, dtype) for name, dtype in found.items())])
+    if is_.is_map(given) and is_.is_map(present):
+        item = present.item_field.with_type(grown(present.item_type, given.item_type))
+        return pa.map_(present.key_field, item)
+    if _is_list(given) and _is_list(present):
+        element = present.value_field.with_type(grown(present.value_type, given.value_type))
+        return pa.large_list(element) if is_.is_large_list(present) else pa.list_(element)
+    return present
+
+
+def _is_list(dtype: pa.DataType) -> bool:
+    return bool(is_.is_list(dtype) or is_.is_large_list(dtype) or is_.is_fixed_size_list(dtype))
+
+
+def is_number(dtype: pa.DataType) -> bool:
+    """Whether values of a type are numbers."""
+    return _family(dtype) in ("integer", "float", "decimal")
+
+
+def may_become(present: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether a column of one type may become one of the other, with its existing files."""
+    if is_.is_decimal(present) and is_.is_decimal(wanted):
+        return bool(present.scale == wanted.scale and present.precision < wanted.precision)
+    return (present, wanted) in ((pa.int32(), pa.int64()), (pa.float32(), pa.float64()))
+
+
+_FAMILIES: dict[str, tuple[Callable[[pa.DataType], bool], ...]] = {
+    "text": (is_.is_string, is_.is_large_string, is_.is_string_view),
+    "integer": (is_.is_integer,),
+    "float": (is_.is_floating,),
+    "decimal": (is_.is_decimal,),
+    "boolean": (is_.is_boolean,),
+    "timestamp": (is_.is_timestamp,),
+    "date": (is_.is_date,),
+    "time": (is_.is_time,),
+    "list": (is_.is_list, is_.is_large_list, is_.is_fixed_size_list),
+    "map": (is_.is_map,),
+    "struct": (is_.is_struct,),
+    "bytes": (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary, _is_uuid),
+}
+_CONVERSIONS: dict[str, frozenset[str]] = {
+    **{family: frozenset({family}) for family in _FAMILIES},
+    "text": frozenset({"text", "integer", "float", "decimal", "boolean", "timestamp", "date", "time"}),
+    "integer": frozenset({"integer", "float", "decimal", "text"}),
+    "float": frozenset({"float", "integer"}),
+    "date": frozenset({"date", "timestamp"}),
+    "other": frozenset(),
+}
+
+
+def _family(dtype: pa.DataType) -> str:
+    return next((name for name, tests in _FAMILIES.items() if any(test(dtype) for test in tests)), "other")
+
+
+def convert(values: Values, target: pa.DataType, column: str, zone: str = UTC) -> Values:
+    """``values`` as ``target``, also within nested ones: see :func:`convertible`.
+
+    Parameters
+    ----------
+    zone:
+        Of texts without one that become points in time.
+
+    Raises
+    ------
+    Unconvertible
+        A value has no equal in ``target``; names the column, and the field within it.
+    JobFailed
+        No value could have one; :func:`convertible` says so in advance.
+    """
+    source = values.type
+    if source.equals(target):
+        return values
+    if is_.is_nested(target) and _family(source) == _family(target):
+        if isinstance(values, pa.ChunkedArray):
+            return pa.chunked_array(
+                [_nested_values(chunk, target, column) for chunk in values.chunks], target
+            )
+        return _nested_values(values, target, column)
+    if _is_uuid(source):
+        values, source = values.cast(source.storage_type), source.storage_type
+    try:
+        return _converted(values, target, zone)
+    except InvalidValue as error:
+        raise Unconvertible(f"column {column!r}: {error}") from None
+    except pa.ArrowInvalid as error:
+        raise _refusal(str(error), values, target, column, zone) from None
+    except pa.ArrowNotImplementedError as error:
+        raise JobFailed(f"column {column!r}: {source} cannot become {target}: {error}") from error
+
+
+def _converted(values: Values, target: pa.DataType, zone: str) -> Values:
+    source = values.type
+    if _family(source) == "text" and (is_.is_timestamp(target) or is_.is_time(target)):
+        return times_of(values, target, zone)
+    if is_.is_integer(source) and is_.is_decimal(target):
+        # Arrow requires room for every value of the type, not only for the existing ones.
+        values = values.cast(pa.decimal128(38, 0))
+    return checked_cast(values, target)
+
+
+def _refusal(message: str, values: Values, target: pa.DataType, column: str, zone: str) -> Unconvertible:
+    """Arrow's error about a value, in the words of its parser of CSV files. Of many it does not say which."""
+    if _UNPARSABLE.search(message):
+        reason = _UNPARSABLE.sub(r"invalid value \1 for ", message)
+        return Unconvertible(f"column {column!r}: {reason}")
+    return bad_value(
+        column, values, lambda some: _converted(some, target, zone), f"invalid value {{}} for {target}"
+    )
+
+
+def _nested_values(values: pa.Array, target: pa.DataType, column: str) -> pa.Array:
+    """Structs, lists or maps, converted from within: what a NULL hides is not looked at."""
+    if is_.is_struct(target):
+        given = {field.name: part for field, part in zip(values.type, values.flatten(), strict=True)}
+        parts = []
+        for field in target:
+            part = given.get(field.name)
+            part = pa.nulls(len(values), field.type) if part is None else part
+            parts.append(_field_values(part, field, f"{column}.{field.name}", values.null_count))
+        return pa.StructArray.from_arrays(parts, fields=list(target), mask=values.is_null())
+    if is_.is_map(target):
+        offsets, entries = _elements(as_lists(values))
+        keys, items = entries.flatten()
+        keys = _field_values(keys, target.key_field, f"{column}.key")
+        items = _field_values(items, target.item_field, f"{column}.value")
+        return pa.MapArray.from_arrays(offsets.cast(pa.int32()), keys, items, type=target)
+    offsets, elements = _elements(values)
+    elements = _field_values(elements, target.value_field, f"{column}.element")
+    if is_.is_large_list(target):
+        return pa.LargeListArray.from_arrays(offsets, elements, type=target)
+    return pa.ListArray.from_arrays(offsets.cast(pa.int32()), elements, type=target)
+
+
+def _field_values(values: pa.Array, field: pa.Field, path: str, hidden: int = 0) -> pa.Array:
+    """The values of a nested field; ``hidden`` of them are within a NULL."""
+    made = convert(values, field.type, path)
+    if not field.nullable and made.null_count > hidden:
+        raise Unconvertible(f"column {path!r} is required and has no value")
+    return made
+
+
+def _elements(lists: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """The elements of lists of any kind, and where each list begins: NULL if it is NULL."""
+    exists = lists.is_valid()
+    sizes = pc.if_else(exists, pc.list_value_length(lists).cast(pa.int64()), 0)
+    bounds = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(sizes)])
+    begins = pa.concat_arrays([exists, pa.array([True])])
+    return pc.if_else(begins, bounds, pa.scalar(None, pa.int64())), lists.flatten()
+
+
+def from_epoch(numbers: pa.ChunkedArray, unit: str, target: pa.DataType, column: str) -> pa.ChunkedArray:
+    """Numbers that count from the beginning of 1970, in UTC, as dates or times.
+
+    Parameters
+    ----------
+    unit:
+        ``days``, for dates; ``s``, ``ms``, ``us`` or ``ns``. Of a time of day they count from its beginning.
+
+    Raises
+    ------
+    Unconvertible
+        The number is too large, or has a fraction of a microsecond.
+    """
+    try:
+        if unit == "days":
+            return numbers.cast(pa.int32()).cast(target)
+        moments = numbers.cast(pa.timestamp(unit)).cast(pa.timestamp("us"))
+        return moments.cast(pa.int64()).cast(target) if is_.is_time(target) else moments.cast(target)
+    except pa.ArrowInvalid as error:
+        raise Unconvertible(f"column {column!r}: {error}") from None
+
+
+def check_values(rows: pa.Table) -> None:
+    """Refuse values that Arrow has and readers of a table do not, also nested ones: texts that are not UTF-8,
+    dates and times outside of the years 1 to 9999, times of day outside of a day.
+
+    Raises
+    ------
+    Unconvertible
+        Names the column.
+    """
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        for values in column.chunks:
+            _check(values, name)
+
+
+def _check(values: pa.Array, column: str) -> None:
+    kind = values.type
+    if is_.is_map(kind):
+        first, end = (values.offsets[place].as_py() for place in (0, -1))
+        _check(values.keys.slice(first, end - first), f"{column}.key")
+        _check(values.items.slice(first, end - first), f"{column}.value")
+    elif is_.is_struct(kind):
+        for field, part in zip(kind, values.flatten(), strict=True):
+            _check(part, f"{column}.{field.name}")
+    elif is_.is_nested(kind):
+        # Validating it as a whole would also validate what is outside of this slice of it.
+        _check(values.flatten(), f"{column}.element")
+    else:
+        try:
+            _check_flat(values)
+        except InvalidValue as error:
+            raise bad_value(column, values, _check_flat, str(error)) from None
+
+
+def _check_flat(values: pa.Array) -> None:
+    """Raises :class:`InvalidValue` with ``{}`` for the value."""
+    kind = values.type
+    if _family(kind) == "text":
+        try:
+            values.validate(full=True)
+        except pa.ArrowInvalid:
+            raise InvalidValue(NOT_UTF_8) from None
+    for is_kind, (least, greatest), where in _RANGES:
+        if is_kind(kind) and len(values):
+            found = pc.min_max(values.view(pa.int32() if kind.bit_width == 32 else pa.int64())).as_py()
+            if found["min"] is not None and not least <= found["min"] <= found["max"] <= greatest:
+                raise InvalidValue(f"{{}} is outside of {where}")
+
+
+def _is_micros(kind: pa.DataType) -> bool:
+    return bool(is_.is_timestamp(kind) and kind.unit == "us")
+
+
+NOT_UTF_8 = "{} is not UTF-8"
+"""Why a text is refused; ``{}`` stands for it."""
+_DAY_US = 86_400_000_000
+_DAYS = -719_162, 2_932_896
+_YEARS = "the years 1 to 9999"
+_RANGES: tuple[tuple[Callable[[pa.DataType], bool], tuple[int, int], str], ...] = (
+    (is_.is_date32, _DAYS, _YEARS),
+    (_is_micros, (_DAYS[0] * _DAY_US, (_DAYS[1] + 1) * _DAY_US - 1), _YEARS),
+    (pa.time64("us").equals, (0, _DAY_US - 1), "a day"),
+)
+"""The values that readers have, in the units of tables (days and microseconds), and what that is."""
+
+_UNPARSABLE = re.compile(r"Failed to parse string: ('.*') as a scalar of type ", re.DOTALL)

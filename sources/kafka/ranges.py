@@ -1,0 +1,203 @@
+"""Which offsets of a topic an ingest reads, and how its watermarks move. Pure.
+
+The watermark of a partition is the first offset that was not ingested. So an operation reads from the
+watermark, and ends where the next one begins: no gap, no overlap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from distop.errors import AlreadyIngested, OffsetsLost
+from distop.metastore.records.operation import WatermarkMove
+from distop.sources.kafka.argument import KafkaArgument, wrong
+from distop.sources.kafka.offsets import SKIP_HINT, OffsetRange, Reach, Topic, offsets_text
+
+TOPIC_ID = "topic-id"
+"""The name, beside the numbers of partitions, of the watermark that is the topic's own id."""
+ANEW_HINT = (
+    "to ingest the new topic from its beginning, give it another source, or remove the old one: distop "
+    "watermarks forget TABLE SOURCE; if it has the same records at the same offsets, as a mirror has: distop "
+    f"watermarks forget TABLE SOURCE {TOPIC_ID}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """What to read.
+
+    Parameters
+    ----------
+    ranges:
+        One for each partition with something new, in order.
+    moves:
+        Partition -> how its watermark moves.
+    skipped:
+        How many offsets are skipped since the topic no longer has them.
+    """
+
+    ranges: list[OffsetRange]
+    moves: dict[str, WatermarkMove]
+    skipped: int
+
+
+def new_ranges(
+    argument: KafkaArgument, topic: Topic, watermarks: Mapping[str, str], *, reingest: bool = False
+) -> Ranges:
+    """The ranges of an argument, for the present state of a topic.
+
+    Parameters
+    ----------
+    watermarks:
+        Of this topic: partition -> the first offset that was not ingested; and its id.
+    reingest:
+        Whether offsets before the watermark may be read again. The watermark never goes back.
+
+    Raises
+    ------
+    AlreadyIngested
+        Offsets before a watermark are requested.
+    OffsetsLost
+        The topic no longer has the next offsets, or is not the topic of the watermarks.
+    InvalidArgument
+        A partition or an offset that the topic does not have.
+    """
+    for field, offsets in (("from", argument.from_), ("to", argument.to)):
+        for name in offsets if isinstance(offsets, dict) else ():
+            if int(name) not in topic.reach:
+                raise wrong(field, f"the topic {topic.name!r} has no partition {name}")
+    noted = watermarks.get(TOPIC_ID)
+    if noted is not None and topic.id and topic.id != noted:
+        raise OffsetsLost(
+            f"the topic {topic.name!r} has the id {topic.id}, but had {noted} when it was ingested: it was "
+            "created again",
+            hint=ANEW_HINT,
+            details={"source": topic.url, "watermark": noted, "topicId": topic.id},
+        )
+    for name in watermarks:
+        if name != TOPIC_ID and (not name.isdecimal() or int(name) not in topic.reach):
+            raise _another_topic(f"has no partition {name}, whose watermark is at {watermarks[name]}", topic)
+    found, skipped = [], 0
+    moves = {TOPIC_ID: WatermarkMove(after=topic.id)} if noted is None and topic.id else {}
+    for partition, reach in sorted(topic.reach.items()):
+        one = _Partition(argument, topic, partition, reach, watermarks.get(str(partition)), reingest)
+        start, lost = one.start()
+        end = one.end(start)
+        skipped += lost
+        if end > start:
+            found.append(OffsetRange(partition, start, end))
+        # A partition without records is recorded as well, to notice later losses.
+        if (move := one.move(end)) is not None:
+            moves[str(partition)] = move
+    return Ranges(found, moves, skipped)
+
+
+def held_back(topic: Topic) -> tuple[int, list[str]]:
+    """How many offsets open transactions hold back, and a sentence that says so, if there are any."""
+    held = {number: reach for number, reach in sorted(topic.reach.items()) if reach.held}
+    if not held:
+        return 0, []
+    number, reach = next(iter(held.items()))
+    more = len(held) - 1
+    others = f", and those of {more:,} other partition{'s' * (more > 1)}" if more else ""
+    sentence = (
+        f"partition {number} of {topic.url}: an open transaction holds back the {reach.held:,} offsets from "
+        f"{reach.high} on{others}; if that lasts, look for it with kafka-transactions.sh find-hanging"
+    )
+    return sum(one.held for one in held.values()), [sentence]
+
+
+@dataclass(frozen=True, slots=True)
+class _Partition:
+    argument: KafkaArgument
+    topic: Topic
+    number: int
+    reach: Reach
+    watermark: str | None
+    reingest: bool
+
+    @property
+    def _standing(self) -> int | None:
+        return None if self.watermark is None else int(self.watermark)
+
+    def start(self) -> tuple[int, int]:
+        """Where to begin, and how many offsets before that are skipped."""
+        wanted, standing = self._wanted(), self._standing
+        if standing is not None and not self.reingest:
+            if wanted < standing:
+                raise AlreadyIngested(
+                    f"{self._name} was already ingested, up to offset {standing}: {wanted} is before it",
+                    hint='omit "from" to continue there, or pass reingest: true to ingest it again',
+                    details=self._details(field="kafka.from", watermark=str(standing)),
+                )
+            if wanted > standing and self.argument.on_gap == "fail":
+                raise wrong(
+                    "from",
+                    f"{self._name} was ingested up to offset {standing}: {wanted} leaves a gap",
+                    'omit "from", or set on_gap to skip if that is intended',
+                    **self._details(watermark=str(standing)),
+                )
+        if wanted > self.reach.high:
+            raise _another_topic(
+                f"ends at offset {self.reach.high} in partition {self.number}, but {wanted} comes next",
+                self.topic,
+            )
+        if wanted < self.reach.low and self.argument.on_gap == "fail":
+            raise OffsetsLost(
+                f"{self._name} no longer has {offsets_text(wanted, self.reach.low)}, "
+                f"it begins at {self.reach.low}",
+                hint=SKIP_HINT,
+                details=self._details(missingFrom=str(wanted), missingTo=str(self.reach.low)),
+            )
+        start = max(wanted, self.reach.low)
+        return start, start - (wanted if standing is None or self.reingest else standing)
+
+    def _wanted(self) -> int:
+        given = self.argument.from_
+        if isinstance(given, dict) and str(self.number) in given:
+            return given[str(self.number)]
+        if self._standing is None or (given == "earliest" and self.reingest):
+            return self.reach.low
+        return min(self.reach.low, self._standing) if given == "earliest" else self._standing
+
+    def end(self, start: int) -> int:
+        """The first offset that is not read."""
+        end = self.reach.high
+        given = self.argument.to
+        if isinstance(given, dict) and str(self.number) in given:
+            end = given[str(self.number)]
+            if end > self.reach.high:
+                raise wrong("to", f"{self._name} ends at offset {self.reach.high}, and {end} is after that")
+            if end < start:
+                standing = self._standing
+                if standing is None or end > standing:
+                    raise wrong("to", f"{self._name}: to={end} is before the start {start}")
+                raise AlreadyIngested(
+                    f"{self._name} was already ingested, up to offset {standing}",
+                    details=self._details(field="kafka.to", watermark=str(standing)),
+                )
+        limit = self.argument.max_records_per_partition
+        return end if limit is None else min(end, start + limit)
+
+    def move(self, end: int) -> WatermarkMove | None:
+        """The move of the watermark; ``None`` if it stays."""
+        standing = self._standing
+        if standing is not None and end <= standing:
+            return None
+        return WatermarkMove(before=self.watermark, after=str(end))
+
+    @property
+    def _name(self) -> str:
+        return f"partition {self.number} of {self.topic.url}"
+
+    def _details(self, **more: str) -> dict[str, str]:
+        return {"source": self.topic.url, "partition": str(self.number), **more}
+
+
+def _another_topic(what: str, topic: Topic) -> OffsetsLost:
+    return OffsetsLost(
+        f"the topic {topic.name!r} {what}: it was created again, or has lost records",
+        hint="the new topic is another source: give it another name with source",
+        details={"source": topic.url},
+    )

@@ -1,1 +1,0 @@
-"""Rows in quarantine as the source of an ingest."""
