@@ -159,7 +159,7 @@ def main() -> None:
                 "warehouse": f"file://{folder}/sql-tables",
             },
             "etcd": {
-                "py-catalog-impl": "distop.commit.catalog.EtcdCatalog",
+                "py-catalog-impl": "distop.catalog.EtcdCatalog",
                 "etcd.endpoints": etcd.endpoint,
                 "warehouse": warehouse,
             },

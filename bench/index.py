@@ -22,8 +22,8 @@ import counting_io
 import pyarrow as pa
 from common import Processes, print_json, print_table, run_on_own_etcd, sized, until
 
+from distop.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.catalog import EtcdCatalog
 from distop.commit.index import lookup as index_lookup
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

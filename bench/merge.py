@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 from common import Processes, print_json, print_table, sized, until
 from peers.native import NativeSpark
 
+from distop.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.catalog import EtcdCatalog
 from distop.executor.launch.settings import SETTINGS
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
-from distop.commit.catalog import EtcdCatalog
+from distop.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 
 KEY = ("time_hour", "carrier", "flight")

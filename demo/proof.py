@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
+from distop.catalog import EtcdCatalog
 from distop.client import Client, OperationState
-from distop.commit.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 

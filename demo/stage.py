@@ -11,9 +11,9 @@ from pathlib import Path
 from crew import AT_ONCE_S, Crew, until
 from rich.console import Console
 
+from distop.catalog import EtcdCatalog
 from distop.cli.secure import ADMIN, Security
 from distop.client import Client, Credentials, Operation
-from distop.commit.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 

@@ -1,7 +1,7 @@
 """The catalog of a coordinator over HTTP: Apache Iceberg's REST protocol, for engines that speak it.
 
 It runs in the coordinator's event loop; blocking calls run in threads, in turns between tables. The work is
-done by :class:`~distop.commit.catalog.catalog.EtcdCatalog`, which Python programs may use without a
+done by :class:`~distop.catalog.catalog.EtcdCatalog`, which Python programs may use without a
 coordinator.
 """
 
@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, quote
 from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.commit.pyiceberg_private import UNCHECKED
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate, seen_by

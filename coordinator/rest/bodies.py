@@ -13,7 +13,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
 from pyiceberg.view.metadata import ViewVersion
 
-from distop.commit.catalog.view_metadata import ViewRequirement, ViewUpdate
+from distop.catalog.view_metadata import ViewRequirement, ViewUpdate
 
 
 def _hyphens(name: str) -> str:

@@ -7,8 +7,8 @@ from bisect import bisect_right
 from pyiceberg.exceptions import NoSuchNamespaceError
 from pyiceberg.typedef import Identifier
 
-from distop.commit.catalog.catalog import EtcdCatalog
-from distop.commit.catalog.namespaces import DEFAULT, namespace_name
+from distop.catalog.catalog import EtcdCatalog
+from distop.catalog.namespaces import DEFAULT, namespace_name
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.rest.calls import NOTHING, SEPARATOR, Call, Reply, json_reply
 from distop.coordinator.rest.problems import told

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from starlette.types import Scope
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.rest import tables
 from distop.coordinator.rest.calls import Call, Reply
 from distop.coordinator.rest.routes import Route

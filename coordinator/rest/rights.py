@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchViewError
 
-from distop.commit.catalog.errors import both
-from distop.commit.catalog.namespaces import namespace_name, table_name
+from distop.catalog.errors import both
+from distop.catalog.namespaces import namespace_name, table_name
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import REFUSALS, Gate, denied
 from distop.coordinator.rest.calls import Call

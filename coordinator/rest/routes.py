@@ -13,7 +13,7 @@ from urllib.parse import quote, unquote_plus
 
 from pyiceberg.typedef import Identifier
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.rights import Role
 from distop.coordinator.rest import namespaces, tables, views
 from distop.coordinator.rest.bodies import (

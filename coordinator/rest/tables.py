@@ -14,9 +14,9 @@ from pyiceberg.table import StagedTable, Table
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.typedef import Identifier
 
-from distop.commit.catalog.catalog import EtcdCatalog
-from distop.commit.catalog.namespaces import table_name
-from distop.commit.catalog.view_catalog import StoredView
+from distop.catalog.catalog import EtcdCatalog
+from distop.catalog.namespaces import table_name
+from distop.catalog.view_catalog import StoredView
 from distop.commit.layout.metadata import metadata_text
 from distop.coordinator.rest.calls import NOTHING, Call, Reply, json_reply
 from distop.errors import InvalidArgument

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.rest.calls import NOTHING, Call, Reply
 from distop.coordinator.rest.tables import absolute, check_same, loaded, page_of, told
 

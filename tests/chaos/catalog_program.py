@@ -24,7 +24,7 @@ from pyiceberg.exceptions import (
 )
 from pyiceberg.table import Table
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.errors import DistopError, OutcomeUnknown
 from distop.metastore.etcd.config import EtcdConfig
 

@@ -10,7 +10,7 @@ import sys
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 
 

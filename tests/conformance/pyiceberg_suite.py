@@ -19,7 +19,7 @@ import pyiceberg.catalog.memory
 import pytest
 from pyiceberg.catalog.rest import RestCatalog
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.rest import rest_door
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.errors import LeadershipLost, Restored
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

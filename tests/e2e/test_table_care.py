@@ -11,8 +11,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from distop.catalog import EtcdCatalog
 from distop.client import OperationState
-from distop.commit.catalog import EtcdCatalog
 from distop.errors import AlreadyIngested, IncompatibleOperation
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation import OperationArg

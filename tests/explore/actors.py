@@ -10,8 +10,8 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from distop.commit.catalog.pointer import FOREIGN, Swap
-from distop.commit.catalog.pointers import Pointers
+from distop.catalog.pointer import FOREIGN, Swap
+from distop.catalog.pointers import Pointers
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver

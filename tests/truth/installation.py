@@ -12,8 +12,8 @@ from pathlib import Path
 import pyarrow as pa
 from pyiceberg.table import Table
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.client import Client
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from support.services.coordinators import CoordinatorProcess
 from support.services.executing import Child

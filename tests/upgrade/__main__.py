@@ -23,8 +23,8 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from distop.catalog import EtcdCatalog
 from distop.client import Client
-from distop.commit.catalog import EtcdCatalog
 from distop.commit.files.allowed import ALL
 from distop.errors import DistopError
 from distop.metastore.etcd.config import EtcdConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.etcd.counting import Counting

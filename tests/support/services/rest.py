@@ -12,7 +12,7 @@ from typing import Any
 
 from pyiceberg.catalog.rest import RestCatalog as RestClient
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate

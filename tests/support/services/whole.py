@@ -15,9 +15,9 @@ import pyarrow as pa
 import pyiceberg.table
 from typer.testing import CliRunner
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.cli.main import app
 from distop.client import AsyncClient, Finding, Operation, OperationError
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.process.secret import Secret

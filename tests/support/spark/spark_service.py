@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.client import Client, Operation
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.executor.runner import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess

@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import CommitTableRequest, TableIdentifier
 from pyiceberg.types import LongType, NestedField, StringType
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
@@ -35,7 +35,7 @@ def ids_in(catalog: Catalog, table: str) -> list[int]:
 
 
 def make_catalog(etcd: EtcdProcess, prefix: str, folder: Path) -> EtcdCatalog:
-    kind = {"py-catalog-impl": "distop.commit.catalog.catalog.EtcdCatalog"}
+    kind = {"py-catalog-impl": "distop.catalog.catalog.EtcdCatalog"}
     where = {
         "etcd.endpoints": etcd.endpoint,
         "etcd.prefix": prefix,

@@ -18,7 +18,7 @@ from distop.metastore.etcd.config import EtcdConfig
 def main(name: str, rounds: str, start: str) -> None:
     etcd = EtcdConfig.from_env()
     where = {"etcd.endpoints": ",".join(etcd.endpoints), "etcd.prefix": etcd.prefix}
-    kind = {"py-catalog-impl": "distop.commit.catalog.catalog.EtcdCatalog"}
+    kind = {"py-catalog-impl": "distop.catalog.catalog.EtcdCatalog"}
     catalog = load_catalog("foreign", **kind, **where)
     for number in range(int(start), int(start) + int(rounds)):
         row = {"id": [number], "kind": ["foreign"], "day": [datetime.date(2013, 12, 31)]}

@@ -6,7 +6,7 @@ from typing import Any
 
 from pyiceberg.view.metadata import ViewVersion
 
-from distop.commit.catalog.view_metadata import AddViewVersionUpdate, SetCurrentViewVersionUpdate, ViewUpdate
+from distop.catalog.view_metadata import AddViewVersionUpdate, SetCurrentViewVersionUpdate, ViewUpdate
 from support.tables.catalogs import SCHEMA
 
 

@@ -46,7 +46,7 @@ def handled(module: str, **environment: str) -> bool:
     return "fork() handlers" in ran.stderr
 
 
-@pytest.mark.parametrize("module", ["distop.client", "distop.commit.catalog.catalog"])
+@pytest.mark.parametrize("module", ["distop.client", "distop.catalog.catalog"])
 def test_grpc_leaves_the_children_of_a_program_alone(module: str) -> None:
     """G2: else some of them abort, such as Spark's JVM, and calls of the program hang (grpc/grpc#43055)."""
     assert not handled(module)

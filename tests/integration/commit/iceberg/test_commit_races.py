@@ -35,7 +35,7 @@ PROGRAM = """
 import sys
 import pyarrow as pa
 from pyiceberg.exceptions import CommitFailedException, ValidationException
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 
 def append(table, i):
     table.append(pa.table({"id": [i], "kind": ["k"]}))

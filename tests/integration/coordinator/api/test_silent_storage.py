@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from pyiceberg.table.metadata import TableMetadata
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.files.storage import StorageOptions
 from distop.commit.layout.model import load_metadata
 from distop.coordinator.service import ANSWERING_THREADS

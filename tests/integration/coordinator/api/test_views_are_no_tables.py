@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
 from distop.errors import TableExists, TableNotFound

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.recovery.mending import Mending, mend
 from distop.errors import PreconditionFailed, TableNotFound, TablePaused

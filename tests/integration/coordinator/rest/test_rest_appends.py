@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 from pyiceberg.catalog.rest import RestCatalog as RestClient
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from support.services.rest import Answer, RestDoor
 from support.tables.catalogs import SCHEMA, commit_of, ids, ids_in
 

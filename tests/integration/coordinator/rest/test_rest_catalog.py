@@ -12,7 +12,7 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import StringType
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from support.services.rest import RestDoor
 from support.tables.catalogs import SCHEMA, ids, ids_in, metadata_files
 from support.tables.formats import newer_metadata

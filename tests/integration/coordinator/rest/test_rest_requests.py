@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.rest.routes import ROUTES
 from distop.metastore.etcd.sync import SyncEtcd
 from support.etcd.lossy import Fault

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from support.services.rest import RestDoor
 from support.tables.catalogs import SCHEMA, ids
 

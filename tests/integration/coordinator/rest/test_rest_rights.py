@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from pyiceberg.exceptions import OAuthError, UnauthorizedError
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.tokens import IssuerConfig
 from distop.metastore.etcd.config import EtcdConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from support.etcd.proxy import Proxy
 from support.services.rest import RestDoor
 from support.tables.catalogs import SCHEMA, commit_of, ids, ids_in, metadata_files

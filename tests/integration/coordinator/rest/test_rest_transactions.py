@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.metastore.etcd.sync import SyncEtcd
 from support.etcd.lossy import Fault
 from support.services.rest import RestDoor

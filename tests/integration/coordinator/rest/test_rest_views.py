@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.catalog.rest import RestCatalog as RestClient
 from pyiceberg.exceptions import NoSuchViewError, ViewAlreadyExistsError
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd

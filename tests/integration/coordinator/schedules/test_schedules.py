@@ -9,8 +9,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 import pytest
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient, OperationState
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.coordinator.leading import timekeeping
 from distop.coordinator.schedules import agenda, policy
 from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNotFound, TablePaused

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.service import Coordinator
 from distop.errors import OtherLayout
 from distop.metastore.etcd.config import EtcdConfig

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from distop.commit.catalog.catalog import EtcdCatalog
+from distop.catalog.catalog import EtcdCatalog
 from distop.commit.layout.model import Layout
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.spark_jobs.delete.operation import Delete

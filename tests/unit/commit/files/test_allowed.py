@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
+from distop.catalog.catalog import EtcdCatalog
 from distop.cli.options.services import AllowOptions
-from distop.commit.catalog.catalog import EtcdCatalog
 from distop.commit.files import allowed, credentials
 from distop.commit.files.allowed import ENDPOINTS, LOCATIONS, SOURCES, check_location, check_source
 from distop.commit.files.credentials import opened_with

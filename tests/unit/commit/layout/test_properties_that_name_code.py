@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyiceberg.table.update import SetPropertiesUpdate, UpgradeFormatVersionUpdate
 
+from distop.catalog.updates import format_upgraded
 from distop.commit.altering import altered
-from distop.commit.catalog.updates import format_upgraded
 from distop.commit.iceberg.metadata_files import TableFile
 from distop.commit.iceberg.snapshots import Draft
 from distop.commit.layout.changes import SetProperties

@@ -1,0 +1,415 @@
+"""A pyiceberg catalog whose tables are distop's: the pointer of table ``t`` is ``distOp.t.head`` in etcd.
+
+    load_catalog("distop", **{"py-catalog-impl": "distop.catalog.catalog.EtcdCatalog",
+                              "etcd.endpoints": "127.0.0.1:2379"})
+
+A commit of a program and a publication of an operation move the same head, each by a transaction that
+compares the state that it was based on: neither loses the other's rows (P6, P7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from copy import copy
+from dataclasses import replace
+from typing import Any
+
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.io import FileIO
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
+from pyiceberg.table import CommitTableResponse, StagedTable, Table
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder
+from pyiceberg.table.update import AssertCreate, TableRequirement, TableUpdate
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+
+from distop.catalog.carried import marks_moved
+from distop.catalog.errors import for_pyiceberg
+from distop.catalog.namespaces import (
+    DEFAULT,
+    Namespaces,
+    already_exists,
+    namespace_identifier,
+    no_such_table,
+    table_identifier,
+    table_name,
+)
+from distop.catalog.naming import Naming
+from distop.catalog.on_top import as_of_now
+from distop.catalog.options import etcd_config
+from distop.catalog.places import Folder, new_location
+from distop.catalog.pointer import Pointer
+from distop.catalog.pointers import Pointers
+from distop.catalog.publishing import Publishing, Step, undo
+from distop.catalog.racing import Present, raced
+from distop.catalog.recent import Recent
+from distop.catalog.requests import Change, is_done, noting, request_of, undone
+from distop.catalog.update_checks import check_updates, refuse_unchecked
+from distop.catalog.updates import format_upgraded, of_what_is_there, renumbered
+from distop.catalog.view_catalog import ViewCatalog
+from distop.commit.cleanup.reachable import Files, files_of_table
+from distop.commit.files.allowed import ENDPOINTS, allow
+from distop.commit.files.storage import StorageOptions, storage_of
+from distop.commit.iceberg.metadata_files import in_order
+from distop.commit.layout.metadata import read_metadata
+from distop.commit.layout.model import file_io
+from distop.commit.layout.properties import (
+    FOREIGN_FORMATS,
+    FORMAT,
+    check_may_remove,
+    check_properties,
+    of_new_table,
+)
+from distop.errors import CorruptRecord, InvalidArgument
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.members.installation import CheckedEtcd
+from distop.metastore.records.table import Head
+from distop.metastore.tables.answers import Note
+from distop.proto.identity import default_identity
+
+
+@for_pyiceberg
+class EtcdCatalog(ViewCatalog):
+    """Tables, views and namespaces in etcd.
+
+    Properties: ``etcd.endpoints`` or ``uri`` (``host:port``, several separated by commas), ``etcd.prefix``,
+    ``etcd.user``, ``etcd.password``, ``etcd.password-file``, ``etcd.ca-cert``, ``etcd.cert``, ``etcd.key``,
+    ``etcd.timeout`` (seconds), which override the environment variables of distop; ``warehouse`` (where new
+    tables go that name no location), and those of pyiceberg's ``FileIO``.
+
+    Methods raise pyiceberg's exceptions. If the keys of the installation have another layout than this
+    version's, etcd does not answer, an operation is incompatible, or a name is invalid, they raise errors of
+    :mod:`distop.errors` that are also pyiceberg's.
+    """
+
+    def __init__(self, name: str, **properties: str) -> None:
+        super().__init__(name, **properties)
+        # The creator of a catalog has the credentials of its process, and chooses their endpoints.
+        if "://" in (endpoint := self.properties.get("s3.endpoint", "")):
+            allow(ENDPOINTS, [endpoint])
+        self._open(CheckedEtcd(etcd_config(self.properties)))
+
+    @classmethod
+    def over(cls, etcd: SyncEtcd, name: str, **properties: str) -> EtcdCatalog:
+        """A catalog over an existing connection, which it closes."""
+        made = cls.__new__(cls)
+        super(EtcdCatalog, made).__init__(name, **properties)
+        made._open(etcd)
+        return made
+
+    def _open(self, etcd: SyncEtcd) -> None:
+        self._etcd = etcd
+        self._pointers = Pointers(self._etcd, default_identity())
+        self._namespaces = Namespaces(self._pointers)
+        self._storage = Recent[StorageOptions]()
+        """Storage options of tables that have some, by location."""
+        self._seen = Recent[Pointer]()
+        """Pointers of tables that were loaded, by name."""
+
+    def acting(self, by: str, note: Note | None = None) -> EtcdCatalog:
+        """The same catalog for one request; its changes of tables include the note."""
+        one = copy(self)
+        one._pointers = self._pointers.acting(by, note)
+        one._namespaces = Namespaces(one._pointers)
+        return one
+
+    @property
+    def etcd(self) -> SyncEtcd:
+        """The connection to etcd."""
+        return self._etcd
+
+    def close(self) -> None:
+        """Close the connection to etcd."""
+        self._etcd.close()
+
+    # -- tables ----------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        identifier: str | Identifier,
+        schema: Any,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> Table:
+        """Create an empty table. Raises ``TableAlreadyExistsError`` or ``NoSuchNamespaceError``."""
+        staged = self.staged(identifier, schema, location, partition_spec, sort_order, properties)
+        return self._create(identifier, staged)
+
+    def staged(
+        self,
+        identifier: str | Identifier,
+        schema: Any,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = EMPTY_DICT,
+    ) -> StagedTable:
+        """A table that may be created; nothing is written yet. Raises as :meth:`create_table`."""
+        check_properties(properties, formats=FOREIGN_FORMATS)
+        kept = of_new_table(properties)
+        if FORMAT in properties:
+            kept[FORMAT] = properties[FORMAT]  # pyiceberg takes it from there
+        staged = self.stage_new(identifier, schema, location, partition_spec, sort_order, kept)
+        self._check_namespace_of(identifier)
+        if kind := self._pointers.read(table_name(identifier)).kind:
+            raise already_exists(table_name(identifier), kind)
+        return staged
+
+    def register_table(
+        self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False
+    ) -> Table:
+        """Register a table that exists as files. Raises as :meth:`create_table`."""
+        if overwrite:
+            raise NotImplementedError("overwriting a registered table is not supported")
+        self._check_namespace_of(identifier)
+        io = self.file_io(metadata_location)
+        try:
+            metadata = read_metadata(io, metadata_location)
+        except (CorruptRecord, FileNotFoundError) as error:
+            raise InvalidArgument(str(error), details={"field": "metadata-location"}) from error
+        full = table_identifier(table_name(identifier))
+        staged = StagedTable(full, metadata, metadata_location, io, self)
+        return self._create(identifier, staged, written=True)
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """The table as it is now. Raises ``NoSuchTableError``."""
+        return self._load(identifier)[0]
+
+    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+        """The tables right in a namespace that can be loaded. Raises ``NoSuchNamespaceError``."""
+        return list(self.tables_after(namespace))
+
+    def tables_after(self, namespace: str | Identifier, last: Identifier = ()) -> Iterator[Identifier]:
+        """The tables of :meth:`list_tables` behind ``last``, in a stable order; read on demand. Raises
+        ``NoSuchNamespaceError``."""
+        name = self._existing(namespace)
+        wanted = namespace_identifier(name)
+        found = self._pointers.tables("" if name == DEFAULT else name, table_name(last) if last else "")
+        names = (table for table in found if table_identifier(table)[:-1] == wanted)
+        return (table_identifier(table) for table in self._pointers.published(names))
+
+    def drop_table(self, identifier: str | Identifier) -> None:
+        """Remove a table, with its watermarks and history; its files stay (``purge_table`` removes them).
+
+        Raises ``NoSuchTableError``, and :class:`~distop.errors.IncompatibleOperation` while an operation
+        runs on it.
+        """
+        Naming(self._pointers).drop(
+            table_name(identifier), lambda record: Folder(record, self.properties).leave
+        )
+
+    def purge_table(self, identifier: str | Identifier) -> None:
+        """Drop a table, and remove the files that its metadata names: those in its folder, if that is the
+        table's own, and no others.
+
+        Raises as :meth:`drop_table`, and :class:`~distop.errors.PreconditionFailed` if the table's properties
+        forbid to remove files.
+        """
+        table, pointer = self._load(identifier)
+        assert pointer.record is not None
+        check_may_remove(table.metadata.properties, pointer.record.name)
+        folder = Folder(pointer.record, self.properties)
+        is_own = folder.is_own()  # a drop removes the owner file
+        found = files_of_table(table.metadata, table.metadata_location, table.io) if is_own else Files()
+        self.drop_table(identifier)
+        folder.remove(found)
+
+    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
+        """Give a table another name; its files stay where they are.
+
+        Raises ``NoSuchTableError``, ``TableAlreadyExistsError``, ``NoSuchNamespaceError``, and
+        :class:`~distop.errors.IncompatibleOperation` while an operation runs on it.
+        """
+        self.rename(from_identifier, to_identifier)
+        return self.load_table(to_identifier)
+
+    def rename(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
+        """As :meth:`rename_table`, without loading the table afterwards."""
+        old, new = table_name(from_identifier), table_name(to_identifier)
+        self._check_namespace_of(to_identifier)
+        Naming(self._pointers).rename(old, new)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        """Move a table to its next metadata, if the requirements hold and there was no concurrent commit.
+
+        Raises as :meth:`commit`.
+        """
+        change = (table.name(), requirements, updates)
+        pointer = self._seen.get(table_name(table.name()))
+        if pointer and pointer.head and pointer.head.metadata_location == table.metadata_location:
+            # Most often it is still as it was loaded. If not, nothing has happened; nor has anything been
+            # learned if there seems to be nothing to do.
+            with suppress(CommitFailedException):
+                if isinstance(step := self._staged(change, table, pointer), Step):
+                    self._publishing().publish([step])
+                    return _responses([step.staged])[0]
+        return self.commit(*change)
+
+    def commit(
+        self,
+        identifier: Identifier,
+        requirements: tuple[TableRequirement, ...],
+        updates: tuple[TableUpdate, ...],
+    ) -> CommitTableResponse:
+        """Move a table to its next metadata, if the requirements hold and there was no concurrent commit; or
+        create it, if they say that there is none.
+
+        Raises
+        ------
+        CommitFailedException
+            A concurrent commit won, nothing has happened: refresh and try again.
+        CommitStateUnknownException
+            The outcome is unknown; no file was removed.
+        NoSuchTableError
+            There is no such table, and the requirements do not ask for that.
+        """
+        return self.commit_all([(identifier, requirements, updates)])[0]
+
+    def commit_all(self, changes: Sequence[Change]) -> list[CommitTableResponse]:
+        """As :meth:`commit`, for several tables: all of it happens at once, or nothing. A request that is
+        sent again after it was committed gets the answer that it is done.
+
+        Raises, besides, :class:`~distop.errors.ArgumentTooLarge` if they are more than one transaction holds.
+        """
+        names = [table_name(identifier) for identifier, _, _ in changes]
+        if len(set(names)) < len(names):
+            raise InvalidArgument("a table is there twice", details={"field": "table-changes"})
+        done = raced(
+            changes,
+            lambda: [self._present(change) for change in changes],
+            lambda found: self._published_on(changes, found),
+        )
+        return _responses(done)
+
+    def _published_on(self, changes: Sequence[Change], found: Sequence[Present]) -> list[Table]:
+        """The tables after the changes, which are made if their state is still as found."""
+        done, steps = list[Table](), list[Step]()
+        try:
+            for change, present in zip(changes, found, strict=True):
+                staged = self._staged(change, *present)
+                if isinstance(staged, Step):
+                    steps.append(staged)
+                done.append(staged.staged if isinstance(staged, Step) else staged)
+        except BaseException:
+            undo(steps)
+            raise
+        if steps:
+            self._publishing().publish(steps)
+        return done
+
+    def _present(self, change: Change) -> Present:
+        """The present table; ``None`` if the commit creates it."""
+        identifier, requirements, _ = change
+        try:
+            return self._load(identifier)
+        except NoSuchTableError:
+            if not any(isinstance(one, AssertCreate) for one in requirements):
+                raise
+            return None, self._pointers.read(table_name(identifier))
+
+    def _staged(self, change: Change, current: Table | None, pointer: Pointer) -> Step | Table:
+        """The commit to make; the table itself, if there is nothing to do."""
+        identifier, requirements, updates = change
+        keys = self._pointers.keyspace.table(table_name(identifier))
+        request = request_of(updates)
+        if request and current is not None and is_done(self._etcd, keys, request, current.metadata):
+            return current
+        check_updates(updates)
+        updates = tuple(format_upgraded(updates))
+        base = None if current is None else current.metadata
+        besides = marks_moved(self._etcd, pointer.record, base, updates)
+        if request:
+            besides += noting(self._etcd, keys, request)
+        if current is None:
+            staged = self.stage_update(None, identifier, requirements, updates)
+            self._check_namespace_of(identifier)
+            staged.metadata = in_order(staged.metadata)
+            return self._publishing().making(identifier, staged, besides=besides)
+        assert pointer.record is not None
+        refuse_unchecked(pointer.record, current.metadata, updates, current.io)
+        wanted = as_of_now(current, requirements, updates)
+        try:
+            updates = renumbered(of_what_is_there(wanted.updates, current.metadata), current.metadata)
+            staged = self.stage_update(current, identifier, wanted.requirements, updates)
+            kept = staged.metadata
+            check_properties(kept.properties, kept.location, current.metadata.properties)
+            if staged.metadata == current.metadata:
+                return current
+            staged.metadata = in_order(staged.metadata, current.metadata)
+            besides += undone(self._etcd, keys, current.metadata, staged.metadata)
+            step = self._publishing().moving(current, pointer, staged, besides)
+        except BaseException:
+            wanted.discard()
+            raise
+        return replace(step, rebases=wanted.rebases, discard=wanted.discard)
+
+    def metadata_location(self, identifier: str | Identifier) -> str:
+        """Where the present metadata of a table is. Raises ``NoSuchTableError``."""
+        return self._published(identifier)[1].metadata_location
+
+    def _published(self, identifier: str | Identifier) -> tuple[Pointer, Head]:
+        name = table_name(identifier)
+        pointer = self._pointers.read_briefly(name)
+        head = pointer.head
+        full = table_identifier(name)
+        if pointer.record is None:
+            raise no_such_table(name)
+        if pointer.record.format != "iceberg":
+            raise NoSuchTableError(f"Table {'.'.join(full)} is no Iceberg table but {pointer.record.format}")
+        if head is None:
+            raise NoSuchTableError(
+                f"Table {'.'.join(full)} exists in distop, but no operation has published anything to it yet"
+            )
+        storage, location = storage_of(pointer.record), pointer.record.location
+        if storage or self._storage.get(location):  # a dropped table's may be known
+            self._storage.put(location, storage)
+        return pointer, head
+
+    def _load(self, identifier: str | Identifier) -> tuple[Table, Pointer]:
+        pointer, head = self._published(identifier)
+        self._seen.put(table_name(identifier), pointer)
+        io = self.file_io(head.metadata_location)
+        table = Table(
+            identifier=table_identifier(table_name(identifier)),
+            metadata=read_metadata(io, head.metadata_location),
+            metadata_location=head.metadata_location,
+            io=io,
+            catalog=self,
+        )
+        return table, pointer
+
+    def file_io(self, location: str, properties: Properties = EMPTY_DICT) -> FileIO:
+        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`: with the storage options
+        of the table and the properties of this catalog; those of the table are ignored."""
+        storage, folder = None, location
+        while storage is None and folder:
+            folder = folder.rpartition("/")[0]
+            storage = self._storage.get(folder)
+        return file_io(location, storage, self.properties)
+
+    def _create(self, identifier: str | Identifier, staged: StagedTable, *, written: bool = False) -> Table:
+        """Create a table whose metadata is ``staged``."""
+        publishing = self._publishing()
+        step = publishing.making(identifier, staged, written=written)
+        publishing.publish([step])
+        return Table(step.identifier, staged.metadata, staged.metadata_location, staged.io, self)
+
+    def _publishing(self) -> Publishing:
+        return Publishing(self._pointers, self.properties, self.file_io)
+
+    def location_of_new(self, location: str | None, namespace: str, table: str) -> str:
+        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`."""
+        return new_location(location, namespace, table, self.properties, self._properties_of)
+
+    def _properties_of(self, name: str) -> Properties:
+        return self._namespaces.properties(self._there(name))
+
+
+def _responses(tables: Iterable[Table | None]) -> list[CommitTableResponse]:
+    there: list[Any] = [table for table in tables if table is not None]
+    named = [{"metadata": one.metadata, "metadata-location": one.metadata_location} for one in there]
+    return [CommitTableResponse(**fields) for fields in named]

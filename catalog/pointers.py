@@ -1,0 +1,333 @@
+"""The tables of the catalog in etcd: reading their records and heads, and the transactions that move them.
+
+Every change is one transaction that compares what it was based on. A lost reply is answered by sending the
+same transaction again, which can happen only once, and by reading whose write is there (P8).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
+from itertools import chain, islice
+from typing import Any
+
+from distop.catalog.pointer import (
+    FOREIGN,
+    Move,
+    Pointer,
+    Swap,
+    brief_pointer_of,
+    check_idle,
+    pointer_of,
+    reads,
+)
+from distop.commit.cleanup.purge import leave_files
+from distop.errors import (
+    ArgumentTooLarge,
+    CorruptRecord,
+    DistopError,
+    EtcdOutOfSpace,
+    OutcomeUnknown,
+)
+from distop.metastore.crashpoints import reached
+from distop.metastore.etcd.client import EtcdClient, RangePage
+from distop.metastore.etcd.named import named
+from distop.metastore.etcd.sync import SyncEtcd
+from distop.metastore.etcd.txn import (
+    MAX_OPS,
+    MAX_REQUEST_BYTES,
+    Get,
+    KeyValue,
+    Put,
+    Txn,
+    TxnResult,
+    absent,
+    unchanged,
+)
+from distop.metastore.etcd.update import Settled, settle
+from distop.metastore.records.components import escape, prefix_end
+from distop.metastore.records.keyspace import Keyspace, TableKeys
+from distop.metastore.records.names import check_new_name
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import DropRecord, Head, TableRecord
+from distop.metastore.tables.answers import Note
+from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.metastore.tables.dropping import Leave, finish_drop
+from distop.metastore.tables.listing import table_puts
+from distop.metastore.tables.locations import Claim
+
+PAGE = 1000
+"""Keys read in one request."""
+READ_BITE = 1000
+"""Tables read in one request."""
+
+
+class Pointers:
+    """Records and heads of the tables of one installation."""
+
+    def __init__(self, etcd: SyncEtcd, by: str = FOREIGN, note: Note | None = None) -> None:
+        self.etcd = etcd
+        self.keyspace: Keyspace = etcd.keyspace
+        self.by = by
+        """The caller, for the audit trail."""
+        self._note = note
+
+    def acting(self, by: str, note: Note | None = None) -> Pointers:
+        """The same for one request; all changes include the note."""
+        return Pointers(self.etcd, by or self.by, note)
+
+    # -- reading ---------------------------------------------------------------------------------------
+
+    def read(self, table: str) -> Pointer:
+        """The present pointer of a table."""
+        keys = self.keyspace.table(table)
+        result = self.etcd.txn(Txn(then=reads(keys)))
+        return pointer_of(keys, result)
+
+    def read_briefly(self, table: str) -> Pointer:
+        """Record and head alone: enough to load a table, and to move its head. Each key is a request."""
+        keys = self.keyspace.table(table)
+        return brief_pointer_of(keys, self.etcd.txn(Txn(then=reads(keys)[:2])))
+
+    def tables(self, namespace: str = "", after: str = "") -> Iterator[str]:
+        """Names of all tables from behind ``after`` on, in key order; with a namespace, those that begin with
+        it and a dot. They are read on demand."""
+        return self._names(self.keyspace.tables, namespace, after)
+
+    def views(self, namespace: str = "", after: str = "") -> Iterator[str]:
+        """As :meth:`tables`, for views."""
+        return self._names(self.keyspace.views, namespace, after)
+
+    def names(self, namespace: str = "") -> Iterator[str]:
+        """The names of tables, and then those of views."""
+        return chain(self.tables(namespace), self.views(namespace))
+
+    def _names(self, index: bytes, namespace: str, after: str) -> Iterator[str]:
+        below = index + (escape(f"{namespace}.").encode() if namespace else b"")
+        start, more = below, True
+        if after:
+            start = max(below, index + escape(after).encode() + b"\0")
+        while more:
+            page = self.etcd.run(partial(_next_page, start=start, end=prefix_end(below)))
+            for name, _ in named(page.kvs, partial(self.keyspace.name_in, index)):
+                yield name
+            if more := page.more:
+                start = page.kvs[-1].key + b"\0"
+
+    def published(self, names: Iterable[str]) -> Iterator[str]:
+        """The tables among ``names`` that a program of Iceberg can load, or that have an error saying why
+        not."""
+        rest = iter(names)
+        while some := tuple(islice(rest, READ_BITE)):
+            tables = [self.keyspace.table(name) for name in some]
+            gets = tuple(Get(key) for keys in tables for key in (keys.table, keys.head))
+            read = self._read_many(gets)
+            for position, keys in enumerate(tables):
+                record, head = (
+                    read.one(2 * position + at, key) for at, key in enumerate((keys.table, keys.head))
+                )
+                if record.exists and head.exists and _is_iceberg(record):
+                    yield keys.name
+
+    def _read_many(self, gets: Sequence[Get]) -> TxnResult:
+        return self.etcd.run(lambda client: client.read_many(gets))
+
+    # -- moving ----------------------------------------------------------------------------------------
+
+    def created(self, record: TableRecord, head: Head, action: str = "create-table") -> Move:
+        """Create a table with its record and head, unless it exists. ``action``: for the audit trail."""
+        keys = self.keyspace.table(check_new_name(record.name, "name"))
+        claim, tombstone = Claim.of(self.keyspace, record), self.keyspace.dropped(record.name)
+        audit = self.audit(action, record.name, keys)
+        free_names = (absent(keys.table), absent(keys.head), absent(keys.view), absent(tombstone))
+        # A late copy finds the entry of the first: a table that was dropped since stays so.
+        txn = Txn(
+            (*free_names, absent(audit[0].key), *claim.free()),
+            (*table_puts(keys, record), Put(keys.head, encode(head)), claim.put, *audit),
+        )
+
+        def ours(found: Pointer) -> bool | None:
+            if found.record is not None and found.record.uuid == record.uuid:
+                return True
+            try:  # it may have been renamed since
+                return None if self.standing(claim).exists else False
+            except DistopError:
+                return None
+
+        return Move(keys, txn, head, ours, claim, new=True)
+
+    def check_new(self, record: TableRecord) -> str:
+        """The kind of the present owner of a table's name, see :attr:`Pointer.kind`; empty: it is free. A
+        drop of an earlier one that was interrupted is finished.
+
+        Raises :class:`~distop.errors.LocationInUse` if another table has its location.
+        """
+        self.finish(record.name)
+        if kind := self.read(record.name).kind:
+            return kind
+        self.check_free(Claim.of(self.keyspace, record))
+        return ""
+
+    def finish(self, table: str, leave: Leave = leave_files) -> None:
+        """Finish an interrupted drop or rename, so that the next table with the name has no history of it."""
+        tombstone = self.keyspace.dropped(table)
+        if (dropped := self.etcd.get(tombstone)).exists:
+            before = decode(dropped.value, DropRecord, tombstone)
+            keys = self.keyspace.table(table)
+            self.etcd.run(lambda client: finish_drop(client, keys, before, leave))
+
+    def check_free(self, claim: Claim) -> None:
+        """Raises :class:`~distop.errors.LocationInUse` if another table has this location, or one above or
+        below it."""
+        result = self.etcd.run(lambda client: client.read_at_once(claim.reads()))
+        claim.check([result.got(index) for index in range(len(claim.reads()))])
+
+    def standing(self, claim: Claim) -> KeyValue:
+        """The present key of a claim."""
+        return self.etcd.get(claim.key)
+
+    def moved(
+        self,
+        base: Pointer,
+        head: Head,
+        landed: Callable[[Head | None], bool | None],
+        record: TableRecord | None = None,
+        besides: Txn = Txn(),
+    ) -> Move:
+        """Put a new head (and record), if head and record are unchanged; with ``besides`` in the same
+        transaction.
+
+        Parameters
+        ----------
+        landed:
+            Whether ours is an ancestor of the given, later head; ``None`` if that is unknown.
+        """
+        keys = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
+        txn = Txn((unchanged(base.head_kv), unchanged(base.record_kv)), (Put(keys.head, encode(head)),))
+        txn, claim = txn + besides, None
+        if record is not None:
+            now = self.read(keys.name)  # the base may have been read briefly
+            check_idle(keys, now)  # operations write to the location of the table at their start
+            txn += Txn((unchanged(now.run_ops_kv),), (Put(keys.table, encode(record)),))
+            txn += self.passed_on(base, record)
+            claim = Claim.of(self.keyspace, record)
+        return Move(keys, txn, head, lambda found: landed(found.head), claim)
+
+    def check_fits(self, moves: Sequence[Move]) -> None:
+        """Raises :class:`~distop.errors.ArgumentTooLarge` if they do not fit into one transaction."""
+        txn = _together(moves)
+        if not self.fits(txn):
+            each = -(-(txn.weight() + 1) // len(moves))  # with the note
+            raise ArgumentTooLarge(
+                f"{len(moves)} tables are more than one transaction holds, which is about {MAX_OPS // each}",
+                hint="commit to fewer tables at once",
+                details={"field": "table-changes"},
+            )
+
+    def fits(self, txn: Txn) -> bool:
+        """Whether etcd takes a transaction, with the note of the request."""
+        whole = txn if self._note is None else txn + self._note.beside("")
+        return whole.weight() <= MAX_OPS and whole.size() <= MAX_REQUEST_BYTES
+
+    def send(self, moves: Sequence[Move]) -> Swap:
+        """Make several moves, one for each table, in one transaction: all of them or none.
+
+        Raises :class:`~distop.errors.LocationInUse` if another table has the location of one of these.
+        """
+        txn = _together(moves)
+
+        def ours(read: TxnResult) -> bool | None:
+            # All of it has happened or nothing: a match in one table proves all. No match
+            # proves nothing: a table that was created may have been dropped since.
+            verdicts = {move.ours(move.found(read, 2 * at)) for at, move in enumerate(moves)}
+            return True if True in verdicts else None if None in verdicts else False
+
+        reached("catalog.swap.before")
+        location = moves[0].head.metadata_location if len(moves) == 1 else ""
+        outcome = self.settled(txn, ours, lambda: reached("catalog.swap.after"), location)
+        if outcome is Swap.LOST:
+            for move in moves:
+                if move.claim is not None and not (move.new and self._read_record(move)):
+                    self.check_free(move.claim)
+        return outcome
+
+    def _read_record(self, move: Move) -> bool:
+        return self.read(move.keys.name).record is not None
+
+    def passed_on(self, base: Pointer, record: TableRecord) -> Txn:
+        """Replace the claim of a table by that of its new record."""
+        assert base.record is not None
+        claim = Claim.of(self.keyspace, base.record)
+        standing = self.standing(claim)
+        if not claim.is_mine(standing):
+            self.check_free(claim)
+        return claim.passed_on(standing, Claim.of(self.keyspace, record))
+
+    def settled(
+        self,
+        txn: Txn,
+        ours: Callable[[TxnResult], bool | None],
+        replied: Callable[[], None],
+        result: str = "",
+    ) -> Swap:
+        """Send a transaction until its outcome is known.
+
+        Raises an error of etcd only if it has certainly not happened.
+
+        Parameters
+        ----------
+        ours:
+            Whether the values that its ``otherwise`` branch has read were written by it.
+        result:
+            The result in the note of the request, if there is one.
+        """
+        note = None if self._note is None else self._note.beside(result)
+        try:
+            read = self._send(txn if note is None else txn + note, replied)
+        except EtcdOutOfSpace:
+            raise
+        except OutcomeUnknown:
+            return Swap.UNKNOWN
+        if read.succeeded:
+            if any(isinstance(op, Put) and op.key.startswith(self.keyspace.audit_prefix) for op in txn.then):
+                with suppress(DistopError):  # a change that has happened must not look like a failure
+                    self.etcd.run(lambda client: prune_softly(client, self.keyspace.audit_prefix))
+            return Swap.DONE
+        if note is not None:
+            # It was written by this transaction, by a repetition of the request, or not at all.
+            standing, put = read.got(len(read.results) - 1), note.then[0]
+            assert isinstance(put, Put)
+            return Swap.DONE if standing and standing[0].value == put.value else Swap.LOST
+        verdict = ours(read) if read.doubt else False
+        return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
+
+    def audit(self, action: str, target: str, *tables: TableKeys, reason: str = "") -> list[Put]:
+        """The audit entries of an action, for the transaction that executes it: in the trail of the
+        installation, and of the tables."""
+        trails: tuple[Keyspace | TableKeys, ...] = (self.keyspace, *tables)
+        who: dict[str, Any] = {"by": self.by, "reason": reason, "at": time.time()}
+        return [audit_put(trail, action, target=target, **who) for trail in trails]
+
+    def _send(self, txn: Txn, replied: Callable[[], None] | None = None) -> Settled:
+        return self.etcd.run(lambda client: settle(client, txn, replied=replied))
+
+
+def _together(moves: Sequence[Move]) -> Txn:
+    txn = Txn()
+    for move in moves:
+        txn += move.txn + Txn(otherwise=(Get(move.keys.table), Get(move.keys.head)))
+    return txn
+
+
+async def _next_page(client: EtcdClient, *, start: bytes, end: bytes) -> RangePage:
+    async with aclosing(client.pages(start, end, limit=PAGE, keys_only=True)) as pages:
+        return await anext(pages)
+
+
+def _is_iceberg(kv: KeyValue) -> bool:
+    try:
+        return kv.exists and decode(kv.value, TableRecord, kv.key).format == "iceberg"
+    except CorruptRecord:
+        return True  # loading it raises the error

@@ -1,0 +1,218 @@
+"""The part of the pyiceberg catalog that concerns views: SQL that engines store under a name.
+
+A view's metadata is a JSON file in its folder, which is never changed; etcd has its location. A file that
+was certainly not published is removed. If the outcome is unknown, it stays.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchViewError
+from pyiceberg.schema import Schema
+from pyiceberg.table.locations import load_location_provider
+from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
+from pyiceberg.view import View
+from pyiceberg.view.metadata import ViewMetadata, ViewVersion
+
+from distop.catalog.errors import for_pyiceberg
+from distop.catalog.levels import NamespaceCatalog
+from distop.catalog.namespaces import DEFAULT, namespace_identifier, table_identifier, view_name
+from distop.catalog.naming import MAX_TRIES
+from distop.catalog.places import Folder
+from distop.catalog.pointer import FOREIGN, Swap
+from distop.catalog.view_metadata import (
+    ViewRequirement,
+    ViewUpdate,
+    check_view,
+    encoded_view,
+    new_view,
+    view_after,
+)
+from distop.catalog.views import Views
+from distop.commit.layout.metadata import read_view_metadata
+from distop.errors import CorruptRecord, DistopError, InvalidArgument
+from distop.metastore.records.locations import canonical
+from distop.metastore.records.table import TableRecord, ViewRecord
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class StoredView(View):
+    """A view, and the location of its metadata."""
+
+    def __init__(self, name: str, metadata: ViewMetadata, metadata_location: str) -> None:
+        super().__init__(table_identifier(name), metadata)
+        self.metadata_location = metadata_location
+
+
+@for_pyiceberg
+class ViewCatalog(NamespaceCatalog):
+    """Views in etcd."""
+
+    @property
+    def _views(self) -> Views:
+        return Views(self._pointers)
+
+    def create_view(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        view_version: ViewVersion,
+        location: str | None = None,
+        properties: Properties = EMPTY_DICT,
+    ) -> StoredView:
+        """Raises ``ViewAlreadyExistsError``, also for the name of a table, or ``NoSuchNamespaceError``."""
+        name = view_name(identifier)
+        self._check_namespace_of(identifier)
+        self._views.check_free(name)
+        place = self.location_of_new(location, *self.identifier_to_database_and_table(identifier))
+        metadata = new_view(place, self.schema_of(schema), view_version, properties)
+        return self._made(name, metadata, "create-view")
+
+    def register_view(self, identifier: str | Identifier, metadata_location: str) -> StoredView:
+        """Register a view that exists as a file. Raises as :meth:`create_view`."""
+        name = view_name(identifier)
+        self._check_namespace_of(identifier)
+        self._views.check_free(name)
+        try:
+            metadata = read_view_metadata(self.file_io(metadata_location), metadata_location)
+        except (CorruptRecord, FileNotFoundError) as error:
+            raise InvalidArgument(str(error), details={"field": "metadata-location"}) from error
+        check_view(metadata)
+        return self._made(name, metadata, "register-view", metadata_location)
+
+    def list_views(self, namespace: str | Identifier) -> list[Identifier]:
+        """The views directly in a namespace. Raises ``NoSuchNamespaceError``."""
+        return list(self.views_after(namespace))
+
+    def views_after(self, namespace: str | Identifier, last: Identifier = ()) -> Iterator[Identifier]:
+        """The views of :meth:`list_views` behind ``last``, in a stable order; read on demand. Raises
+        ``NoSuchNamespaceError``."""
+        name = self._existing(namespace)
+        wanted = namespace_identifier(name)
+        found = self._pointers.views("" if name == DEFAULT else name, view_name(last) if last else "")
+        return (one for one in map(table_identifier, found) if one[:-1] == wanted)
+
+    def view_exists(self, identifier: str | Identifier) -> bool:
+        """Whether there is one."""
+        try:
+            self.view_metadata_location(identifier)
+        except NoSuchViewError:
+            return False
+        return True
+
+    def view_metadata_location(self, identifier: str | Identifier) -> str:
+        """The location of the present metadata of a view. Raises ``NoSuchViewError``."""
+        return self._views.read(view_name(identifier))[0].metadata_location
+
+    def load_view(self, identifier: str | Identifier) -> StoredView:
+        """The view as it is now. Raises ``NoSuchViewError``."""
+        location = self.view_metadata_location(identifier)
+        return StoredView(view_name(identifier), self._read(location), location)
+
+    def drop_view(self, identifier: str | Identifier) -> None:
+        """Remove a view; its files stay. Raises ``NoSuchViewError``."""
+        self._views.drop(view_name(identifier))
+
+    def rename_view(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> None:
+        """Give a view another name.
+
+        Raises ``NoSuchViewError``, ``NoSuchNamespaceError``, and ``TableAlreadyExistsError`` if a table or a
+        view has that name.
+        """
+        old, new = view_name(from_identifier), view_name(to_identifier)
+        self._check_namespace_of(to_identifier)
+        self._views.rename(old, new)
+
+    def commit_view(
+        self,
+        identifier: str | Identifier,
+        requirements: Sequence[ViewRequirement],
+        updates: Sequence[ViewUpdate],
+    ) -> StoredView:
+        """Change a view. Concurrent changes stay: the updates are applied to their result.
+
+        Raises
+        ------
+        CommitFailedException
+            A requirement does not hold, or the view keeps changing; nothing has happened.
+        CommitStateUnknownException
+            The outcome is unknown; no file was removed.
+        NoSuchViewError
+            There is no such view.
+        """
+        name = view_name(identifier)
+        for _ in range(MAX_TRIES):
+            record, base = self._views.read(name)
+            before = self._read(record.metadata_location)
+            after = view_after(before, requirements, updates, int(time.time() * 1000))
+            if after is before:
+                return StoredView(name, before, record.metadata_location)
+            if after.location != before.location:
+                record.location = canonical(after.location)
+                self._check_place(name, record)
+            record.metadata_location = written = self._written(after)
+            if self._moved(name, written, partial(self._views.move, name, base, record)):
+                return StoredView(name, after, written)
+        raise CommitFailedException(f"View {name} is changed all the time, it was not changed")
+
+    def _made(self, name: str, metadata: ViewMetadata, action: str, given: str = "") -> StoredView:
+        """Create a view. ``given``: the location of its metadata, if that exists already."""
+        record = ViewRecord(
+            location=canonical(metadata.location),
+            metadata_location=given,
+            uuid=str(uuid4()),
+            created_at=time.time(),
+            created_by=FOREIGN,
+        )
+        self._check_place(name, record)
+        written = "" if given else self._written(metadata)
+        record.metadata_location = given or written
+        if not self._moved(name, written, partial(self._views.create, name, record, action)):
+            raise self._views.why_lost(name, record)
+        return StoredView(name, metadata, record.metadata_location)
+
+    def _check_place(self, name: str, record: ViewRecord) -> None:
+        """Raise :class:`~distop.errors.LocationInUse` if another table or view has its location, here
+        or in another installation."""
+        self._views.check_place(name, record)
+        Folder(TableRecord(name=name, location=record.location, uuid=record.uuid), self.properties).is_free()
+
+    def _moved(self, name: str, written: str, send: Callable[[], Swap]) -> bool:
+        """Whether a pointer was moved; if certainly not, the files written for it are removed."""
+        try:
+            outcome = send()
+        except DistopError:
+            self._remove(written)
+            raise
+        if outcome is Swap.UNKNOWN:
+            raise CommitStateUnknownException(f"Whether view {name} has the new metadata is not known")
+        if outcome is Swap.LOST:
+            self._remove(written)
+        return outcome is Swap.DONE
+
+    def _read(self, location: str) -> ViewMetadata:
+        return read_view_metadata(self.file_io(location), location)
+
+    def _written(self, metadata: ViewMetadata) -> str:
+        places = load_location_provider(metadata.location, metadata.properties)
+        location: str = places.new_table_metadata_file_location(metadata.current_version_id)
+        try:
+            with self.file_io(location).new_output(location).create() as stream:
+                stream.write(encoded_view(metadata))
+        except Exception:
+            self._remove(location)
+            raise
+        return location
+
+    def _remove(self, written: str) -> None:
+        with suppress(Exception):
+            if written:
+                self.file_io(written).delete(written)
