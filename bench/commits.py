@@ -20,13 +20,13 @@ from types import MappingProxyType
 import pyarrow as pa
 from common import print_json, print_table, sized
 
-from distop.commit.cleanup.staged import sweep
-from distop.commit.iceberg.append import IcebergAppend
-from distop.commit.iceberg.modes import IcebergOverwritePartitions
-from distop.commit.iceberg.watermarks import WatermarkStep
-from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout
-from distop.commit.steps.contract import FinishContext, TransactionalStep
-from distop.commit.writing.writer import StagedWriter
+from distop.commit.contract import FinishContext, TransactionalStep
+from distop.lake.cleanup.staged import sweep
+from distop.lake.iceberg.append import IcebergAppend
+from distop.lake.iceberg.watermarks import WatermarkStep
+from distop.lake.layout.model import DEFAULT_PROPERTIES, Layout
+from distop.lake.rewriting.modes import IcebergOverwritePartitions
+from distop.lake.writing.writer import StagedWriter
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd

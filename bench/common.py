@@ -23,8 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from distop.client import AsyncClient
-from distop.commit.files.allowed import ALL
 from distop.errors import DeadlineExceeded
+from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, find_etcd
 from distop.process.loop import event_loop

@@ -24,7 +24,7 @@ from common import Processes, print_json, print_table, run_on_own_etcd, sized, u
 
 from distop.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.index import lookup as index_lookup
+from distop.lake.index import lookup as index_lookup
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port

@@ -7,10 +7,10 @@ from typing import Any
 
 import frame
 
-from distop.commit.layout.model import Layout
-from distop.commit.layout.schemas import parse_schema
-from distop.commit.layout.staging import format_of
-from distop.commit.outputs import output_of
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import parse_schema
+from distop.lake.layout.staging import format_of
+from distop.lake.outputs import output_of
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations import DistributedOperation, JobContext
 from distop.operations.api import Plan, PlanRequest

@@ -15,10 +15,10 @@ from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
-from distop.commit.iceberg.provenance import OURS, WATERMARKS_BEFORE, moves_of, watermarks_told
-from distop.commit.iceberg.watermarks import is_after, moved
-from distop.commit.steps.partial import Moves
+from distop.commit.partial import Moves
 from distop.errors import AlreadyIngested, InvalidArgument
+from distop.lake.iceberg.provenance import OURS, WATERMARKS_BEFORE, moves_of, watermarks_told
+from distop.lake.iceberg.watermarks import is_after, moved
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged

@@ -47,20 +47,20 @@ from distop.catalog.requests import Change, is_done, noting, request_of, undone
 from distop.catalog.update_checks import check_updates, refuse_unchecked
 from distop.catalog.updates import format_upgraded, of_what_is_there, renumbered
 from distop.catalog.view_catalog import ViewCatalog
-from distop.commit.cleanup.reachable import Files, files_of_table
-from distop.commit.files.allowed import ENDPOINTS, allow
-from distop.commit.files.storage import StorageOptions, storage_of
-from distop.commit.iceberg.metadata_files import in_order
-from distop.commit.layout.metadata import read_metadata
-from distop.commit.layout.model import file_io
-from distop.commit.layout.properties import (
+from distop.errors import CorruptRecord, InvalidArgument
+from distop.lake.cleanup.reachable import Files, files_of_table
+from distop.lake.iceberg.metadata_files import in_order
+from distop.lake.layout.metadata import read_metadata
+from distop.lake.layout.model import file_io
+from distop.lake.layout.properties import (
     FOREIGN_FORMATS,
     FORMAT,
     check_may_remove,
     check_properties,
     of_new_table,
 )
-from distop.errors import CorruptRecord, InvalidArgument
+from distop.lake.storage.allowed import ENDPOINTS, allow
+from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.members.installation import CheckedEtcd
 from distop.metastore.records.table import Head
@@ -383,7 +383,7 @@ class EtcdCatalog(ViewCatalog):
         return table, pointer
 
     def file_io(self, location: str, properties: Properties = EMPTY_DICT) -> FileIO:
-        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`: with the storage options
+        """See :class:`~distop.lake.pyiceberg_private.StagingCatalog`: with the storage options
         of the table and the properties of this catalog; those of the table are ignored."""
         storage, folder = None, location
         while storage is None and folder:
@@ -402,7 +402,7 @@ class EtcdCatalog(ViewCatalog):
         return Publishing(self._pointers, self.properties, self.file_io)
 
     def location_of_new(self, location: str | None, namespace: str, table: str) -> str:
-        """See :class:`~distop.commit.pyiceberg_private.StagingCatalog`."""
+        """See :class:`~distop.lake.pyiceberg_private.StagingCatalog`."""
         return new_location(location, namespace, table, self.properties, self._properties_of)
 
     def _properties_of(self, name: str) -> Properties:

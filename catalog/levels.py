@@ -22,7 +22,7 @@ from distop.catalog.namespaces import (
 )
 from distop.catalog.places import place_of_namespace
 from distop.catalog.pointers import Pointers
-from distop.commit.pyiceberg_private import StagingCatalog
+from distop.lake.pyiceberg_private import StagingCatalog
 
 
 @for_pyiceberg

@@ -11,8 +11,6 @@ from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 from distop.catalog.namespaces import no_such_table, table_identifier
 from distop.catalog.pointer import Pointer, Swap, check_idle, pointer_of, reads, same
 from distop.catalog.pointers import PAGE, Pointers
-from distop.commit.cleanup.purge import leave_files
-from distop.commit.files.storage import storage_of
 from distop.errors import (
     BacklogInUse,
     CorruptRecord,
@@ -21,6 +19,8 @@ from distop.errors import (
     PreconditionFailed,
     TablePaused,
 )
+from distop.lake.cleanup.purge import leave_files
+from distop.lake.storage.storage import storage_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.records.components import prefix_end

@@ -39,12 +39,12 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from distop.commit.iceberg.branch_rebase import Rebased, rebased
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.provenance import OURS
-from distop.commit.iceberg.snapshots import Draft
-from distop.commit.iceberg.takeover import manifests_of
-from distop.commit.layout.properties import FORMAT_VERSION, ON_CONFLICT, check_on_conflict
+from distop.lake.iceberg.branch_rebase import Rebased, rebased
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.provenance import OURS
+from distop.lake.iceberg.snapshots import Draft
+from distop.lake.iceberg.takeover import manifests_of
+from distop.lake.layout.properties import FORMAT_VERSION, ON_CONFLICT, check_on_conflict
 
 log = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from uuid import uuid4
 
 from pyiceberg.catalog import LOCATION, WAREHOUSE_LOCATION
 
-from distop.commit.cleanup.reachable import Files
-from distop.commit.files.listing import remove_files
-from distop.commit.files.storage import StorageOptions, storage_from, storage_of
-from distop.commit.layout.owner import give_folder_up, is_free, mark_folder, take_folder
 from distop.errors import DistopError, LocationInUse
+from distop.lake.cleanup.reachable import Files
+from distop.lake.layout.owner import give_folder_up, is_free, mark_folder, take_folder
+from distop.lake.storage.listing import remove_files
+from distop.lake.storage.storage import StorageOptions, storage_from, storage_of
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import DropRecord, TableRecord
 

@@ -23,7 +23,6 @@ from distop.catalog.pointer import (
     pointer_of,
     reads,
 )
-from distop.commit.cleanup.purge import leave_files
 from distop.errors import (
     ArgumentTooLarge,
     CorruptRecord,
@@ -31,6 +30,7 @@ from distop.errors import (
     EtcdOutOfSpace,
     OutcomeUnknown,
 )
+from distop.lake.cleanup.purge import leave_files
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.named import named

@@ -21,11 +21,11 @@ from distop.catalog.namespaces import already_exists, table_identifier, table_na
 from distop.catalog.places import Folder
 from distop.catalog.pointer import FOREIGN, Move, Pointer, Swap
 from distop.catalog.pointers import Pointers
-from distop.commit.layout.metadata import read_metadata
-from distop.commit.layout.properties import check_properties
-from distop.commit.layout.readable import check_lineage, check_readable
-from distop.commit.layout.schemas import check_fields, check_schema
 from distop.errors import DistopError
+from distop.lake.layout.metadata import read_metadata
+from distop.lake.layout.properties import check_properties
+from distop.lake.layout.readable import check_lineage, check_readable
+from distop.lake.layout.schemas import check_fields, check_schema
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import Head, TableRecord

@@ -29,9 +29,9 @@ from pyiceberg.typedef import Identifier
 
 from distop.catalog.on_top import is_same
 from distop.catalog.pointer import FOREIGN
-from distop.commit.iceberg.provenance import FOREIGN_REQUEST
-from distop.commit.iceberg.provenance import undone as undone_by
 from distop.errors import DistopError, InvalidArgument, RequestIdReused
+from distop.lake.iceberg.provenance import FOREIGN_REQUEST
+from distop.lake.iceberg.provenance import undone as undone_by
 from distop.metastore.backlog.undoing import still_done, undoing
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Txn

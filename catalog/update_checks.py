@@ -24,10 +24,10 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from distop.commit.layout.properties import check_properties
-from distop.commit.layout.schemas import check_fields, check_schema
-from distop.commit.layout.sizes import MAX_ID
 from distop.errors import InvalidArgument
+from distop.lake.layout.properties import check_properties
+from distop.lake.layout.schemas import check_fields, check_schema
+from distop.lake.layout.sizes import MAX_ID
 from distop.metastore.records.table import TableRecord
 
 MAX_LONG = (1 << 63) - 1

@@ -38,9 +38,9 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.view.metadata import ViewVersion
 
-from distop.commit.layout.properties import FORMAT
-from distop.commit.layout.sizes import MAX_ID
 from distop.errors import InvalidArgument
+from distop.lake.layout.properties import FORMAT
+from distop.lake.layout.sizes import MAX_ID
 
 LAST = -1
 """Means the last one that the same commit has added."""

@@ -35,8 +35,8 @@ from distop.catalog.view_metadata import (
     view_after,
 )
 from distop.catalog.views import Views
-from distop.commit.layout.metadata import read_view_metadata
 from distop.errors import CorruptRecord, DistopError, InvalidArgument
+from distop.lake.layout.metadata import read_view_metadata
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import TableRecord, ViewRecord
 

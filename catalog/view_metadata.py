@@ -25,10 +25,10 @@ from pyiceberg.typedef import IcebergBaseModel
 from pyiceberg.view.metadata import ViewHistoryEntry, ViewMetadata, ViewVersion
 
 from distop.catalog.updates import LAST, Ids
-from distop.commit.layout.metadata import MAX_VIEW_BYTES
-from distop.commit.layout.properties import check_properties
-from distop.commit.layout.schemas import check_schema
 from distop.errors import InvalidArgument
+from distop.lake.layout.metadata import MAX_VIEW_BYTES
+from distop.lake.layout.properties import check_properties
+from distop.lake.layout.schemas import check_schema
 
 MAX_SQL = 256 << 10
 """Longest SQL of one representation, in characters."""

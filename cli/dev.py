@@ -23,10 +23,10 @@ from distop.cli.options.session import DEFAULT_ADDRESS
 from distop.cli.output.base import Output
 from distop.cli.secure import ADMIN, LANDING, Security
 from distop.client import AsyncClient, Credentials
-from distop.commit.files.allowed import ALL
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, PreconditionFailed, Unavailable
 from distop.executor.host.sidecar_folder import SidecarFolder, take_lock
 from distop.executor.runner.service import require_spark
+from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, EtcdProcess, free_port
 from distop.process.listening import AddressInUse, check_address

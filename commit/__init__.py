@@ -1,4 +1,8 @@
-"""Publishing what operations produce: Iceberg files and snapshots, and the steps that make them visible.
+"""Commit steps: their contract, the sequence they form, and its execution (verify, execute, verify).
 
-Nothing is imported here: pyiceberg and pyarrow are loaded by the modules that need them.
+The hook that calls user code is here; steps on tables and files are in ``lake``, with their format.
 """
+
+from distop.commit.contract import ExternalStep, StepPlan, TransactionalStep
+
+__all__ = ["ExternalStep", "StepPlan", "TransactionalStep"]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from distop.commit.steps.contract import StepRegistry
+from distop.commit.contract import StepRegistry
 from distop.coordinator.access.following import Policies
 from distop.coordinator.access.gate import Gate
 from distop.coordinator.api.server import start_server

@@ -23,7 +23,7 @@ import pyspark
 from crew import until
 
 from distop.client import Client
-from distop.commit.files.allowed import ALL
+from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.embedded import find_etcd
 
 NETWORK = "10.234.117"

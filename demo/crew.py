@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from distop.commit.files.allowed import ALL
+from distop.lake.storage.allowed import ALL
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ import re
 import fsspec
 import pyarrow as pa
 
-from distop.commit.rows import rows_plan, rows_steps, rows_writer
 from distop.errors import InvalidArgument, JobFailed
+from distop.lake.rows import rows_plan, rows_steps, rows_writer
 from distop.operations import DistributedOperation, Effect, Plan, WatermarkMove
 
 LINE = re.compile(

@@ -46,9 +46,9 @@ def run(
     0, or 1 when the session broke; all operations were then released.
     """
     # Spark's workers import this package for tasks and must not pay for gRPC.
-    from distop.commit.files.allowed import restrict
     from distop.executor.runner.options import RunnerOptions
     from distop.executor.runner.service import ExecutorConfig, run_with
+    from distop.lake.storage.allowed import restrict
     from distop.metastore.etcd.config import EtcdConfig
 
     restrict()

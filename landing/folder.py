@@ -37,9 +37,9 @@ import fsspec
 
 from distop.client.backlog import Ordering
 from distop.client.blocking import Client
-from distop.commit.files.info import version
-from distop.commit.files.storage import require_file_system
 from distop.errors import DistopError, NotFound, SourceIncomplete, Unavailable
+from distop.lake.storage.info import version
+from distop.lake.storage.storage import require_file_system
 from distop.landing.walk import (
     BACKFILL,
     HISTORY_DONE,

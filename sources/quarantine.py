@@ -11,10 +11,10 @@ from typing import Any, BinaryIO, Self
 
 import pyarrow as pa
 
-from distop.commit.files.quarantine import Kept, Place, QuarantineList, read_list, read_rows
-from distop.commit.files.storage import StorageOptions, file_system, storage_of
-from distop.commit.layout.staging import quarantine_folder
 from distop.errors import AlreadyIngested
+from distop.lake.layout.staging import quarantine_folder
+from distop.lake.storage.quarantine import Kept, Place, QuarantineList, read_list, read_rows
+from distop.lake.storage.storage import StorageOptions, file_system, storage_of
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import TableRecord
 from distop.operations.arguments import invalid

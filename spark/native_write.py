@@ -39,12 +39,12 @@ from pyiceberg.types import (
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
-from distop.commit.files.listing import entries
-from distop.commit.layout.model import Layout
-from distop.commit.layout.partitioning import Partitioner, PartitionKey
-from distop.commit.writing.file_lists import IcebergFileList, WrittenFile
-from distop.commit.writing.prepared import PreparedTask, folder_of
 from distop.errors import BadRow, CorruptRecord, PreconditionFailed
+from distop.lake.layout.model import Layout
+from distop.lake.layout.partitioning import Partitioner, PartitionKey
+from distop.lake.storage.listing import entries
+from distop.lake.writing.file_lists import IcebergFileList, WrittenFile
+from distop.lake.writing.prepared import PreparedTask, folder_of
 from distop.sources.formats.conversion import fitting
 from distop.sources.formats.types import table_type
 from distop.spark.options import WriteOptions

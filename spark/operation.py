@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import msgspec
 
-from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.steps.facts import IGNORED
-from distop.commit.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
+from distop.commit.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.facts import IGNORED
 from distop.errors import AlreadyIngested, PreconditionFailed, StreamGap, WriteTooOld
+from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord, WatermarkMove
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
@@ -159,8 +159,8 @@ def _parsed(request: PlanRequest) -> WriteArgument:
 
 
 def _check_layout(argument: WriteArgument) -> None:
-    from distop.commit.layout.model import Layout
     from distop.errors import CorruptRecord
+    from distop.lake.layout.model import Layout
 
     try:
         Layout.from_json(argument.layout)

@@ -27,7 +27,6 @@ from itertools import count
 from typing import Any, TypeVar
 
 from distop.client import Client, Operation, OperationState
-from distop.commit.writing.prepared import TYPE, PreparedTask, write_list
 from distop.errors import (
     AlreadyIngested,
     DeadlineExceeded,
@@ -37,6 +36,7 @@ from distop.errors import (
     RolledBack,
     WriteGivenUp,
 )
+from distop.lake.writing.prepared import TYPE, PreparedTask, write_list
 from distop.metastore.crashpoints import reached
 from distop.spark.operation import GAVE_UP
 from distop.spark.target import WriteTarget

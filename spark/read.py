@@ -20,9 +20,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from distop.client import Client, Index, Table
-from distop.commit.layout.model import Layout
-from distop.commit.layout.schemas import parse_schema
 from distop.errors import DistopError, InvalidArgument, PreconditionFailed
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import parse_schema
 from distop.sources.formats.conversion import converted
 from distop.spark.options import ReadOptions
 from distop.spark.target import connect, find_table, storage_options

@@ -23,9 +23,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from distop.client import Client
-from distop.commit.iceberg.content import named
-from distop.commit.layout.model import file_io, load_metadata
 from distop.errors import Conflict, CorruptRecord, PreconditionFailed
+from distop.lake.iceberg.content import named
+from distop.lake.layout.model import file_io, load_metadata
 from distop.spark.options import ReadOptions
 from distop.spark.read import FileSplit, read_files, splits_of
 from distop.spark.target import connect, find_table, storage_options

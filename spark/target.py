@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from distop.client import Client, Table
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import DEFAULT_PROPERTIES, Layout, file_io
-from distop.commit.layout.owner import take_folder
-from distop.commit.layout.schemas import parse_schema
-from distop.commit.writing.prepared import folder_of, new_write
-from distop.commit.writing.writer import StagedWriter
 from distop.errors import InvalidArgument, PreconditionFailed, TableExists, TableNotFound
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.layout.model import DEFAULT_PROPERTIES, Layout, file_io
+from distop.lake.layout.owner import take_folder
+from distop.lake.layout.schemas import parse_schema
+from distop.lake.writing.prepared import folder_of, new_write
+from distop.lake.writing.writer import StagedWriter
 from distop.sources.formats.conversion import check_columns, columns_for
 from distop.spark.options import Common, WriteOptions
 from distop.spark_jobs.rules.staged import refuse_unchecked

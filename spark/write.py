@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from distop.commit.writing.prepared import PreparedTask
 from distop.errors import PreconditionFailed
+from distop.lake.writing.prepared import PreparedTask
 from distop.sources.formats.conversion import fitting
 from distop.spark.options import WriteOptions
 from distop.spark.publication import GIVE_UP_S, Deadline, Publication, give_up, publish

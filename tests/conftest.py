@@ -18,7 +18,7 @@ import typer.testing
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from distop.commit.files.allowed import ALL
+from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.process.heap import settle_heap
 from distop.process.loop import event_loop

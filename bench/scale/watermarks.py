@@ -23,9 +23,9 @@ if __name__ == "__main__":
 
 from common import print_json, print_table, sized
 
-from distop.commit.iceberg.watermarks import WatermarkStep
-from distop.commit.steps.contract import FinishContext
+from distop.commit.contract import FinishContext
 from distop.coordinator.completion.publication import read_base
+from distop.lake.iceberg.watermarks import WatermarkStep
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess

@@ -128,7 +128,7 @@ class AllowOptions:
     ] = None
 
     def __post_init__(self) -> None:
-        from distop.commit.files import allowed
+        from distop.lake.storage import allowed
 
         allowed.allow(allowed.SOURCES, self.allow_source or ())
         allowed.allow(allowed.LOCATIONS, self.allow_location or ())

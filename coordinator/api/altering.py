@@ -31,8 +31,8 @@ from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
 
 if TYPE_CHECKING:
-    from distop.commit.altering import Altered
-    from distop.commit.layout.changes import Change
+    from distop.lake.altering import Altered
+    from distop.lake.layout.changes import Change
 
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class Altering:
         IncompatibleOperation
             A running operation would fail because of it.
         """
-        from distop.commit.layout.changes import parse_changes
+        from distop.lake.layout.changes import parse_changes
 
         changes = parse_changes([from_json(text, "changes") for text in request.changes_json])
         request_id = request.request_id or uuid.uuid4().hex
@@ -134,7 +134,7 @@ class Altering:
     def _made(
         self, record: TableRecord, head: Head | None, changes: list[Change], running: list[OperationArg]
     ) -> Altered:
-        from distop.commit.altering import altered, check_running
+        from distop.lake.altering import altered, check_running
 
         check_running(record, changes, running)
         made = altered(record, head, changes)

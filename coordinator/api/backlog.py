@@ -9,13 +9,13 @@ from typing import Any
 
 import grpc.aio
 
-from distop.commit.files.storage import without_secrets
-from distop.commit.layout.staging import ICEBERG
 from distop.coordinator.starting.body import check_scope, options_of
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, fitting, page_of
 from distop.coordinator.views.operations import timestamp
 from distop.coordinator.views.tables import ordering_message
 from distop.errors import ArgumentTooLarge, CorruptRecord, InvalidArgument, TableNotFound
+from distop.lake.layout.staging import ICEBERG
+from distop.lake.storage.storage import without_secrets
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,

@@ -9,10 +9,10 @@ from typing import Any
 
 import grpc.aio
 
-from distop.commit.files.storage import StorageOptions, storage_of
 from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.operations import timestamp
 from distop.errors import Busy, PreconditionFailed
+from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.tables.indexes import read_indexes
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
@@ -62,7 +62,7 @@ def _sequence_number(metadata_location: str, storage: StorageOptions) -> int | N
 
     Each commit increments it, so the difference to an index's number is the number of commits since.
     """
-    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.lake.iceberg.metadata_files import TableFile
 
     try:
         snapshot = TableFile.read(metadata_location, storage=storage).metadata.current_snapshot()

@@ -31,9 +31,9 @@ def check_options(record: TableRecord, registry: Registry) -> None:
     for name, value in options.get("properties", {}).items():
         if not isinstance(value, str | bool | int | float):
             raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
-    from distop.commit.files.allowed import check_location
-    from distop.commit.files.credentials import opened_with
-    from distop.commit.layout.properties import check_properties
+    from distop.lake.layout.properties import check_properties
+    from distop.lake.storage.allowed import check_location
+    from distop.lake.storage.credentials import opened_with
 
     check_location(record.location)
     _as_option("storage", lambda: opened_with(options.get("storage")))
@@ -47,7 +47,7 @@ def check_options(record: TableRecord, registry: Registry) -> None:
 
 def _checked_columns(record: TableRecord) -> Any:
     """The schema, if one is given."""
-    from distop.commit.layout.terms import check_terms
+    from distop.lake.layout.terms import check_terms
 
     options = record.options
     schema, terms = options.get("schema"), options.get("partitionBy", [])
@@ -71,10 +71,10 @@ def _checked_columns(record: TableRecord) -> Any:
 
 
 def _checked_layout(record: TableRecord) -> Any:
-    from distop.commit.layout.partitioning import Partitioner
-    from distop.commit.layout.schemas import parse_schema
-    from distop.commit.outputs import output_of
-    from distop.commit.rows import new_layout
+    from distop.lake.layout.partitioning import Partitioner
+    from distop.lake.layout.schemas import parse_schema
+    from distop.lake.outputs import output_of
+    from distop.lake.rows import new_layout
 
     schema = parse_schema(record.options["schema"])
     for column in schema.columns:

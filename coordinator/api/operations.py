@@ -13,8 +13,6 @@ from typing import Any
 
 import grpc.aio
 
-from distop.commit.files.storage import storage_of
-from distop.commit.files.traces import read_traces
 from distop.coordinator.api.calls import in_time
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
@@ -39,6 +37,8 @@ from distop.errors import (
     OperationNotFound,
     PreconditionFailed,
 )
+from distop.lake.storage.storage import storage_of
+from distop.lake.storage.traces import read_traces
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Put
 from distop.metastore.operations.ending import request_cancel

@@ -11,12 +11,12 @@ from typing import Any
 
 import grpc.aio
 
-from distop.commit.iceberg.watermarks import is_after
-from distop.commit.steps.facts import BRANCH
+from distop.commit.facts import BRANCH
 from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
 from distop.coordinator.views.operations import timestamp
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, NotFound, shortened
+from distop.lake.iceberg.watermarks import is_after
 from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.components import prefix_end

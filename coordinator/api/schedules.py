@@ -11,7 +11,6 @@ from typing import Any
 import grpc.aio
 import msgspec
 
-from distop.commit.files.storage import without_secrets
 from distop.coordinator.access.callers import caller
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.schedules.conditions import (
@@ -29,6 +28,7 @@ from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.views.operations import pause_of, timestamp
 from distop.errors import CorruptRecord, InvalidArgument, InvalidName, PreconditionFailed, TableNotFound
+from distop.lake.storage.storage import without_secrets
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
 from distop.metastore.operations.starting import digest_of

@@ -10,8 +10,6 @@ from typing import Any
 
 import grpc.aio
 
-from distop.commit.cleanup.purge import check_removal, leave_files
-from distop.commit.layout.staging import FORMATS
 from distop.coordinator.api.altering import Altering
 from distop.coordinator.api.new_table import check_options
 from distop.coordinator.api.published import PublishedCalls
@@ -25,6 +23,8 @@ from distop.errors import (
     TableExists,
     TableNotFound,
 )
+from distop.lake.cleanup.purge import check_removal, leave_files
+from distop.lake.layout.staging import FORMATS
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Txn, TxnResult, absent

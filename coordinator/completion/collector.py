@@ -50,7 +50,7 @@ class Collector:
     async def _sweep(self, keys: TableKeys, tracked: Tracked, check: Callable[[], None]) -> None:
         """Remove staged files that were not published. Without a record of the outcome nothing is removed:
         nor with one of another operation of this name, whose table was made after this one's was gone."""
-        from distop.commit.cleanup.staged import sweep
+        from distop.lake.cleanup.staged import sweep
 
         kv = await self._client.get(keys.history(tracked.arg.id))
         if not kv.exists:
@@ -78,8 +78,8 @@ class Collector:
         Raises its error: it is called again, with the pauses of its type's retries and without an end, since
         without the keys of the operation nobody would know what to remove.
         """
-        from distop.commit.cleanup.staged import all_known
-        from distop.commit.steps.facts import NOT_UNDONE
+        from distop.commit.facts import NOT_UNDONE
+        from distop.lake.cleanup.staged import all_known
 
         arg, error = tracked.arg, None
         if history.outcome != "success":

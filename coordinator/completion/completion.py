@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distop.commit.steps.facts import NOT_UNDONE
+from distop.commit.facts import NOT_UNDONE
 from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.external import ExternalSteps
 from distop.coordinator.completion.finishing import Finishing
@@ -68,7 +68,7 @@ from distop.metastore.tables.watermarks import make_room
 from distop.operations.api import DistributedOperation, OperationView, overrides
 
 if TYPE_CHECKING:
-    from distop.commit.steps.contract import Contribution
+    from distop.commit.contract import Contribution
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distop.commit.steps.facts import NOT_UNDONE
+from distop.commit.facts import NOT_UNDONE
 from distop.coordinator.completion.outside import Outside
 from distop.coordinator.completion.publication import (
     context_of,
@@ -29,8 +29,8 @@ from distop.metastore.records.operation import StepRecord
 from distop.operations.api import OperationView
 
 if TYPE_CHECKING:
-    from distop.commit.steps.contract import StepContext
-    from distop.commit.steps.execution import Undone
+    from distop.commit.contract import StepContext
+    from distop.commit.execution import Undone
     from distop.metastore.records.sequence import CommitSequence
 
 
@@ -57,7 +57,7 @@ class ExternalSteps:
 
         ``None`` if a cancellation came before their log was durable: nothing was executed then.
         """
-        from distop.commit.steps.execution import StepFailed
+        from distop.commit.execution import StepFailed
 
         sequence = await self._store.load(self._client, tracked.keys)
         if sequence is None:
@@ -113,12 +113,12 @@ def _execute(
     only: Sequence[int],
     surroundings: Surroundings,
 ) -> None:
-    from distop.commit.steps.execution import execute
+    from distop.commit.execution import execute
 
     execute(sequence, context, check=surroundings.check, skip=skip, only=only)
 
 
 def _undo(sequence: CommitSequence, context: StepContext, surroundings: Surroundings) -> Undone:
-    from distop.commit.steps.execution import undo
+    from distop.commit.execution import undo
 
     return undo(sequence, context, check=surroundings.check)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distop.commit.steps.facts import NOT_UNDONE
+from distop.commit.facts import NOT_UNDONE
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import failure_of
 from distop.coordinator.completion.publication import joined
@@ -28,7 +28,7 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import ErrorRecord, HistoryRecord
 
 if TYPE_CHECKING:
-    from distop.commit.steps.contract import Contribution
+    from distop.commit.contract import Contribution
 
 log = logging.getLogger(__name__)
 

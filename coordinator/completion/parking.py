@@ -12,11 +12,11 @@ from contextlib import suppress
 
 import msgspec
 
-from distop.commit.files.traces import keep_trace
 from distop.coordinator.state.timeline import completion_failed
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import Busy, CallTimeout, PermanentStepError, as_distop, shortened
+from distop.lake.storage.traces import keep_trace
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.parking import apply_resolve, note_failure
@@ -66,7 +66,7 @@ class Parking:
         Raises the error, and so the next attempt waits for its back-off. Unless there is none: the operation
         is parked, or its state has changed meanwhile.
         """
-        from distop.commit.steps.execution import StepFailed, is_skippable
+        from distop.commit.execution import StepFailed, is_skippable
 
         sealed, step = tracked.state, error if isinstance(error, StepFailed) else None
         publishes = sealed == COMMITTING

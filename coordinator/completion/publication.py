@@ -28,7 +28,7 @@ from distop.metastore.tables.watermarks import ChunkReader
 from distop.operations.api import OperationView
 
 if TYPE_CHECKING:
-    from distop.commit.steps.contract import Contribution, FinishContext, StepContext
+    from distop.commit.contract import Contribution, FinishContext, StepContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def token_of(arg: OperationArg) -> str:
 
 def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContext:
     """The context of transactional steps."""
-    from distop.commit.steps.contract import FinishContext
+    from distop.commit.contract import FinishContext
 
     record = base.record
     if record is None:
@@ -131,7 +131,7 @@ def context_of(keys: TableKeys, base: Base, view: OperationView) -> FinishContex
 
 def step_context(keys: TableKeys, base: Base, view: OperationView) -> StepContext:
     """The context of external steps."""
-    from distop.commit.steps.contract import StepContext
+    from distop.commit.contract import StepContext
 
     return StepContext(table=context_of(keys, base, view).table, arg=view.arg, token=view.token)
 
@@ -146,8 +146,8 @@ def joined(contributions: Iterable[Contribution]) -> Txn:
 
 def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contribution]:
     """Every transactional step's contribution, on the given base. Blocking; does not access etcd."""
-    from distop.commit.iceberg.watermarks import WatermarkStep
-    from distop.commit.steps.contract import Contribution, StepPlan, TransactionalStep, default_registry
+    from distop.commit.contract import Contribution, StepPlan, TransactionalStep, default_registry
+    from distop.lake.iceberg.watermarks import WatermarkStep
 
     # The watermark step comes first: if it refuses, no metadata has been written in vain.
     prepared: list[Contribution] = []
@@ -168,7 +168,7 @@ def prepare(context: FinishContext, steps: list[StepRecord]) -> list[Contributio
 
 def is_external(steps: list[StepRecord]) -> bool:
     """Whether any of these steps acts outside of the finishing transaction."""
-    from distop.commit.steps.contract import TransactionalStep, default_registry
+    from distop.commit.contract import TransactionalStep, default_registry
 
     return any(not issubclass(default_registry().kind(record.step), TransactionalStep) for record in steps)
 
@@ -179,7 +179,7 @@ def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
     The transactional ones are prepared as a check: what they refuse for good must be refused before anything
     is executed.
     """
-    from distop.commit.steps.contract import ExternalStep, StepPlan, default_registry
+    from distop.commit.contract import ExternalStep, StepPlan, default_registry
 
     for contribution in prepare(context, steps):
         contribution.discard()

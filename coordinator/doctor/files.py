@@ -8,18 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from distop.commit.cleanup.inspection import TableView
-from distop.commit.files.listing import Entry
-from distop.commit.files.storage import storage_of
-from distop.commit.iceberg.provenance import done_by, rewound
-from distop.commit.iceberg.watermarks import is_after
-from distop.commit.index.manifest import FOLDER as INDEX
-from distop.commit.layout.staging import PRIVATE
-from distop.commit.writing.prepared import is_spared
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, RemoveFiles
 from distop.coordinator.doctor.fixes import needs_no_files
 from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord, PreconditionFailed, UnsupportedType
+from distop.lake.cleanup.inspection import TableView
+from distop.lake.iceberg.provenance import done_by, rewound
+from distop.lake.iceberg.watermarks import is_after
+from distop.lake.index.manifest import FOLDER as INDEX
+from distop.lake.layout.staging import PRIVATE
+from distop.lake.storage.listing import Entry
+from distop.lake.storage.storage import storage_of
+from distop.lake.writing.prepared import is_spared
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of
 from distop.metastore.backlog.undoing import Done, UndoneRecord, batch_keys
 from distop.metastore.etcd.txn import KeyValue

@@ -54,8 +54,8 @@ from distop.metastore.tables.audit import prune_softly
 from distop.metastore.tables.watermarks import ChunkReader
 
 if TYPE_CHECKING:
-    from distop.commit.cleanup.inspection import TableView
-    from distop.commit.files.listing import Entry
+    from distop.lake.cleanup.inspection import TableView
+    from distop.lake.storage.listing import Entry
 
 T = TypeVar("T")
 Results: TypeAlias = asyncio.Queue[tuple[int, list[Reported]]]
@@ -274,7 +274,7 @@ class Doctor:
     async def _staged_folders(self, table: TableRecord | None) -> list[str] | Exception:
         if table is None:
             return []
-        from distop.commit.cleanup.inspection import staged_folders
+        from distop.lake.cleanup.inspection import staged_folders
 
         try:
             return await self._blocking(table.name, staged_folders, table)
@@ -284,13 +284,13 @@ class Doctor:
     async def _look_at_files(
         self, seen: TableSeen, table: TableRecord, folders: list[str] | Exception, what: Examination
     ) -> list[Finding]:
-        from distop.commit.cleanup.inspection import staged_files
         from distop.coordinator.doctor.files import (
             check_head,
             check_staged,
             check_values,
             unowned_folders,
         )
+        from distop.lake.cleanup.inspection import staged_files
 
         findings: list[Finding] = []
         view, head = None, _head_of(seen) if table.format == "iceberg" else None
@@ -317,8 +317,8 @@ class Doctor:
     async def _not_in_history(self, seen: TableSeen, view: TableView) -> list[Finding]:
         """What counts as applied, and was taken out of the table's history."""
         from distop.catalog.pointer import FOREIGN
-        from distop.commit.iceberg.provenance import done_by
         from distop.coordinator.doctor.files import counted_as_applied, gone_from_history, not_in_history
+        from distop.lake.iceberg.provenance import done_by
 
         gone = gone_from_history(view)
         try:
@@ -337,9 +337,9 @@ class Doctor:
     async def _view(
         self, seen: TableSeen, table: TableRecord, head: Head, *, deep: bool
     ) -> tuple[TableView | None, Finding | None]:
-        from distop.commit.cleanup.inspection import view_table
-        from distop.commit.files.storage import storage_of
         from distop.coordinator.doctor.files import head_unreadable, not_supported
+        from distop.lake.cleanup.inspection import view_table
+        from distop.lake.storage.storage import storage_of
 
         def view() -> TableView:
             return view_table(head.metadata_location, deep=deep, storage=storage_of(table))
@@ -375,7 +375,7 @@ def _head_of(seen: TableSeen) -> Head | None:
 
 
 def _remove(fix: RemoveFiles) -> int:
-    from distop.commit.files.listing import remove_files, remove_if_empty
+    from distop.lake.storage.listing import remove_files, remove_if_empty
 
     removed = remove_files((f"{fix.folder}/{name}" for name in fix.names), fix.storage)
     remove_if_empty(fix.folder)

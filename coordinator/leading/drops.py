@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, TypeAlias
 
-from distop.commit.cleanup.purge import leave_files
 from distop.errors import DistopError
+from distop.lake.cleanup.purge import leave_files
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.record import decode

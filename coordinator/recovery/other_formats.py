@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from distop.commit.delta.commit import delta_library
-from distop.commit.files.info import modified
-from distop.commit.files.storage import delta_options, file_system, storage_of
-from distop.commit.plain.publish import visible_files
+from distop.lake.delta.commit import delta_library
+from distop.lake.plain.publish import visible_files
+from distop.lake.storage.info import modified
+from distop.lake.storage.storage import delta_options, file_system, storage_of
 from distop.metastore.records.table import TableRecord
 
 _PART = re.compile(r"part-([0-9a-f]{12})-")

@@ -10,10 +10,10 @@ from dataclasses import replace
 
 import msgspec
 
-from distop.commit.iceberg.ahead import Publication
-from distop.commit.steps.facts import BRANCH
+from distop.commit.facts import BRANCH
 from distop.coordinator.backlog.applying import share_of
 from distop.errors import Busy, LeadershipLost
+from distop.lake.iceberg.ahead import Publication
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,

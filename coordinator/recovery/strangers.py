@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from distop.commit.files.listing import Entry, entries
-from distop.commit.files.storage import StorageOptions, storage_of
-from distop.commit.layout.owner import owner_file, owners
 from distop.coordinator.doctor.findings import Finding
+from distop.lake.layout.owner import owner_file, owners
+from distop.lake.storage.listing import Entry, entries
+from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.records.table import TableRecord
 
 MAX_FOLDERS = 10_000

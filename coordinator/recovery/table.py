@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass, replace
 
-from distop.commit.files.storage import storage_of
-from distop.commit.iceberg.ahead import Ahead, Unclear, find_ahead
-from distop.commit.iceberg.watermarks import is_after
 from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
 from distop.coordinator.recovery.other_formats import operations_since
 from distop.coordinator.recovery.records import number_beyond, publish_again
 from distop.errors import CorruptRecord, DistopError, LeadershipLost, PreconditionFailed
 from distop.errors import Restored as RestoredError
+from distop.lake.iceberg.ahead import Ahead, Unclear, find_ahead
+from distop.lake.iceberg.watermarks import is_after
+from distop.lake.storage.storage import storage_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, equals, unchanged
 from distop.metastore.etcd.update import settle

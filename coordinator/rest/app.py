@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from starlette.types import Receive, Scope, Send
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.commit.pyiceberg_private import UNCHECKED
 from distop.coordinator.access.callers import Caller
 from distop.coordinator.access.gate import Gate, seen_by
 from distop.coordinator.api.limits import Callers, Limits
@@ -31,6 +30,7 @@ from distop.coordinator.web.http import proof_of
 from distop.coordinator.work.places import Places
 from distop.coordinator.work.work import Work
 from distop.errors import Busy, DistopError, NotFound
+from distop.lake.pyiceberg_private import UNCHECKED
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.answers import REMEMBER_S

@@ -17,9 +17,9 @@ from pyiceberg.typedef import Identifier
 from distop.catalog.catalog import EtcdCatalog
 from distop.catalog.namespaces import table_name
 from distop.catalog.view_catalog import StoredView
-from distop.commit.layout.metadata import metadata_text
 from distop.coordinator.rest.calls import NOTHING, Call, Reply, json_reply
 from distop.errors import InvalidArgument
+from distop.lake.layout.metadata import metadata_text
 from distop.metastore.records.table import AnswerRecord
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")

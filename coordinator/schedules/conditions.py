@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from distop.commit.files.storage import storage_of
-from distop.commit.iceberg.watermarks import is_after
 from distop.coordinator.schedules.templates import rendered
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.lake.iceberg.watermarks import is_after
+from distop.lake.storage.storage import storage_of
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.schedule import After, ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord
@@ -93,7 +93,7 @@ def check_measured(table: TableRecord) -> None:
 
 def measured(table: TableRecord, head: Head) -> dict[str, int]:
     """All measures of a published state. Reads its metadata file."""
-    from distop.commit.layout.model import load_metadata
+    from distop.lake.layout.model import load_metadata
 
     metadata = load_metadata(head.metadata_location, storage=storage_of(table))
     snapshot = metadata.current_snapshot()

@@ -9,10 +9,10 @@ from typing import Any
 
 from google.protobuf import duration_pb2
 
-from distop.commit.files.storage import without_secrets
 from distop.coordinator.work.call import Surroundings
 from distop.coordinator.work.work import Work
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
+from distop.lake.storage.storage import without_secrets
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.operations.requests import REMEMBER_S
 from distop.metastore.operations.starting import StartRequest, digest_of

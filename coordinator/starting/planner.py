@@ -10,13 +10,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from distop.commit.files.storage import storage_of
-from distop.commit.layout.owner import take_folder
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.work.call import Call, Surroundings
 from distop.coordinator.work.work import Work
 from distop.errors import DeadlineExceeded, PreconditionFailed
+from distop.lake.layout.owner import take_folder
+from distop.lake.storage.storage import storage_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.active import active_operations

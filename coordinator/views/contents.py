@@ -10,11 +10,11 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
-from distop.commit.files.storage import storage_of
-from distop.commit.iceberg.provenance import rewound
-from distop.commit.layout.model import Layout, load_metadata
 from distop.coordinator.views.operations import timestamp
 from distop.errors import PreconditionFailed
+from distop.lake.iceberg.provenance import rewound
+from distop.lake.layout.model import Layout, load_metadata
+from distop.lake.storage.storage import storage_of
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.records.watermarks import Marks
 from distop.proto import distop_pb2 as pb

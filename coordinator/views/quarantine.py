@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from distop.commit.files.quarantine import Kept, Place, page
-from distop.commit.files.storage import StorageOptions
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.lake.storage.quarantine import Kept, Place, page
+from distop.lake.storage.storage import StorageOptions
 from distop.proto import distop_pb2 as pb
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from distop.commit.steps.facts import PASSED_OVER
+from distop.commit.facts import PASSED_OVER
 from distop.coordinator.views.operations import pause_of
 from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span
 from distop.errors import CorruptRecord

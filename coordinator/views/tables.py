@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from distop.commit.files.storage import without_secrets
 from distop.coordinator.views.operations import (
     from_ended,
     member_message,
@@ -17,6 +16,7 @@ from distop.coordinator.views.operations import (
 from distop.coordinator.views.scheduled import with_schedules
 from distop.coordinator.views.why import Reason, why
 from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
+from distop.lake.storage.storage import without_secrets
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, Staged, ordering_of
 from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
 from distop.metastore.etcd.client import EtcdClient

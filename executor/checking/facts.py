@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from distop.commit.files.allowed import adopt
-from distop.commit.files.storage import file_system
 from distop.errors import DistopError, EtcdUnavailable
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.python import why_bare
 from distop.executor.sidecar import wire
 from distop.executor.sidecar.dial import dial
+from distop.lake.storage.allowed import adopt
+from distop.lake.storage.storage import file_system
 from distop.metastore.etcd.config import PASSWORD_FILE, EtcdConfig
 from distop.operations import Registry
 

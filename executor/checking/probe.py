@@ -24,7 +24,7 @@ class Asked:
     types: str
     """As of ``DISTOP_OPERATIONS``."""
     allowed: dict[str, str]
-    """As of :mod:`distop.commit.files.allowed`."""
+    """As of :mod:`distop.lake.storage.allowed`."""
     stores: dict[str, str]
     """Folders or URLs, and a file in each that the driver has written."""
 

@@ -11,8 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from distop.commit.files.allowed import lists
-from distop.commit.files.storage import file_system
 from distop.errors import DistopError, InvalidArgument
 from distop.executor.checking import probe
 from distop.executor.checking.findings import Driver, Finding, failure, findings
@@ -22,6 +20,8 @@ from distop.executor.launch.python import refuse_unusable
 from distop.executor.launch.spark import make_session
 from distop.executor.launch.spark_job import executors_of
 from distop.executor.sidecar.dial import dial
+from distop.lake.storage.allowed import lists
+from distop.lake.storage.storage import file_system
 from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, EtcdConfig
 from distop.operations import Registry
 from distop.operations.registry import VARIABLE

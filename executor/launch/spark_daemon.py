@@ -15,7 +15,7 @@ from importlib import import_module
 LOADED = (
     "distop.executor.task.frame_task",
     "distop.executor.launch.spark_task",
-    "distop.commit.writing.writer",
+    "distop.lake.writing.writer",
 )
 
 

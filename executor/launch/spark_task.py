@@ -10,11 +10,11 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from distop.commit.files.allowed import adopt, lists
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import SidecarClient, client_of_this_process
 from distop.executor.task.task import TaskSummary, Work, run_task
+from distop.lake.storage.allowed import adopt, lists
 from distop.metastore.etcd.config import PASSWORD_FILE, EtcdConfig
 from distop.metastore.operations.tries import Tried
 from distop.metastore.records.operation import OperationArg
@@ -39,7 +39,7 @@ class SparkTask:
         Spark's page may see it. The sidecar takes that from the environment of the worker, or from the file
         named here.
     allowed:
-        The lists of the driver; see :mod:`distop.commit.files.allowed`.
+        The lists of the driver; see :mod:`distop.lake.storage.allowed`.
     """
 
     arg_value: bytes

@@ -21,7 +21,6 @@ from typing import Any
 
 import msgspec
 
-from distop.commit.files.traces import keep_trace
 from distop.errors import (
     AttemptTimeout,
     Cancelled,
@@ -34,6 +33,7 @@ from distop.errors import (
 )
 from distop.executor.host.scratch import Scratch
 from distop.executor.task.session import Port, Session
+from distop.lake.storage.traces import keep_trace
 from distop.metastore.crashpoints import reached
 from distop.metastore.members.clocks import boot_clock
 from distop.metastore.operations.claims import check_checkpoint

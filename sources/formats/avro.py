@@ -25,8 +25,8 @@ from uuid import UUID
 import pyarrow as pa
 from pyarrow import types as is_
 
-from distop.commit.layout.sizes import MAX_COLUMNS
 from distop.errors import DistopError, library
+from distop.lake.layout.sizes import MAX_COLUMNS
 from distop.sources.formats.bad_rows import Unconvertible, refused
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.moments import UTC

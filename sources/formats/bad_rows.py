@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 import pyarrow as pa
 from pyarrow import types as is_
 
-from distop.commit.writing.casts import Values
 from distop.errors import BadRow, TooManyBadRows
+from distop.lake.writing.casts import Values
 
 if TYPE_CHECKING:
     from pyiceberg.io import FileIO, OutputStream
@@ -130,7 +130,7 @@ class Rows(Protocol):
 
     def kept(self) -> dict[str, Any]:
         """The rows as fields of a quarantine entry: ``raw``, and what else their text needs (see
-        :mod:`distop.commit.files.quarantine`)."""
+        :mod:`distop.lake.storage.quarantine`)."""
 
 
 R = TypeVar("R", bound=Rows)

@@ -18,10 +18,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, BinaryIO, Protocol, cast
 
-from distop.commit.files.allowed import check_source
-from distop.commit.files.info import entity_tag, modified, version
-from distop.commit.files.storage import require_file_system
-from distop.commit.files.web import web_options
 from distop.errors import (
     ArgumentTooLarge,
     Cancelled,
@@ -30,6 +26,10 @@ from distop.errors import (
     SourceIncomplete,
     SourceUnreadable,
 )
+from distop.lake.storage.allowed import check_source
+from distop.lake.storage.info import entity_tag, modified, version
+from distop.lake.storage.storage import require_file_system
+from distop.lake.storage.web import web_options
 from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
 

@@ -13,8 +13,8 @@ import msgspec
 import pyarrow as pa
 from pyarrow import types as is_
 
-from distop.commit.writing.floats import DIGITS, is_number
 from distop.errors import SourceUnreadable
+from distop.lake.writing.floats import DIGITS, is_number
 from distop.operations.arguments import invalid
 from distop.sources.formats import avro, parquet
 from distop.sources.formats.bad_rows import Unconvertible

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from pyarrow import types as is_
 from pyarrow.json import ParseOptions, ReadOptions, read_json
 
-from distop.commit.writing.decimals import may_vanish
-from distop.commit.writing.floats import doubtful_lines, has_large, unlike_double
+from distop.lake.writing.decimals import may_vanish
+from distop.lake.writing.floats import doubtful_lines, has_large, unlike_double
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.json_array import JsonArrayFile, element_blocks, is_array

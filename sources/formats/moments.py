@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
-from distop.commit.writing.casts import InvalidValue, Values
+from distop.lake.writing.casts import InvalidValue, Values
 
 UTC = "UTC"
 _ZEROS = r"(\.[0-9]{6})0+($|[^0-9])"

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import types as is_
 
-from distop.commit.writing.casts import as_lists
+from distop.lake.writing.casts import as_lists
 from distop.sources.formats.bad_rows import Unconvertible, shown
 from distop.sources.formats.files import OpenFile
 from distop.sources.formats.reader import FileUnusable, Wanted, check_size, damage_named

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, Protocol, Self
 
-from distop.commit.files.quarantine import kept_text
+from distop.lake.storage.quarantine import kept_text
 from distop.sources.formats.lines import BLOCK_BYTES, Block
 
 

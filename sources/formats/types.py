@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
-from distop.commit.layout.sizes import MAX_NESTING
-from distop.commit.writing.casts import InvalidValue, Values, as_lists, checked_cast
-from distop.commit.writing.decimals import with_room
 from distop.errors import JobFailed
+from distop.lake.layout.sizes import MAX_NESTING
+from distop.lake.writing.casts import InvalidValue, Values, as_lists, checked_cast
+from distop.lake.writing.decimals import with_room
 from distop.sources.formats.bad_rows import Unconvertible, bad_value
 from distop.sources.formats.moments import UTC, times_of
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distop.commit.files.allowed import check_source
+from distop.lake.storage.allowed import check_source
 from distop.process.secret import Secret
 from distop.sources.kafka.argument import wrong
 

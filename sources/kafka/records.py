@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import types as is_
 
-from distop.commit.files.quarantine import kept_text
+from distop.lake.storage.quarantine import kept_text
 from distop.sources.formats.bad_rows import Unconvertible, bad_value
 from distop.sources.formats.csv import CsvRecords
 from distop.sources.formats.files import utf_8

@@ -18,9 +18,16 @@ from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEn
 from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
 
-from distop.commit.iceberg.content import is_live
-from distop.commit.iceberg.deletes import Deletes
-from distop.commit.iceberg.rewrite_plan import (
+from distop.errors import PreconditionFailed
+from distop.lake.iceberg.content import is_live
+from distop.lake.iceberg.rounded import has_doubles, is_rounded
+from distop.lake.iceberg.takeover import manifests_of
+from distop.lake.layout.model import Layout, schema_of, schema_with
+from distop.lake.layout.partitioning import partition_path
+from distop.lake.predicates.binding import ALL, Predicate
+from distop.lake.predicates.proofs import Pruning
+from distop.lake.rewriting.deletes import Deletes
+from distop.lake.rewriting.rewrite_plan import (
     Place,
     Places,
     RewriteDelete,
@@ -30,13 +37,6 @@ from distop.commit.iceberg.rewrite_plan import (
     RewritePlan,
     ranges_of,
 )
-from distop.commit.iceberg.rounded import has_doubles, is_rounded
-from distop.commit.iceberg.takeover import manifests_of
-from distop.commit.layout.model import Layout, schema_of, schema_with
-from distop.commit.layout.partitioning import partition_path
-from distop.commit.predicates.binding import ALL, Predicate
-from distop.commit.predicates.proofs import Pruning
-from distop.errors import PreconditionFailed
 from distop.spark_jobs.compact.argument import Sizes
 
 MANIFESTS_AT_A_TIME = 16

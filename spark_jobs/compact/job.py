@@ -11,12 +11,12 @@ from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.table import FileScanTask
 from pyiceberg.typedef import Record
 
-from distop.commit.iceberg.replace_files import DELETED, MISSING
-from distop.commit.iceberg.rewrite_plan import RewriteDelete, RewriteJob, RewritePlan
-from distop.commit.layout.model import Layout
-from distop.commit.writing.sorting import keys_of
-from distop.commit.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.errors import JobFailed
+from distop.lake.layout.model import Layout
+from distop.lake.rewriting.replace_files import DELETED, MISSING
+from distop.lake.rewriting.rewrite_plan import RewriteDelete, RewriteJob, RewritePlan
+from distop.lake.writing.sorting import keys_of
+from distop.lake.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.operations.job import JobContext
 from distop.spark_jobs.compact.choice import file_count
 from distop.spark_jobs.tables.external_sort import sort_rows

@@ -43,7 +43,7 @@ class Compact(DistributedOperation):
         PreconditionFailed
             The files of the table cannot be replaced: its format is a different one.
         """
-        from distop.commit.iceberg.rewrite_plan import RewritePlan
+        from distop.lake.rewriting.rewrite_plan import RewritePlan
 
         if request.table.format != "iceberg":
             raise PreconditionFailed(
@@ -85,18 +85,18 @@ class Compact(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's files."""
-        from distop.commit.cleanup.staged import remove_attempt
+        from distop.lake.cleanup.staged import remove_attempt
 
         remove_attempt(job.operation, job.partition, job.attempt)
 
 
 def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
-    from distop.commit.files.storage import storage_of
-    from distop.commit.iceberg.metadata_files import TableFile
-    from distop.commit.layout.model import Layout, file_io
-    from distop.commit.layout.partitioning import Partitioner
-    from distop.commit.predicates.binding import ALL, predicate_of
-    from distop.commit.writing.writer import table_file_bytes
+    from distop.lake.iceberg.metadata_files import TableFile
+    from distop.lake.layout.model import Layout, file_io
+    from distop.lake.layout.partitioning import Partitioner
+    from distop.lake.predicates.binding import ALL, predicate_of
+    from distop.lake.storage.storage import storage_of
+    from distop.lake.writing.writer import table_file_bytes
     from distop.spark_jobs.compact.choice import Chooser, plan_of
     from distop.spark_jobs.compact.sort_orders import sort_order
 

@@ -10,7 +10,7 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 
-from distop.commit.writing.sorting import has_order
+from distop.lake.writing.sorting import has_order
 from distop.operations.arguments import invalid
 from distop.spark_jobs.compact.argument import MAX_SORT_COLUMNS
 

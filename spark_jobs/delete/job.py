@@ -12,14 +12,14 @@ from typing import Any
 import pyarrow as pa
 from pyiceberg.table import FileScanTask
 
-from distop.commit.deleting.plan import DeletePlan
-from distop.commit.deleting.publish import READ, REMOVED, changed_files
-from distop.commit.layout.model import Layout
-from distop.commit.predicates.binding import predicate_of
-from distop.commit.predicates.rows import chosen, others
-from distop.commit.writing.file_lists import IcebergFileList
-from distop.commit.writing.writer import StagedWriter
 from distop.errors import JobFailed
+from distop.lake.layout.model import Layout
+from distop.lake.predicates.binding import predicate_of
+from distop.lake.predicates.rows import chosen, others
+from distop.lake.rewriting.plan import DeletePlan
+from distop.lake.rewriting.publish import READ, REMOVED, changed_files
+from distop.lake.writing.file_lists import IcebergFileList
+from distop.lake.writing.writer import StagedWriter
 from distop.operations.job import JobContext
 from distop.operations.plans import plan_of
 from distop.spark_jobs.delete.reading import TableRows, files_of

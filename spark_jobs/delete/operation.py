@@ -43,7 +43,7 @@ class Delete(DistributedOperation):
         PreconditionFailed
             The table has another format, files that cannot be read here, or no such branch.
         """
-        from distop.commit.deleting.plan import DeletePlan
+        from distop.lake.rewriting.plan import DeletePlan
 
         argument = _checked(request)
         if request.head is None:
@@ -54,10 +54,10 @@ class Delete(DistributedOperation):
     def plan_holds(self, plan: Plan, made_on: PlanRequest, request: PlanRequest) -> bool:
         """Later appends count as after this deletion. Removed files are a reason to plan
         again: the end would be a conflict."""
-        from distop.commit.deleting.plan import DeletePlan
-        from distop.commit.files.storage import storage_of
-        from distop.commit.iceberg.content import only_appended
-        from distop.commit.iceberg.metadata_files import TableFile
+        from distop.lake.iceberg.content import only_appended
+        from distop.lake.iceberg.metadata_files import TableFile
+        from distop.lake.rewriting.plan import DeletePlan
+        from distop.lake.storage.storage import storage_of
 
         if made_on.head is None or request.head is None:
             return False
@@ -90,7 +90,7 @@ class Delete(DistributedOperation):
         Returns
         -------
         The writer's result (``rows``, ``files``, ``bytes``, its manifest), and ``read``, ``removed``,
-        ``changed`` (see :mod:`distop.commit.deleting.publish`).
+        ``changed`` (see :mod:`distop.lake.rewriting.publish`).
 
         Raises
         ------
@@ -103,7 +103,7 @@ class Delete(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's files."""
-        from distop.commit.cleanup.staged import remove_attempt
+        from distop.lake.cleanup.staged import remove_attempt
 
         remove_attempt(job.operation, job.partition, job.attempt)
 
@@ -122,14 +122,14 @@ def _checked(request: PlanRequest) -> DeleteArgument:
 
 
 def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
-    from distop.commit.deleting.files import Concerned, concerned_by
-    from distop.commit.deleting.plan import DeletePlan, planned_on
-    from distop.commit.files.storage import storage_of
-    from distop.commit.iceberg.branches import check_branch_name
-    from distop.commit.iceberg.metadata_files import TableFile
-    from distop.commit.layout.model import Layout, file_io
-    from distop.commit.layout.partitioning import Partitioner
-    from distop.commit.predicates.binding import predicate_of
+    from distop.lake.iceberg.branches import check_branch_name
+    from distop.lake.iceberg.metadata_files import TableFile
+    from distop.lake.layout.model import Layout, file_io
+    from distop.lake.layout.partitioning import Partitioner
+    from distop.lake.predicates.binding import predicate_of
+    from distop.lake.rewriting.files import Concerned, concerned_by
+    from distop.lake.rewriting.plan import DeletePlan, planned_on
+    from distop.lake.storage.storage import storage_of
 
     assert request.head is not None
     if argument.branch is not None:

@@ -9,10 +9,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 
-from distop.commit.deleting.files import Concerned
-from distop.commit.deleting.plan import concerned_shared, snapshot_plan
-from distop.commit.layout.model import Layout
 from distop.errors import JobFailed, PreconditionFailed
+from distop.lake.layout.model import Layout
+from distop.lake.rewriting.files import Concerned
+from distop.lake.rewriting.plan import concerned_shared, snapshot_plan
 from distop.operations.job import JobContext
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 

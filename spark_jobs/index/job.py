@@ -17,13 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from distop.commit.index.keys import keys_of, text_of
-from distop.commit.index.manifest import FOLDER
-from distop.commit.index.parts import Written, entry_schema, read_entries, write_entries
-from distop.commit.index.plan import Build, DataFileSeen
-from distop.commit.index.publish import RUN, PartResult, Places
-from distop.commit.writing.sorting import Key
 from distop.errors import CorruptRecord
+from distop.lake.index.keys import keys_of, text_of
+from distop.lake.index.manifest import FOLDER
+from distop.lake.index.parts import Written, entry_schema, read_entries, write_entries
+from distop.lake.index.plan import Build, DataFileSeen
+from distop.lake.index.publish import RUN, PartResult, Places
+from distop.lake.writing.sorting import Key
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.structs import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
@@ -65,7 +65,7 @@ _build = Shared(Build)
 
 
 def run_job(job: JobContext) -> dict[str, Any]:
-    """Do the job; see :class:`~distop.commit.index.publish.PartResult` for its result."""
+    """Do the job; see :class:`~distop.lake.index.publish.PartResult` for its result."""
     work = _Slice(job, _build(job.operation))
     try:
         work.index()

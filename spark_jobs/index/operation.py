@@ -20,8 +20,8 @@ from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
 
 if TYPE_CHECKING:
-    from distop.commit.index.manifest import IndexManifest
-    from distop.commit.index.plan import DataFileSeen
+    from distop.lake.index.manifest import IndexManifest
+    from distop.lake.index.plan import DataFileSeen
 
 FILES_PER_JOB = 256
 """Default number of data files per job."""
@@ -85,12 +85,12 @@ class BuildIndex(DistributedOperation):
         PreconditionFailed
             The table is not an Iceberg table, or nothing has been published to it.
         """
-        from distop.commit.files.storage import storage_of
-        from distop.commit.iceberg.metadata_files import TableFile
-        from distop.commit.index.keys import encoding_of
-        from distop.commit.index.lookup import load_manifest
-        from distop.commit.index.plan import IndexPlan, not_covered, snapshot_files
-        from distop.commit.layout.model import file_io
+        from distop.lake.iceberg.metadata_files import TableFile
+        from distop.lake.index.keys import encoding_of
+        from distop.lake.index.lookup import load_manifest
+        from distop.lake.index.plan import IndexPlan, not_covered, snapshot_files
+        from distop.lake.layout.model import file_io
+        from distop.lake.storage.storage import storage_of
 
         argument = _parsed(request)
         head, storage = request.head, storage_of(request.table)
@@ -150,7 +150,7 @@ class BuildIndex(DistributedOperation):
         return [StepRecord(step="index.publish")]
 
     def start_or_resume_job(self, job: JobContext) -> Mapping[str, Any]:
-        """Index some files; the result is a :class:`~distop.commit.index.publish.PartResult`."""
+        """Index some files; the result is a :class:`~distop.lake.index.publish.PartResult`."""
         from distop.spark_jobs.index.job import run_job
 
         return run_job(job)

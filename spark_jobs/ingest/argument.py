@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from distop.commit.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
+from distop.lake.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
 from distop.operations.arguments import invalid, parse
 from distop.sources.formats.options import CsvOptions, Format, known_encoding
 from distop.spark_jobs.rules.model import ChecksArgument

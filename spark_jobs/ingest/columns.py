@@ -10,9 +10,9 @@ from pyarrow.types import is_date, is_decimal, is_nested, is_time, is_timestamp
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from distop.commit.layout.model import Layout
-from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import parse_schema
 from distop.operations.arguments import invalid
 from distop.sources.formats.conversion import check_columns
 from distop.sources.formats.inference import Sample

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from distop.commit.layout.model import Layout
 from distop.executor.launch.settings import refuse_unchecked
 from distop.executor.runner.hosted import run_hosted
+from distop.lake.layout.model import Layout
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation_id import OperationId
 from distop.sources.formats.conversion import columns_for

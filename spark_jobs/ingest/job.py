@@ -10,11 +10,11 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow as pa
 
-from distop.commit.files.storage import StorageOptions
-from distop.commit.layout.model import file_io
-from distop.commit.layout.staging import quarantine_folder
-from distop.commit.outputs import output_of
 from distop.errors import CorruptRecord, JobFailed, OffsetsLost
+from distop.lake.layout.model import file_io
+from distop.lake.layout.staging import quarantine_folder
+from distop.lake.outputs import output_of
+from distop.lake.storage.storage import StorageOptions
 from distop.operations.job import JobContext
 from distop.sources.formats.avro import AvroReader
 from distop.sources.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, RowPosition, Rows

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 
-from distop.commit.outputs import output_of
-from distop.commit.predicates.binding import ALL, Always, Predicate, predicate_of
-from distop.commit.predicates.rows import truth
+from distop.lake.outputs import output_of
+from distop.lake.predicates.binding import ALL, Always, Predicate, predicate_of
+from distop.lake.predicates.rows import truth
 from distop.operations.job import JobContext
 from distop.sources.formats.bad_rows import Fail
 from distop.spark_jobs.ingest.job import bounded, split_of

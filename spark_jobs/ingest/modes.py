@@ -55,7 +55,7 @@ def is_ignored(request: PlanRequest, argument: HasMode) -> bool:
     """
     if argument.mode not in ("error_if_exists", "ignore"):
         return False
-    from distop.commit.outputs import output_of
+    from distop.lake.outputs import output_of
 
     found = output_of(request.table.format).holds_data(request.table, request.head)
     if found is not None and argument.mode == "error_if_exists":
@@ -66,7 +66,7 @@ def is_ignored(request: PlanRequest, argument: HasMode) -> bool:
 def check_mode(request: PlanRequest, argument: HasMode) -> None:
     """Raise :class:`~distop.errors.InvalidArgument` unless the table's format supports this mode, and
     :class:`~distop.errors.PreconditionFailed` if its files do not allow it."""
-    from distop.commit.outputs import output_of
+    from distop.lake.outputs import output_of
 
     output_of(request.table.format).check_mode(request.table, request.head, argument.mode)
     if argument.on_conflict is not None and request.table.format != "iceberg":
@@ -94,7 +94,7 @@ def check_object(request: PlanRequest, argument: IngestArgument) -> None:
 
 def steps_of(operation: OperationArg) -> list[StepRecord]:
     """The steps that publish an ingest, according to its plan."""
-    from distop.commit.layout.staging import format_of
-    from distop.commit.outputs import output_of
+    from distop.lake.layout.staging import format_of
+    from distop.lake.outputs import output_of
 
     return output_of(format_of(operation)).steps(operation)

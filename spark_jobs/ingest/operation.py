@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distop.commit.layout.staging import RULES
+from distop.lake.layout.staging import RULES
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
@@ -122,7 +122,7 @@ class Ingest(DistributedOperation):
         The writer's result (``rows``, ``files``, ``bytes``, its manifest), and ``rowsRead`` (before the
         filter), ``badRows``, and, for bad rows that do not fail it, ``quarantine``: their file, below the
         table's location. For a merge ``read``, ``removed``, ``added``, ``changed``, too (see
-        :mod:`distop.commit.deleting.publish`).
+        :mod:`distop.lake.rewriting.publish`).
 
         Raises
         ------
@@ -149,7 +149,7 @@ class Ingest(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's files."""
-        from distop.commit.cleanup.staged import remove_attempt
+        from distop.lake.cleanup.staged import remove_attempt
 
         remove_attempt(job.operation, job.partition, job.attempt)
 

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from distop.commit.layout.hive import named_columns, named_values
-from distop.commit.layout.model import Layout
+from distop.lake.layout.hive import named_columns, named_values
+from distop.lake.layout.model import Layout
 from distop.operations.arguments import invalid
 from distop.sources.formats.bad_rows import Rows, Unconvertible
 from distop.sources.formats.files import FoundSource

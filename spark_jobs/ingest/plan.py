@@ -15,10 +15,10 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import Schema
 
-from distop.commit.layout.evolution import Evolution
-from distop.commit.layout.hive import named_values
-from distop.commit.layout.model import Layout
 from distop.errors import ArgumentTooLarge
+from distop.lake.layout.evolution import Evolution
+from distop.lake.layout.hive import named_values
+from distop.lake.layout.model import Layout
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import Plan
 from distop.operations.plans import Shared, plan_of
@@ -89,7 +89,7 @@ class TargetPlan(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     """The target of an ingest; the whole plan of one whose rows are those of a DataFrame."""
 
     layout: dict[str, Any]
-    """The table's; see :meth:`distop.commit.layout.model.Layout.to_json`."""
+    """The table's; see :meth:`distop.lake.layout.model.Layout.to_json`."""
     mode: str
     output: str = "iceberg"
     """The table's format."""

@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
-from distop.commit.iceberg.watermarks import is_after
-from distop.commit.layout.model import Layout
-from distop.commit.rows import table_layout
 from distop.errors import AlreadyIngested, ArgumentTooLarge, CorruptRecord
+from distop.lake.iceberg.watermarks import is_after
+from distop.lake.layout.model import Layout
+from distop.lake.rows import table_layout
 from distop.metastore.records.operation import WatermarkMove
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid, parse

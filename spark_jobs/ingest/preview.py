@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from typing import Any
 
-from distop.commit.files.storage import StorageOptions, storage_of
-from distop.commit.layout.model import Layout
-from distop.commit.rows import table_layout
+from distop.lake.layout.model import Layout
+from distop.lake.rows import table_layout
+from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.records.structs import convert
 from distop.operations.api import PlanRequest
 from distop.sources.formats.bad_rows import BadRowPolicy, RowPosition

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from distop.commit.files.quarantine import LIST_SUFFIX, QuarantineList
-from distop.commit.layout.model import file_io
-from distop.commit.layout.staging import ICEBERG, format_of, quarantine_folder
-from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.steps.partial import successful_jobs
+from distop.commit.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.partial import successful_jobs
 from distop.errors import TooManyBadRows
+from distop.lake.layout.model import file_io
+from distop.lake.layout.staging import ICEBERG, format_of, quarantine_folder
+from distop.lake.storage.quarantine import LIST_SUFFIX, QuarantineList
 from distop.metastore.records.operation import OperationArg
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder, staging_stem

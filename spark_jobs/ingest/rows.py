@@ -9,10 +9,10 @@ from typing import Self, TypeVar
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from distop.commit.outputs import output_of
-from distop.commit.predicates.binding import ALL, Predicate, predicate_of
-from distop.commit.predicates.rows import chosen
-from distop.commit.writing.casts import check_never_empty
+from distop.lake.outputs import output_of
+from distop.lake.predicates.binding import ALL, Predicate, predicate_of
+from distop.lake.predicates.rows import chosen
+from distop.lake.writing.casts import check_never_empty
 from distop.sources.formats.bad_rows import (
     BadRowPolicy,
     RowPosition,

@@ -11,17 +11,17 @@ from pyarrow import DataType
 from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType, NestedField
 
-from distop.commit.files.storage import storage_of
-from distop.commit.iceberg.branches import check_branch_name, unpublished
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.replace_partitions import added_by
-from distop.commit.layout.evolution import Evolution, evolved, may_widen
-from distop.commit.layout.model import Layout
-from distop.commit.outputs import output_of
-from distop.commit.predicates import syntax
-from distop.commit.predicates.binding import bind
-from distop.commit.rows import new_layout, table_layout
 from distop.errors import PreconditionFailed
+from distop.lake.iceberg.branches import check_branch_name, unpublished
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.layout.evolution import Evolution, evolved, may_widen
+from distop.lake.layout.model import Layout
+from distop.lake.outputs import output_of
+from distop.lake.predicates import syntax
+from distop.lake.predicates.binding import bind
+from distop.lake.rewriting.replace_partitions import added_by
+from distop.lake.rows import new_layout, table_layout
+from distop.lake.storage.storage import storage_of
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.sources.formats.inference import Sample

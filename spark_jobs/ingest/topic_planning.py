@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pyarrow import types as is_
 
-from distop.commit.rows import table_layout
+from distop.lake.rows import table_layout
 from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.sources.formats.options import CsvOptions, Format
@@ -24,7 +24,7 @@ from distop.spark_jobs.ingest.splits import Extent, check_count, cut
 from distop.spark_jobs.ingest.target import merge_of, nothing, target_of
 
 if TYPE_CHECKING:
-    from distop.commit.layout.model import Layout
+    from distop.lake.layout.model import Layout
 
 LOOK_SECONDS = 6.0
 """Longest examination of a topic; a caller's own deadline is 10 s by default."""

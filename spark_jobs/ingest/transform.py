@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from distop.commit.files.allowed import adopt, lists
 from distop.errors import InvalidArgument
 from distop.executor.launch.launch import NeedsSpark
+from distop.lake.storage.allowed import adopt, lists
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.sources.formats.bad_rows import Fail

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from itertools import chain, islice
 
-from distop.commit.iceberg.watermarks import is_after
 from distop.errors import AlreadyIngested
+from distop.lake.iceberg.watermarks import is_after
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.watermark_chunks import position
 from distop.metastore.records.watermarks import Marks

@@ -84,9 +84,9 @@ def branch_snapshot(request: PlanRequest, branch: str) -> str:
     """The id of a branch's snapshot; ``PreconditionFailed`` if there is no such branch."""
     from pyiceberg.table.refs import SnapshotRefType
 
-    from distop.commit.files.storage import storage_of
-    from distop.commit.iceberg.branches import check_branch_name
-    from distop.commit.iceberg.metadata_files import TableFile
+    from distop.lake.iceberg.branches import check_branch_name
+    from distop.lake.iceberg.metadata_files import TableFile
+    from distop.lake.storage.storage import storage_of
 
     check_branch_name(branch)
     ref = None

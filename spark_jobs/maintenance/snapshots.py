@@ -67,9 +67,9 @@ class Rollback(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; ``PreconditionFailed`` if there is no such snapshot."""
-        from distop.commit.files.storage import storage_of
-        from distop.commit.iceberg.rollback import target_of
-        from distop.commit.layout.model import Layout, load_metadata
+        from distop.lake.iceberg.rollback import target_of
+        from distop.lake.layout.model import Layout, load_metadata
+        from distop.lake.storage.storage import storage_of
 
         argument = parsed(request, self.type, RollbackArgument)
         if (argument.snapshot is None) == (argument.as_of is None):
@@ -114,7 +114,7 @@ class ExpireSnapshots(DistributedOperation):
         PreconditionFailed, LocationNotOwned
             Files of the table may not be removed.
         """
-        from distop.commit.cleanup.purge import check_removal
+        from distop.lake.cleanup.purge import check_removal
 
         argument = parsed(request, self.type, ExpireArgument)
         if argument.keep_last < 1:
@@ -147,7 +147,7 @@ class RemoveOrphans(DistributedOperation):
 
     def plan(self, request: PlanRequest) -> Plan:
         """See :meth:`DistributedOperation.plan`; as that of :class:`ExpireSnapshots`, without ``dry_run``."""
-        from distop.commit.cleanup.purge import check_removal
+        from distop.lake.cleanup.purge import check_removal
 
         argument, table = parsed(request, self.type, OrphansArgument), request.table
         older_than = _older_than(argument.older_than)
@@ -176,7 +176,7 @@ class RemoveOrphans(DistributedOperation):
         -------
         ``candidates``: how many there are; ``report``: where they are listed.
         """
-        from distop.commit.cleanup.orphans import find_orphans, write_report
+        from distop.lake.cleanup.orphans import find_orphans, write_report
 
         argument = job.operation.argument
         found = find_orphans(
@@ -214,9 +214,9 @@ def layout_of_head(request: PlanRequest) -> dict[str, Any]:
     """How to reach the table's files, in the form of other operations."""
     if request.head is None:
         return {}
-    from distop.commit.files.storage import storage_of
-    from distop.commit.iceberg.metadata_files import TableFile
-    from distop.commit.layout.model import Layout
+    from distop.lake.iceberg.metadata_files import TableFile
+    from distop.lake.layout.model import Layout
+    from distop.lake.storage.storage import storage_of
 
     file = TableFile.read(request.head.metadata_location, storage=storage_of(request.table))
     return {"layout": Layout.of(file.metadata).to_json()}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from distop.commit.layout.staging import RULES
 from distop.errors import ArgumentTooLarge, PreconditionFailed
+from distop.lake.layout.staging import RULES
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.structs import convert
@@ -180,7 +180,7 @@ def _within_partitions(rules: Sequence[Rule], metadata: TableMetadata) -> list[s
 
 
 def _snapshot(request: PlanRequest, argument: ValidateArgument) -> TableSnapshot:
-    from distop.commit.files.storage import storage_of
+    from distop.lake.storage.storage import storage_of
     from distop.spark_jobs.maintenance.snapshots import snapshot_id, time_of
     from distop.spark_jobs.tables.snapshot import open_snapshot
 

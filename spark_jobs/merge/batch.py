@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from distop.commit.predicates.rows import at_least
-from distop.commit.writing.sorting import Key, positions
 from distop.errors import JobFailed
+from distop.lake.predicates.rows import at_least
+from distop.lake.writing.sorting import Key, positions
 
 MAX_BYTES = 1 << 30
 """Most bytes of a batch in memory: each running job has one."""

@@ -14,12 +14,12 @@ import numpy as np
 import pyarrow as pa
 from pyiceberg.table import FileScanTask
 
-from distop.commit.deleting.publish import ADDED, READ, REMOVED, changed_files
-from distop.commit.layout.model import Layout
-from distop.commit.predicates.binding import within
-from distop.commit.predicates.proofs import Pruning
-from distop.commit.writing.writer import StagedWriter
 from distop.errors import JobFailed
+from distop.lake.layout.model import Layout
+from distop.lake.predicates.binding import within
+from distop.lake.predicates.proofs import Pruning
+from distop.lake.rewriting.publish import ADDED, READ, REMOVED, changed_files
+from distop.lake.writing.writer import StagedWriter
 from distop.operations.job import JobContext
 from distop.spark_jobs.delete.reading import TableRows, files_of
 from distop.spark_jobs.merge.batch import Batch, Places

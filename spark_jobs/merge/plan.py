@@ -19,12 +19,12 @@ from pyiceberg.types import (
     TimeType,
 )
 
-from distop.commit.deleting.files import concerned_by
-from distop.commit.deleting.plan import SnapshotPlan, planned_on
-from distop.commit.files.storage import storage_of
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import file_io
-from distop.commit.predicates.binding import ALL
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.layout.model import file_io
+from distop.lake.predicates.binding import ALL
+from distop.lake.rewriting.files import concerned_by
+from distop.lake.rewriting.plan import SnapshotPlan, planned_on
+from distop.lake.storage.storage import storage_of
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid
 from distop.spark_jobs.delete.operation import bytes_per_job

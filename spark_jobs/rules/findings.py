@@ -16,9 +16,9 @@ from typing import Any
 import msgspec
 from pyiceberg.io import FileIO
 
-from distop.commit.layout.model import file_io
-from distop.commit.layout.staging import PRIVATE
 from distop.errors import CorruptRecord
+from distop.lake.layout.model import file_io
+from distop.lake.layout.staging import PRIVATE
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.structs import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem

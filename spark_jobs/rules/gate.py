@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from distop.commit.iceberg.content import is_ignored
-from distop.commit.layout.staging import RULES
-from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.steps.partial import selection
+from distop.commit.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.partial import selection
 from distop.errors import CorruptRecord, ValidationFailed
+from distop.lake.iceberg.content import is_ignored
+from distop.lake.layout.staging import RULES
 from distop.metastore.records.structs import convert
 from distop.spark_jobs.rules.findings import TOLD_RULES, Broken, gather, write_report
 from distop.spark_jobs.rules.model import RuleSet

@@ -15,9 +15,9 @@ import msgspec
 import pyarrow as pa
 from pyiceberg.schema import Schema
 
-from distop.commit.layout.model import Layout
-from distop.commit.rows import new_layout
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.lake.layout.model import Layout
+from distop.lake.rows import new_layout
 from distop.metastore.records.structs import convert
 from distop.metastore.records.table import TableRecord
 from distop.operations.arguments import invalid

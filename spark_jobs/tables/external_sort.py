@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from distop.commit.writing.sorting import Key, positions
+from distop.lake.writing.sorting import Key, positions
 
 RUN_BYTES = 128 << 20
 """Rows that are sorted in memory at one time."""

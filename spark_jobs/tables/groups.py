@@ -21,10 +21,10 @@ from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 
-from distop.commit.layout.model import check_format
-from distop.commit.layout.partitioning import partition_path
-from distop.commit.layout.properties import FORMAT_VERSION
 from distop.errors import CorruptRecord, JobFailed
+from distop.lake.layout.model import check_format
+from distop.lake.layout.partitioning import partition_path
+from distop.lake.layout.properties import FORMAT_VERSION
 from distop.metastore.records.operation import OperationArg
 from distop.operations.plans import Shared
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot

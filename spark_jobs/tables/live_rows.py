@@ -19,9 +19,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.metadata import TableMetadata
 
-from distop.commit.iceberg.deletes import equality_fields
-from distop.commit.pyiceberg_private import batches_of, scan_of
 from distop.errors import CorruptRecord
+from distop.lake.pyiceberg_private import batches_of, scan_of
+from distop.lake.rewriting.deletes import equality_fields
 
 
 class LiveRows:

@@ -38,24 +38,24 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
-from distop.commit.files.storage import StorageOptions
-from distop.commit.iceberg.content import is_live
-from distop.commit.iceberg.deletes import Deletes
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.rollback import target_of
-from distop.commit.layout.model import file_io, load_metadata
-from distop.commit.layout.partitioning import identity_columns
-from distop.commit.layout.schemas import check_types, fields_within
-from distop.commit.predicates.binding import ALL, Predicate, predicate_of
-from distop.commit.predicates.footers import matching_groups
-from distop.commit.predicates.proofs import Pruning
-from distop.commit.predicates.rows import chosen
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.lake.iceberg.content import is_live
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.rollback import target_of
+from distop.lake.layout.model import file_io, load_metadata
+from distop.lake.layout.partitioning import identity_columns
+from distop.lake.layout.schemas import check_types, fields_within
+from distop.lake.predicates.binding import ALL, Predicate, predicate_of
+from distop.lake.predicates.footers import matching_groups
+from distop.lake.predicates.proofs import Pruning
+from distop.lake.predicates.rows import chosen
+from distop.lake.rewriting.deletes import Deletes
+from distop.lake.storage.storage import StorageOptions
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-    from distop.commit.index.lookup import PublishedIndex
+    from distop.lake.index.lookup import PublishedIndex
     from distop.spark_jobs.tables.live_rows import EqualityDeletes
 
 
@@ -151,7 +151,7 @@ class TableSnapshot:
         Parameters
         ----------
         where:
-            A filter, as text or bound to the columns (:mod:`distop.commit.predicates`); ``None``: all rows.
+            A filter, as text or bound to the columns (:mod:`distop.lake.predicates`); ``None``: all rows.
         use_indexes:
             Whether to use the table's indexes, if the filter names values of their columns.
 
@@ -182,7 +182,7 @@ class TableSnapshot:
 
     def _narrowed(self, files: list[PlannedFile], predicate: Predicate) -> list[PlannedFile]:
         """The files that an index does not rule out."""
-        from distop.commit.index.lookup import left_of
+        from distop.lake.index.lookup import left_of
 
         root, paths = self.metadata.location.rstrip("/"), [file.path for file in files]
         partitioned: dict[int, set[str]] = defaultdict(set)

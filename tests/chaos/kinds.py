@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from distop.commit.delta.commit import DeltaArgument, DeltaFile
-from distop.commit.steps.contract import FinishContext, StepPlan
-from distop.commit.steps.hook import HookCall
+from distop.commit.contract import FinishContext, StepPlan
+from distop.commit.hook import HookCall
+from distop.lake.delta.commit import DeltaArgument, DeltaFile
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations import JobContext, OperationView
 from support.types import step_probes

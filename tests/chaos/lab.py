@@ -19,8 +19,8 @@ from chaos.checks import Findings, KnownFiles, check_keys, check_rows, check_who
 from chaos.cluster import Cluster
 from chaos.ledger import Batch, Book, Sources, Started
 from distop.client import AsyncClient
-from distop.commit.writing.prepared import TYPE, folder_of
 from distop.errors import DistopError, TableExists
+from distop.lake.writing.prepared import TYPE, folder_of
 from distop.metastore.operations.series import entry_of
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.operation_id import OperationId

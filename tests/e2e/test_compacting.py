@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from distop.commit.layout.model import Layout
 from distop.coordinator.leading import timekeeping
+from distop.lake.layout.model import Layout
 from distop.metastore import crashpoints
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from distop.commit.files.allowed import ENDPOINTS, LOCATIONS, SOURCES
 from distop.errors import DistopError
+from distop.lake.storage.allowed import ENDPOINTS, LOCATIONS, SOURCES
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.lossy import LossyClient
 from support.services.whole import Whole, whole, write_csv

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 from unittest import mock
 
-from distop.commit.steps.contract import (
+from distop.commit.contract import (
     VARIABLE,
     Contribution,
     FinishContext,

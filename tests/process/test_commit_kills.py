@@ -14,7 +14,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from distop.commit.steps.files import FolderArgument, SuccessArgument
+from distop.lake.plain.steps import FolderArgument, SuccessArgument
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.operation import StepRecord

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from distop.commit.steps.contract import VARIABLE
+from distop.commit.contract import VARIABLE
 from distop.errors import Conflict, InvalidArgument, PreconditionFailed, Unavailable
 from distop.metastore.records.effects import Effect
 from distop.metastore.records.operation import OperationArg, StepRecord

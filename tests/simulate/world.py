@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
-from distop.commit.steps.contract import default_registry
+from distop.commit.contract import default_registry
 from distop.errors import InvalidArgument
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation_id import OperationId

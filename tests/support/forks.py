@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
-from distop.commit.steps.contract import default_registry
-from distop.commit.steps.execution import execute
+from distop.commit.contract import default_registry
+from distop.commit.execution import execute
 from distop.metastore import crashpoints
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distop.commit.files.allowed import ALL
+from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.sources.kafka import Brokers, running_brokers

@@ -29,13 +29,13 @@ from hypothesis import strategies as st
 from pyiceberg import expressions as iceberg
 from pyiceberg.expressions.literals import DateLiteral, LongLiteral, StringLiteral, TimestampLiteral
 
-from distop.commit.files.allowed import ALL as EVERYWHERE
-from distop.commit.layout.model import Layout, file_io
-from distop.commit.layout.schemas import parse_schema
-from distop.commit.predicates.binding import And, Compare, Node, OneOf, Or, Predicate, predicate_of
-from distop.commit.predicates.proofs import Pruning
-from distop.commit.predicates.rows import chosen, truth
-from distop.commit.writing.writer import StagedWriter
+from distop.lake.layout.model import Layout, file_io
+from distop.lake.layout.schemas import parse_schema
+from distop.lake.predicates.binding import And, Compare, Node, OneOf, Or, Predicate, predicate_of
+from distop.lake.predicates.proofs import Pruning
+from distop.lake.predicates.rows import chosen, truth
+from distop.lake.storage.allowed import ALL as EVERYWHERE
+from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import JobRecord
 from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.compact.argument import Sizes

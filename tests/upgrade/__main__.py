@@ -25,8 +25,8 @@ from pathlib import Path
 
 from distop.catalog import EtcdCatalog
 from distop.client import Client
-from distop.commit.files.allowed import ALL
 from distop.errors import DistopError
+from distop.lake.storage.allowed import ALL
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from support.processes import captured

@@ -11,8 +11,8 @@ from pyiceberg.table import Table
 from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, TableUpdate
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.commit.iceberg.provenance import as_of
 from distop.errors import AlreadyIngested, InvalidArgument, WatermarkConflict
+from distop.lake.iceberg.provenance import as_of
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.tables.watermarks import read_marks
 from support.tables.catalogs import SCHEMA, ids, ids_in, keys_of, metadata_files

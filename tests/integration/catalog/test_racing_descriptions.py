@@ -15,8 +15,8 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.commit.layout.sizes import MAX_ID
 from distop.errors import InvalidArgument
+from distop.lake.layout.sizes import MAX_ID
 from support.tables.catalogs import SCHEMA, ids
 
 ONCE = {"commit.retry.num-retries": "0"}

@@ -8,10 +8,10 @@ import pytest
 from pyiceberg.io import SCHEMA_TO_FILE_IO
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.commit.cleanup.staged import sweep
-from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.index import lookup as index_lookup
-from distop.commit.layout.model import Layout
+from distop.lake.cleanup.staged import sweep
+from distop.lake.iceberg.append import IcebergOverwrite
+from distop.lake.index import lookup as index_lookup
+from distop.lake.layout.model import Layout
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd

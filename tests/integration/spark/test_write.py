@@ -12,8 +12,6 @@ import pytest
 import pytest_asyncio
 
 from distop.client import OperationFailed, OperationState
-from distop.commit.writing import prepared
-from distop.commit.writing.prepared import PreparedTask
 from distop.errors import (
     HeadConflict,
     OperationNotFound,
@@ -24,6 +22,8 @@ from distop.errors import (
     WriteGivenUp,
     WriteTooOld,
 )
+from distop.lake.writing import prepared
+from distop.lake.writing.prepared import PreparedTask
 from distop.metastore.etcd.config import EtcdConfig
 from distop.spark.publication import Outcome, Publication
 from distop.spark.target import WriteTarget

@@ -12,17 +12,17 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from distop.commit.deleting.publish import IcebergMerge
-from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
-from distop.commit.iceberg.modes import (
+from distop.commit.contract import TransactionalStep
+from distop.lake.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.lake.iceberg.watermarks import WatermarkStep
+from distop.lake.layout.model import Layout
+from distop.lake.rewriting.modes import (
     IcebergAppendIfEmpty,
     IcebergAppendInstead,
     IcebergAppendOrIgnore,
     IcebergOverwritePartitions,
 )
-from distop.commit.iceberg.watermarks import WatermarkStep
-from distop.commit.layout.model import Layout
-from distop.commit.steps.contract import TransactionalStep
+from distop.lake.rewriting.publish import IcebergMerge
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode

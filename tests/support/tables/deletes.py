@@ -29,7 +29,7 @@ from pyiceberg.transforms import VoidTransform
 from pyiceberg.typedef import Record
 from pyroaring import BitMap
 
-from distop.commit.iceberg.snapshots import Draft
+from distop.lake.iceberg.snapshots import Draft
 from support.tables import publishing
 
 PATH, POSITION = 2147483546, 2147483545

@@ -12,13 +12,13 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyiceberg.expressions import EqualTo
 
-from distop.commit.cleanup.staged import sweep
-from distop.commit.index.lookup import Narrowed, narrow
-from distop.commit.index.publish import IndexPublish
-from distop.commit.layout.model import file_io
-from distop.commit.predicates.binding import column_of, plain
-from distop.commit.steps.contract import Contribution, FinishContext
+from distop.commit.contract import Contribution, FinishContext
 from distop.errors import Cancelled
+from distop.lake.cleanup.staged import sweep
+from distop.lake.index.lookup import Narrowed, narrow
+from distop.lake.index.publish import IndexPublish
+from distop.lake.layout.model import file_io
+from distop.lake.predicates.binding import column_of, plain
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
 from distop.metastore.records.record import decode

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from distop.commit.cleanup.expiry import IcebergExpire
-from distop.commit.cleanup.orphans import IcebergRemoveOrphans
-from distop.commit.cleanup.staged import sweep
-from distop.commit.deleting.publish import IcebergDelete
-from distop.commit.iceberg.replace_files import IcebergReplace
-from distop.commit.iceberg.rollback import IcebergRollback
-from distop.commit.layout.owner import mark_folder
-from distop.commit.steps.contract import Contribution, TransactionalStep
+from distop.commit.contract import Contribution, TransactionalStep
+from distop.lake.cleanup.expiry import IcebergExpire
+from distop.lake.cleanup.orphans import IcebergRemoveOrphans
+from distop.lake.cleanup.staged import sweep
+from distop.lake.iceberg.rollback import IcebergRollback
+from distop.lake.layout.owner import mark_folder
+from distop.lake.rewriting.publish import IcebergDelete
+from distop.lake.rewriting.replace_files import IcebergReplace
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_watermarks

@@ -15,11 +15,11 @@ from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import TableProperties
 from pyiceberg.typedef import Record
 
-from distop.commit.layout.hive import columns_in_files
-from distop.commit.layout.model import Layout
-from distop.commit.layout.schemas import parse_schema
-from distop.commit.writing.file_lists import IcebergFileList
-from distop.commit.writing.writer import StagedWriter
+from distop.lake.layout.hive import columns_in_files
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import parse_schema
+from distop.lake.writing.file_lists import IcebergFileList
+from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import JobRecord
 from distop.operations.job import staging_folder, staging_stem
 from support.tables.publishing import Table

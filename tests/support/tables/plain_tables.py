@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from distop.commit.files.storage import file_system
-from distop.commit.layout.model import Layout
-from distop.commit.outputs import FilesOutput
-from distop.commit.plain.publish import FilesPublish, visible_files
-from distop.commit.steps.contract import FinishContext, StepContext
-from distop.commit.steps.execution import execute, undo
+from distop.commit.contract import FinishContext, StepContext
+from distop.commit.execution import execute, undo
+from distop.lake.layout.model import Layout
+from distop.lake.outputs import FilesOutput
+from distop.lake.plain.publish import FilesPublish, visible_files
+from distop.lake.storage.storage import file_system
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord

@@ -15,15 +15,15 @@ from pyiceberg.table import StaticTable
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.schema import UpdateSchema
 
-from distop.commit.altering import altered
-from distop.commit.files.storage import io_properties
-from distop.commit.iceberg.append import IcebergAppend
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.snapshots import Draft
-from distop.commit.layout.changes import parse_changes
-from distop.commit.layout.model import Layout, load_metadata
-from distop.commit.steps.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.writing.writer import StagedWriter
+from distop.commit.contract import Contribution, FinishContext, TransactionalStep
+from distop.lake.altering import altered
+from distop.lake.iceberg.append import IcebergAppend
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.snapshots import Draft
+from distop.lake.layout.changes import parse_changes
+from distop.lake.layout.model import Layout, load_metadata
+from distop.lake.storage.storage import io_properties
+from distop.lake.writing.writer import StagedWriter
 from distop.metastore.etcd.txn import KeyValue, Put, Txn
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg, WatermarkMove

@@ -12,7 +12,7 @@ import pytest
 from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.reader import DoubleReader
 
-from distop.commit.layout.model import Layout
+from distop.lake.layout.model import Layout
 from support.tables.publishing import Table
 
 NUMBERS = pa.schema([("id", pa.int64()), ("x", pa.float64())])

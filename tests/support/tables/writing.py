@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from distop.client import Client
-from distop.commit.writing.prepared import PreparedTask
+from distop.lake.writing.prepared import PreparedTask
 from distop.spark.options import WriteOptions
 from distop.spark.publication import Deadline, Outcome, Publication, give_up, publish
 from distop.spark.target import WriteTarget, open_target

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distop.commit.steps.hook import HookCall
+from distop.commit.hook import HookCall
 from distop.errors import PermanentStepError
 
 calls: list[HookCall] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
-from distop.commit.steps.contract import (
+from distop.commit.contract import (
     Contribution,
     ExternalStep,
     FinishContext,

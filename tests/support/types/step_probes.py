@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distop.commit.steps.contract import ExternalStep, FinishContext, StepContext, StepPlan, StepState
+from distop.commit.contract import ExternalStep, FinishContext, StepContext, StepPlan, StepState
 from distop.errors import PermanentStepError
 from distop.metastore.records.operation import OperationArg, StepRecord
 from support.types.work_types import Given

@@ -8,15 +8,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from distop.commit.files.places import Place
-from distop.commit.steps.contract import StepContext
-from distop.commit.steps.files import (
+from distop.commit.contract import StepContext
+from distop.lake.plain.steps import (
     DeleteArgument,
     FolderArgument,
     RenameArgument,
     SuccessArgument,
     UnmarkArgument,
 )
+from distop.lake.storage.places import Place
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
 

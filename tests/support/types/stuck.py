@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from distop.commit.steps.contract import ExternalStep, StepContext, StepState
+from distop.commit.contract import ExternalStep, StepContext, StepState
 from distop.errors import LeaseLost
 from distop.metastore.records.operation import OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, Scope

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from distop.commit.layout.model import Layout, file_io
-from distop.commit.layout.partitioning import Partitioner
-from distop.commit.layout.schemas import parse_schema
 from distop.errors import CorruptRecord
+from distop.lake.layout.model import Layout, file_io
+from distop.lake.layout.partitioning import Partitioner
+from distop.lake.layout.schemas import parse_schema
 from distop.spark.native_write import partition_of
 from support.tables.partition_values import VALUES, rows_of
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pyiceberg.table.update import RemoveSnapshotsUpdate
 
-from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.snapshots import Draft
-from distop.commit.layout.model import load_metadata
 from distop.errors import Conflict, PreconditionFailed
+from distop.lake.iceberg.append import IcebergOverwrite
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.snapshots import Draft
+from distop.lake.layout.model import load_metadata
 from distop.spark.stream import ALL, History, Offset
 from support.tables.formats import in_format
 from support.tables.publishing import Table, local, new_table, rows

@@ -11,10 +11,10 @@ from pyiceberg.table.metadata import TableMetadata
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.client import AsyncClient
-from distop.commit.files.storage import StorageOptions
-from distop.commit.layout.model import load_metadata
 from distop.coordinator.service import ANSWERING_THREADS
 from distop.errors import Busy, PreconditionFailed
+from distop.lake.layout.model import load_metadata
+from distop.lake.storage.storage import StorageOptions
 from distop.metastore.etcd.config import EtcdConfig
 from distop.proto import distop_pb2 as pb
 from support.services.coordinators import Service, config_of, raising, running

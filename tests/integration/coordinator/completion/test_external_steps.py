@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from distop.commit.steps.contract import VARIABLE, default_registry
+from distop.commit.contract import VARIABLE, default_registry
 from distop.errors import DistopError, NotSkippable
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation import COMMITTING

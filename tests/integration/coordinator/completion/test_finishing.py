@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 
-from distop.commit.steps.contract import Contribution
+from distop.commit.contract import Contribution
 from distop.coordinator.completion.finishing import Finishing
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.state.memory import Memory

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from distop.commit.files.listing import entries
 from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.parking import Parking
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
+from distop.lake.storage.listing import entries
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode

@@ -26,8 +26,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
-from distop.commit.cleanup import inspection
-from distop.commit.steps.facts import NOT_UNDONE
+from distop.commit.facts import NOT_UNDONE
 from distop.coordinator.doctor import checks as doctor_checks
 from distop.coordinator.doctor import files as doctor_files
 from distop.coordinator.doctor import rounds as doctor_rounds
@@ -37,6 +36,7 @@ from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
 from distop.errors import TableNotFound
+from distop.lake.cleanup import inspection
 from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

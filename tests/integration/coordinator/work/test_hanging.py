@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
-from distop.commit.steps.contract import VARIABLE, default_registry
+from distop.commit.contract import VARIABLE, default_registry
 from distop.coordinator.completion import outside
 from distop.coordinator.work import processes, work
 from distop.errors import DistopError, UnknownOperationType

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from distop.commit.steps.contract import VARIABLE, default_registry
+from distop.commit.contract import VARIABLE, default_registry
 from distop.coordinator.work import processes
 from distop.errors import UnknownOperationType
 from distop.metastore.etcd.client import EtcdClient
@@ -31,7 +31,7 @@ SOURCE = """
 import os, time
 from pathlib import Path
 
-from distop.commit.steps.contract import ExternalStep, StepState
+from distop.commit.contract import ExternalStep, StepState
 from distop.metastore.records.operation import StepRecord
 from distop.operations import DistributedOperation, Plan
 

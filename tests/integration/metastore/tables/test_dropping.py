@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from distop.client import AsyncClient
-from distop.commit.cleanup import purge
-from distop.commit.layout.owner import take_folder
 from distop.coordinator import service
 from distop.coordinator.leading import drops
 from distop.errors import IncompatibleOperation, LocationInUse, LocationNotOwned, TableNotFound
+from distop.lake.cleanup import purge
+from distop.lake.layout.owner import take_folder
 from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult

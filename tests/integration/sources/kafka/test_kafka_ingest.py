@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from distop.commit.files import quarantine as kept_rows
 from distop.errors import (
     AlreadyIngested,
     BadRow,
@@ -21,6 +20,7 @@ from distop.errors import (
     SourceUnreadable,
     WatermarkConflict,
 )
+from distop.lake.storage import quarantine as kept_rows
 from distop.metastore.records.record import encode_plain
 from distop.sources.kafka import records as kafka_records
 from distop.sources.kafka.client import Cluster

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from distop.catalog.catalog import EtcdCatalog
-from distop.commit.layout.model import Layout
+from distop.lake.layout.model import Layout
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.spark_jobs.delete.operation import Delete
 from support.tables.catalogs import make_catalog

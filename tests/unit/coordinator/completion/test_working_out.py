@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from distop.commit.steps import contract
-from distop.commit.steps.contract import FinishContext
+from distop.commit import contract
+from distop.commit.contract import FinishContext
 from distop.coordinator.completion.publication import work_out
 from distop.errors import InvalidArgument, UnknownCommitStep
 from distop.metastore.etcd.txn import KeyValue

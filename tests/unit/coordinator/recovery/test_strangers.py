@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from distop.commit.files.allowed import LOCATIONS
-from distop.commit.files.storage import StorageOptions
-from distop.commit.layout.owner import owners, take_folder
 from distop.coordinator.recovery import strangers
+from distop.lake.layout.owner import owners, take_folder
+from distop.lake.storage.allowed import LOCATIONS
+from distop.lake.storage.storage import StorageOptions
 from distop.metastore.records.table import TableRecord
 
 

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 
 import pytest
 
-from distop.commit.files.traces import read_traces
 from distop.errors import Cancelled, InvalidArgument, JobFailed, Unavailable
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.task.session import Ownership, Session
 from distop.executor.task.task import Task, TaskJob, TaskSummary, Work
+from distop.lake.storage.traces import read_traces
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 from distop.metastore.operations.tries import Tried
 from distop.metastore.records.operation import JobRecord, OperationArg

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distop.commit.layout.model import Layout
-from distop.commit.layout.schemas import parse_schema
 from distop.errors import InvalidArgument, SourceUnreadable
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import parse_schema
 from distop.spark_jobs.ingest.argument import parse_argument
 from support.refusals import refused
 from support.sources.ingesting import Ingesting

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.commit.iceberg.watermarks import moved
 from distop.errors import AlreadyIngested, DistopError, InvalidArgument, OffsetsLost
+from distop.lake.iceberg.watermarks import moved
 from distop.sources.kafka.argument import parse_kafka
 from distop.sources.kafka.offsets import OffsetRange, Reach, Topic
 from distop.sources.kafka.ranges import TOPIC_ID, Ranges, held_back, new_ranges

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from distop.commit.cleanup.staged import published, sweep
 from distop.errors import AlreadyIngested, TooManyBadRows
+from distop.lake.cleanup.staged import published, sweep
 from distop.metastore.records.operation import HistoryRecord
 from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined

@@ -16,12 +16,12 @@ from pyiceberg.manifest import DataFile, FileFormat, ManifestContent
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import LongType
 
-from distop.commit.cleanup.inspection import view_table
-from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.iceberg.content import is_live
-from distop.commit.iceberg.modes import IcebergOverwritePartitions
 from distop.coordinator.schedules.conditions import measured
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
+from distop.lake.cleanup.inspection import view_table
+from distop.lake.iceberg.append import IcebergOverwrite
+from distop.lake.iceberg.content import is_live
+from distop.lake.rewriting.modes import IcebergOverwritePartitions
 from distop.metastore.records.table import TableRecord
 from distop.spark_jobs.compact.choice import Candidate, Choice, plan_of
 from distop.spark_jobs.compact.operation import Compact

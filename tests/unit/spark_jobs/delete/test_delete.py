@@ -17,13 +17,13 @@ from pyiceberg.table.update import AddPartitionSpecUpdate, SetDefaultSpecUpdate
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
-from distop.commit.deleting import files as deleting_files
-from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.iceberg.modes import IcebergOverwritePartitions
-from distop.commit.layout.model import Layout
-from distop.commit.writing import file_lists
-from distop.commit.writing.writer import StagedWriter
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
+from distop.lake.iceberg.append import IcebergOverwrite
+from distop.lake.layout.model import Layout
+from distop.lake.rewriting import files as deleting_files
+from distop.lake.rewriting.modes import IcebergOverwritePartitions
+from distop.lake.writing import file_lists
+from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_watermarks

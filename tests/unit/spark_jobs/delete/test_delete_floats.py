@@ -10,7 +10,7 @@ import pytest
 from pyiceberg.manifest import DataFile
 from pyiceberg.table.snapshots import Operation, Summary
 
-from distop.commit.writing.manifests import ManifestBuilder
+from distop.lake.writing.manifests import ManifestBuilder
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.tables.maintaining import Run

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.types import DecimalType, DoubleType, LongType
 
-from distop.commit.layout.model import Layout
-from distop.commit.layout.schemas import parse_schema
 from distop.errors import BadRow, InvalidArgument, JobFailed, SchemaConflict
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import parse_schema
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest
 from distop.sources.formats.inference import CsvSample

@@ -51,7 +51,7 @@ def test_without_bad_rows_it_says_so(ingesting: Ingesting, tmp_path: Path) -> No
 
 
 def test_the_step_is_registered(ingesting: Ingesting, tmp_path: Path) -> None:
-    from distop.commit.steps.contract import default_registry
+    from distop.commit.contract import default_registry
     from support.sources.ingesting import STEPS
 
     arg = ingesting.start(paths=source(tmp_path, 0), schema={"a": "int"}, on_bad_rows="quarantine")

@@ -12,16 +12,16 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update import SetPropertiesUpdate
 
-from distop.commit.cleanup.inspection import view_table
-from distop.commit.cleanup.orphans import find_orphans
-from distop.commit.cleanup.purge import check_removal
-from distop.commit.iceberg.append import IcebergAppend, IcebergOverwrite
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.iceberg.provenance import WATERMARKS, WATERMARKS_BEFORE
-from distop.commit.iceberg.watermarks import WatermarkStep
-from distop.commit.layout.model import load_metadata
-from distop.commit.layout.owner import give_folder_up, owner_file
 from distop.errors import HeadConflict, InvalidArgument, LocationNotOwned, PreconditionFailed
+from distop.lake.cleanup.inspection import view_table
+from distop.lake.cleanup.orphans import find_orphans
+from distop.lake.cleanup.purge import check_removal
+from distop.lake.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.provenance import WATERMARKS, WATERMARKS_BEFORE
+from distop.lake.iceberg.watermarks import WatermarkStep
+from distop.lake.layout.model import load_metadata
+from distop.lake.layout.owner import give_folder_up, owner_file
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import TableRecord, decode_watermarks
 from distop.operations.api import PlanRequest

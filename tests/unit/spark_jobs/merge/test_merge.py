@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation
 
-from distop.commit.deleting import files as deleting_files
-from distop.commit.layout.model import Layout
-from distop.commit.layout.schemas import parse_schema
 from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, JobFailed
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import parse_schema
+from distop.lake.rewriting import files as deleting_files
 from distop.spark_jobs.ingest import planning
 from distop.spark_jobs.merge import batch
 from distop.spark_jobs.rules.findings import VIOLATED

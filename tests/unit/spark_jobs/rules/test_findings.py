@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from distop.commit.layout.staging import RULES
 from distop.errors import CorruptRecord, ValidationFailed
+from distop.lake.layout.staging import RULES
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg
 from distop.metastore.records.record import encode
 from distop.metastore.records.structs import convert

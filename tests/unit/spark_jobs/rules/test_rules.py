@@ -14,10 +14,10 @@ import pytest
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 
-from distop.commit.layout.model import Layout
-from distop.commit.layout.schemas import parse_schema
-from distop.commit.writing.prepared import new_write
 from distop.errors import Busy, InvalidArgument, JobFailed, PreconditionFailed
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import parse_schema
+from distop.lake.writing.prepared import new_write
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import Plan, PlanRequest
 from distop.process import workers

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.commit.writing.sorting import Key
+from distop.lake.writing.sorting import Key
 from distop.spark_jobs.tables.external_sort import sort_rows
 
 SCHEMA = pa.schema([("a", pa.float64()), ("b", pa.string()), ("n", pa.int64())])

@@ -19,11 +19,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import update
 from pyiceberg.types import LongType, NestedField, StringType
 
-from distop.commit.iceberg import deletes
-from distop.commit.iceberg.append import IcebergOverwrite
-from distop.commit.iceberg.deletes import equality_fields
-from distop.commit.layout.model import Layout, file_io, load_metadata
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
+from distop.lake.iceberg import deletes
+from distop.lake.iceberg.append import IcebergOverwrite
+from distop.lake.layout.model import Layout, file_io, load_metadata
+from distop.lake.rewriting.deletes import equality_fields
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import PlanRequest

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from distop.commit.cleanup.inspection import view_table
-from distop.commit.cleanup.purge import check_removal
-from distop.commit.iceberg.metadata_files import TableFile
-from distop.commit.layout.model import load_metadata
 from distop.coordinator.schedules.conditions import measured
 from distop.coordinator.views.contents import content_of, snapshots_of
 from distop.errors import CorruptRecord, UnsupportedType
+from distop.lake.cleanup.inspection import view_table
+from distop.lake.cleanup.purge import check_removal
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.layout.model import load_metadata
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import DistributedOperation
 from distop.spark_jobs.compact.operation import Compact

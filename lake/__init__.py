@@ -1,0 +1,5 @@
+"""Tables and their files: storage, layout, writing, publishing into Iceberg, Delta and plain files, rewriting, indexes,
+cleanup.
+
+Nothing is imported here: pyiceberg and pyarrow are loaded by the modules that need them.
+"""

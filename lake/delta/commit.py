@@ -1,0 +1,252 @@
+"""The commit step of Delta tables: staged files become one version of the table.
+
+The commit carries an application transaction (application id and version, see the Delta protocol): the id
+names the table and the kind of operation, the version is the operation's instance number. A table with this
+version, or a later one, has the commit; so a commit whose reply was lost is not repeated, and a stale process
+commits nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
+
+import msgspec
+
+from distop.commit.contract import ExternalStep, StepArgument, StepContext, StepState, argument_of
+from distop.errors import (
+    PermanentStepError,
+    PreconditionFailed,
+    StepConflict,
+    StepSourceMissing,
+    Unavailable,
+    library,
+)
+from distop.lake.delta.protocol import refuse_unwritable, types_of
+from distop.lake.storage.places import Place
+from distop.lake.storage.storage import StorageOptions, delta_options
+from distop.metastore.crashpoints import reached
+from distop.metastore.records.structs import ready
+
+MAX_TRIES = 20
+"""Most attempts at a commit when others commit to the table all the time."""
+
+
+class DeltaFile(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
+    """A Parquet file that becomes part of the table."""
+
+    path: str
+    """Relative to the table's folder, the literal path on disk, without escapes."""
+    size: int
+    modified: int
+    """Milliseconds since the Unix epoch."""
+    partition: dict[str, str | None] = {}
+    """Values of the partition columns, as Delta writes them."""
+    stats: dict[str, Any] = {}
+    """``numRecords``, ``minValues`` and so on, see the Delta protocol."""
+
+
+class DeltaArgument(StepArgument):
+    """The argument of a :class:`DeltaCommit`."""
+
+    STEP: ClassVar[str] = "delta.commit"
+
+    table: str
+    """URL of the table's folder; the first commit creates the table."""
+    schema: str
+    """Delta's own JSON of the table's schema."""
+    mode: Literal["append", "overwrite"] = "append"
+    adds: list[str] = msgspec.field(default_factory=list)
+    """Columns of the schema to add to the table if they are missing."""
+    partition_by: list[str] = msgspec.field(default_factory=list)
+    files: list[DeltaFile] = msgspec.field(default_factory=list)
+    lists: list[str] = msgspec.field(default_factory=list)
+    """Further files: URLs of lists with one :class:`DeltaFile` per line, as JSON, if there are many. Relative
+    ones are below ``folder``."""
+    folder: str = ""
+    expected_version: int | None = None
+    """If given, the version that the table must have: -1 if it must not exist yet. A table without files may
+    have another one: nothing that others wrote is in the way."""
+
+
+class DeltaCommit(ExternalStep):
+    """Commits files to a Delta table, exactly once."""
+
+    def verify(self, context: StepContext) -> StepState:
+        """See :class:`ExternalStep`."""
+        argument = argument_of(self, DeltaArgument)
+        table = delta_table(argument.table, context.arg.storage)
+        return StepState.DONE if _has_it(table, context) else StepState.NOT_DONE
+
+    def execute(self, context: StepContext) -> None:
+        """See :class:`ExternalStep`.
+
+        Raises
+        ------
+        StepConflict
+            The table is not at the required version, or has another schema or partitioning.
+        StepSourceMissing
+            A list of files is gone.
+        """
+        argument = argument_of(self, DeltaArgument)
+        files = list(_files_of(argument, context))
+        reached("step.delta.before")
+        for _ in range(MAX_TRIES):
+            # Delta checks the application transaction only against the state that this handle has loaded: so
+            # the step reads and commits on the same handle, and any commit in between makes the attempt fail.
+            table = delta_table(argument.table, context.arg.storage)
+            if _has_it(table, context):
+                break
+            _check_version(argument, table)
+            context.check()
+            if _commit(table, argument, files, context):
+                break
+        else:
+            raise Unavailable(f"{argument.table} changes all the time: {MAX_TRIES} attempts lost a race")
+        reached("step.delta.after")
+
+    def undo(self, context: StepContext) -> bool:
+        """A commit stays: others may have built on it."""
+        return self.verify(context) is StepState.NOT_DONE
+
+
+def application_of(context: StepContext) -> tuple[str, int]:
+    """The application transaction of an operation: id and version. Versions of an id only grow."""
+    arg = context.arg
+    # By the uuid of distop's record: a table that is dropped and created again counts instances from 1 again.
+    names = ["distop", context.table.uuid or arg.table, arg.type, *([arg.object] if arg.object else [])]
+    return "/".join(names), arg.instance
+
+
+def delta_library() -> Any:
+    """The library; raises :class:`~distop.errors.ExtraMissing` if it is not installed."""
+    return library("deltalake", "delta", "a Delta table")
+
+
+def delta_table(location: str, storage: StorageOptions | None = None) -> Any:
+    """The present table; ``None`` if it does not exist.
+
+    Raises :class:`~distop.errors.ExtraMissing` if ``deltalake`` is not installed.
+    """
+    library = delta_library()
+    from deltalake.exceptions import TableNotFoundError
+
+    try:
+        return library.DeltaTable(location, storage_options=delta_options(location, storage))
+    except TableNotFoundError:
+        return None
+
+
+def _has_it(table: Any, context: StepContext) -> bool:
+    application, version = application_of(context)
+    committed = table.transaction_version(application) if table is not None else None
+    return committed is not None and committed >= version
+
+
+def _check_version(argument: DeltaArgument, table: Any) -> None:
+    found = table.version() if table is not None else -1
+    if argument.expected_version in (None, found):
+        return
+    # Adding columns, as this step does before it adds files, makes a version as well.
+    if table is None or table.file_uris():
+        raise StepConflict(
+            f"{argument.table} is at version {found}, the operation began on {argument.expected_version}",
+            details={"planned": str(argument.expected_version), "found": str(found)},
+        )
+
+
+def _commit(table: Any, argument: DeltaArgument, files: list[DeltaFile], context: StepContext) -> bool:
+    """One attempt; ``False`` if another commit was faster."""
+    library = delta_library()
+    from deltalake.exceptions import CommitFailedError, DeltaError
+    from deltalake.transaction import AddAction, create_table_with_add_actions
+
+    application, version = application_of(context)
+    properties = library.CommitProperties(
+        app_transactions=[library.Transaction(application, version)],
+        custom_metadata={"distop.operation": str(context.arg.id), "distop.token": context.token},
+        max_commit_retries=0,
+    )
+    actions = [
+        AddAction(file.path, file.size, file.partition, file.modified, True, json.dumps(file.stats))
+        for file in files
+    ]
+    schema = _schema_of(argument)
+    try:
+        if table is None:
+            create_table_with_add_actions(
+                argument.table,
+                schema,
+                actions,
+                mode="error",
+                partition_by=argument.partition_by or None,
+                storage_options=delta_options(argument.table, context.arg.storage),
+                commit_properties=properties,
+            )
+        else:
+            if new := _missing(table, argument, schema):
+                # A version of its own, without rows: repeating it finds the columns.
+                table.alter.add_columns(new)
+                return False
+            # With its own schema, which has more than the files know: comments, and columns added meanwhile.
+            table.create_write_transaction(
+                actions,
+                argument.mode,
+                table.schema(),
+                argument.partition_by or None,
+                commit_properties=properties,
+            )
+    except CommitFailedError:
+        return False
+    except DeltaError:
+        if table is None and delta_table(argument.table, context.arg.storage) is not None:
+            return False
+        raise
+    return True
+
+
+def _missing(table: Any, argument: DeltaArgument, schema: Any) -> list[Any]:
+    """Columns to add to the table first.
+
+    Raises :class:`StepConflict` if the files do not fit the table, or it asks for more than distop does.
+    """
+    try:
+        refuse_unwritable(table, argument.mode)
+    except PreconditionFailed as error:
+        raise StepConflict(error.message, hint=error.hint) from None
+    columns = table.metadata().partition_columns
+    if list(columns) != argument.partition_by:
+        raise StepConflict(
+            f"{argument.table} is partitioned by {columns}, the files by {argument.partition_by}"
+        )
+    known, written = types_of(table.schema()), types_of(schema)
+    missing = [field for field in schema.fields if field.name in argument.adds and field.name not in known]
+    fitting = [field.name for field in missing]
+    odd = [name for name in written if name not in fitting and known.get(name) != written[name]]
+    if odd:
+        raise StepConflict(f"{argument.table} has other columns than the files: {', '.join(odd)}")
+    return missing
+
+
+def _schema_of(argument: DeltaArgument) -> Any:
+    try:
+        return delta_library().Schema.from_json(argument.schema)
+    except ValueError as error:
+        raise PermanentStepError(f"the schema for {argument.table} is invalid: {error}") from error
+
+
+def _files_of(argument: DeltaArgument, context: StepContext) -> Iterator[DeltaFile]:
+    yield from argument.files
+    decoder = msgspec.json.Decoder(ready(DeltaFile))
+    for name in argument.lists:
+        place = Place.of(f"{argument.folder}/{name}" if argument.folder else name, context.arg)
+        try:
+            with place.open_to_read() as stream:
+                lines = stream.read().splitlines()
+        except FileNotFoundError:
+            raise StepSourceMissing(f"{place.url}, a list of files, is gone") from None
+        try:
+            yield from (decoder.decode(line) for line in lines if line)
+        except msgspec.MsgspecError as error:
+            raise PermanentStepError(f"{place.url} is not a list of files: {error}") from error

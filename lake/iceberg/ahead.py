@@ -1,0 +1,282 @@
+"""What a table's storage holds that its head does not know, after etcd was restored from a backup.
+
+The metadata files published after the backup still exist. Each names its predecessors, so the chain from the
+head to the newest one can be followed, and its snapshots say what was done. Files that were prepared and
+never published exist, too: no other file was built on them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import ADDED_RECORDS, Snapshot
+
+from distop.errors import CorruptRecord, PreconditionFailed
+from distop.lake.iceberg.metadata_files import Lineage, lineage_of
+from distop.lake.iceberg.provenance import (
+    BATCHES,
+    OPERATION,
+    REQUEST,
+    STARTED_BY,
+    UNORDERED,
+    UUID,
+    Request,
+    moves_of,
+)
+from distop.lake.layout.model import load_metadata
+from distop.lake.storage.listing import entries
+from distop.lake.storage.storage import StorageOptions
+from distop.metastore.records.structs import from_json
+from distop.metastore.records.table import Watermarks
+
+MAX_READ = 5000
+"""Most metadata files that are examined, the newest; a table that keeps its log has some hundred."""
+
+_VERSION = re.compile(r"v?(\d+)[-.]")
+_SUFFIXES = (".metadata.json", ".gz.metadata.json", ".metadata.json.gz")
+
+
+class Unclear(PreconditionFailed):
+    """The table's files do not show what was published after the backup."""
+
+    code = "RESTORE_UNCLEAR"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Publication:
+    """The provenance of a snapshot that the head does not know."""
+
+    snapshot_id: int
+    at: float
+    """Seconds since the Unix epoch."""
+    on_main: bool = True
+    """Whether the table itself has it, and not only a branch."""
+    rows: int = 0
+    operation: str = ""
+    """Empty: another program made it."""
+    uuid: str = ""
+    started_by: str = ""
+    batches: tuple[str, ...] = ()
+    unordered: str = ""
+    request: Request | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """The newest published metadata of a table, and what was done since its head."""
+
+    location: str
+    snapshot_id: int | None
+    publications: tuple[Publication, ...] = ()
+    """The oldest first."""
+    watermarks: Watermarks
+    """The final watermarks of the main branch."""
+    doubts: tuple[str, ...] = ()
+    """What cannot be determined."""
+
+
+@dataclass(frozen=True)
+class _File:
+    name: str
+    version: int
+    lineage: Lineage
+
+
+def find_ahead(
+    location: str,
+    uuid: str,
+    head: str,
+    head_snapshot: int | None,
+    storage: StorageOptions | None = None,
+    *,
+    anew: bool = False,
+    choose: Collection[str] = (),
+) -> Ahead | None:
+    """What was published to a table after its head; ``None`` if nothing was. Blocking.
+
+    Parameters
+    ----------
+    location, uuid:
+        Of the table.
+    head, head_snapshot:
+        Location of the metadata that etcd names, and the snapshot; empty: none.
+    anew:
+        Nothing is known about the head's own snapshots, since the table was registered just now.
+    choose:
+        Metadata files that the operator says were published, where that cannot be determined.
+
+    Raises
+    ------
+    Unclear
+        The last published metadata file cannot be determined; or the files are another table's, or are gone.
+    """
+    try:
+        base = load_metadata(head, storage=storage) if head else None
+    except CorruptRecord:
+        base = None
+    uuid = str(base.table_uuid) if base is not None else uuid
+    folder = head.rpartition("/")[0] if head else f"{location}/metadata"
+    found = list(_newer(folder, head.rpartition("/")[2], storage))
+    own = [one for one in found if _plain(one.lineage.table_uuid) == _plain(uuid)]
+    if not own and (base is None and (head or found)):
+        raise Unclear(
+            f"the metadata of table uuid {uuid} is gone from {folder}"
+            + (", where another table's is" if found else ""),
+            hint="was the table dropped after the backup? then drop it again, without purging",
+        )
+    tip = _tip(own, head, base, set(choose)) if own else None
+    if tip is None and not anew:
+        return None
+    where = f"{folder}/{tip.name}" if tip is not None else head
+    metadata = load_metadata(where, storage=storage)
+    earlier = [f"{folder}/{one.name}" for one in own if one is not tip]
+    if anew:
+        base, head_snapshot = None, None
+    return _told(where, metadata, base, head_snapshot, earlier, storage)
+
+
+def _newer(folder: str, head: str, storage: StorageOptions | None) -> Iterator[_File]:
+    """The metadata files with a higher version than the head; only the newest, if there are many."""
+    names = [entry.name for entry in entries(folder, storage) if entry.name.endswith(_SUFFIXES)]
+    # pyiceberg and distop count the successors of such a file, v12.metadata.json, from zero.
+    least = -1 if head.startswith("v") else _version(head)
+    newer = sorted(((_version(name), name) for name in names if name != head), reverse=True)
+    for version, name in newer[:MAX_READ]:
+        if version > least:
+            try:
+                yield _File(name, version, lineage_of(f"{folder}/{name}", storage))
+            except CorruptRecord:
+                continue  # incomplete, so never published
+
+
+def _plain(uuid: str) -> str:
+    return uuid.replace("-", "").lower()
+
+
+def _version(name: str) -> int:
+    match = _VERSION.match(name)
+    return int(match[1]) if match else -1
+
+
+def _tip(own: Sequence[_File], head: str, base: TableMetadata | None, choose: set[str]) -> _File | None:
+    """The last published one; ``None`` if none follows the head."""
+    name = head.rpartition("/")[2]
+    followed = {earlier for one in own for earlier in one.lineage.earlier}
+    # Of several built on the same file only one was published: the one that others follow, if any do.
+    built_on = {_base(one) for one in own if one.name in followed}
+    leaves = [one for one in own if one.name not in followed and _base(one) not in built_on]
+    known = {name}
+    for one in sorted(own, key=lambda file: file.version):
+        # Without the head's own file the table's uuid must do: it was removed since others have followed it.
+        if not head or base is None or known.intersection(one.lineage.earlier):
+            known.add(one.name)
+    leaves = [one for one in leaves if one.name in known]
+    leaves = [one for one in leaves if one.name in choose] or leaves
+    if len({one.lineage.current_snapshot_id for one in leaves}) > 1:
+        raise Unclear(
+            f"it is unclear which of these was published last: {', '.join(map(_named, leaves))}",
+            hint="compare them; then name the one that readers have seen: --published FILE",
+        )
+    return max(leaves, key=lambda one: (one.version, one.lineage.last_updated_ms), default=None)
+
+
+def _base(one: _File) -> str:
+    return one.lineage.earlier[-1] if one.lineage.earlier else ""
+
+
+def _named(one: _File) -> str:
+    return f"{one.name} (snapshot {one.lineage.current_snapshot_id})"
+
+
+# -- what was done -----------------------------------------------------------------------------------
+
+
+def _told(
+    where: str,
+    metadata: TableMetadata,
+    base: TableMetadata | None,
+    start: int | None,
+    earlier: list[str],
+    storage: StorageOptions | None,
+) -> Ahead:
+    """``start``: the snapshot up to which everything is known."""
+    snapshots = {one.snapshot_id: one for of in (base, metadata) if of is not None for one in of.snapshots}
+
+    def lineage() -> tuple[list[Snapshot], bool]:
+        """The ancestors of the present snapshot, the newest first; and whether they reach back to the
+        start."""
+        found = list(_ancestors(metadata.current_snapshot_id, snapshots))
+        return found, any(one.snapshot_id == start for one in found)
+
+    main, whole = lineage()
+    while not whole and earlier:
+        # Some have expired since, and their successors name no parent any more; older metadata does.
+        for one in load_metadata(earlier.pop(0), storage=storage).snapshots:
+            if one.snapshot_id not in snapshots or one.parent_snapshot_id is not None:
+                snapshots[one.snapshot_id] = one
+        main, whole = lineage()
+    here = {one.snapshot_id for one in main}
+    known = {one.snapshot_id for one in _ancestors(start, snapshots)}
+    doubts = []
+    if start is not None and known & here and not whole:
+        doubts.append("the table was rolled back; it is unknown whether its watermarks were, too")
+    elif not whole and (start is not None or (main and main[-1].parent_snapshot_id is not None)):
+        doubts.append("snapshots made after the backup have expired; what they did is unknown")
+    watermarks: Watermarks = {}
+    for snapshot in reversed(main):
+        if snapshot.snapshot_id in known:
+            continue
+        try:
+            moves = moves_of(snapshot)
+        except PreconditionFailed as error:
+            doubts.append(error.message)
+            continue
+        for source, partitions in moves.items():
+            watermarks.setdefault(source, {}).update({name: move.after for name, move in partitions.items()})
+    # A branch that the head knows may have been published since.
+    known |= {one.snapshot_id for one in base.snapshots} - here if base is not None else set()
+    new = sorted(
+        (one for one in snapshots.values() if one.snapshot_id not in known),
+        key=lambda one: (one.sequence_number or 0, one.timestamp_ms),
+    )
+    return Ahead(
+        location=where,
+        snapshot_id=metadata.current_snapshot_id,
+        publications=tuple(_publication(one, on_main=one.snapshot_id in here) for one in new),
+        watermarks=watermarks,
+        doubts=tuple(doubts),
+    )
+
+
+def _ancestors(start: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Snapshot]:
+    seen: set[int] = set()
+    while start is not None and start in snapshots and start not in seen:
+        seen.add(start)
+        yield snapshots[start]
+        start = snapshots[start].parent_snapshot_id
+
+
+def _publication(snapshot: Snapshot, *, on_main: bool) -> Publication:
+    properties = snapshot.summary.additional_properties if snapshot.summary else {}
+    try:
+        batches = from_json(properties.get(BATCHES, "[]").encode(), list[str])
+        request = from_json(properties[REQUEST].encode(), Request) if REQUEST in properties else None
+    except msgspec.MsgspecError as error:
+        raise Unclear(f"the summary of snapshot {snapshot.snapshot_id} cannot be read: {error}") from error
+    rows = properties.get(ADDED_RECORDS, "")
+    return Publication(
+        snapshot_id=snapshot.snapshot_id,
+        at=snapshot.timestamp_ms / 1000,
+        on_main=on_main,
+        rows=int(rows) if rows.isascii() and rows.isdecimal() else 0,
+        operation=properties.get(OPERATION, ""),
+        uuid=properties.get(UUID, ""),
+        started_by=properties.get(STARTED_BY, ""),
+        batches=tuple(batches),
+        unordered=properties.get(UNORDERED, ""),
+        request=request,
+    )

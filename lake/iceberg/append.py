@@ -1,0 +1,269 @@
+"""The steps that publish an operation's files as one snapshot of an Iceberg table.
+
+The pointer to the table's metadata is the head, in etcd. A step writes the next metadata file and contributes
+the condition "the head is still my base" and the new head. If the head has moved meanwhile, the step is
+prepared again on the new head. No data file is read, copied or renamed.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table import TableProperties
+from pyiceberg.table.snapshots import (
+    ADDED_DATA_FILES,
+    ADDED_FILE_SIZE,
+    ADDED_RECORDS,
+    DELETED_DATA_FILES,
+    DELETED_RECORDS,
+    Operation,
+    Snapshot,
+    Summary,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import TableUpdate
+from pyiceberg.utils.properties import property_as_bool
+
+from distop.commit.contract import Contribution, FinishContext, TransactionalStep
+from distop.commit.facts import ADOPTED_FROM, BRANCH, DROPPED_METADATA, SNAPSHOT
+from distop.commit.partial import selection
+from distop.errors import CorruptRecord, HeadConflict
+from distop.lake.iceberg.branches import check_carried
+from distop.lake.iceberg.columns import fitted
+from distop.lake.iceberg.content import is_live, named, only_replaced, writer_of
+from distop.lake.iceberg.merging import merged
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.provenance import provenance
+from distop.lake.iceberg.snapshots import Draft, snapshot_id_of
+from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, remove_all, take_over
+from distop.lake.layout.model import Layout, file_io
+from distop.lake.layout.staging import branch_of
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
+
+MAX_DROPPED = 100
+"""Most old metadata files that one commit removes: as many as the log usually has."""
+
+_DELETE_AFTER_COMMIT = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """The content of a new snapshot."""
+
+    manifests: list[ManifestFile]
+    summary: Summary
+    facts: dict[str, Any]
+    updates: Sequence[TableUpdate] = ()
+    """Updates of the table's metadata, in addition to the snapshot."""
+
+
+class IcebergStep(TransactionalStep):
+    """The common part of append and overwrite.
+
+    Argument: ``expectedSnapshotId`` (optional): the table's current snapshot when the operation began,
+    ``None`` if it had none. If given, a table that has moved since is refused (P6).
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`.
+
+        Raises
+        ------
+        HeadConflict
+            The table was changed since the operation began, and the argument does not allow that.
+        Conflict, PreconditionFailed
+            The operation's files do not fit the table's schema, partitioning or format.
+        CorruptRecord
+            A manifest or the table's metadata is missing or damaged.
+        """
+        arg = context.view.arg
+        layout = _layout_of(arg)
+        output = output_of_jobs(context.view)
+        file = _file_of(context, layout)
+        base = file.metadata
+        snapshot_id = snapshot_id_of(f"{arg.id}/{arg.uuid}")
+        columns = fitted(layout, file, arg)
+        _check_unpublished(file, snapshot_id, arg)
+        io = file_io(base.location, arg.storage)
+        draft = Draft(io, file, branch_of(arg), columns)
+        moves = selection(arg, context.view.jobs).moves
+        properties = provenance(arg, moves)
+        if draft.branch:
+            check_carried(file, draft.branch, context.marks, moves, properties)
+        try:
+            self.check(draft, layout, output, arg)
+            change = self.change(draft, layout, output, snapshot_id)
+            if change is None and draft.branch and any(moves.values()):
+                change = _without_rows(draft)
+            if change is None and file.location is not None and not columns:
+                return Contribution(facts=_facts(output))
+            if change is None:
+                location = draft.write()
+            else:
+                change.summary.additional_properties.update(properties)
+                location = draft.add_snapshot(
+                    snapshot_id,
+                    change.manifests,
+                    change.summary,
+                    now=context.now(),
+                    updates=change.updates,
+                )
+        except BaseException:
+            draft.discard()
+            raise
+        head = Head(
+            metadata_location=location,
+            snapshot_id=snapshot_id if change is not None and not draft.branch else base.current_snapshot_id,
+            operation=str(arg.id),
+        )
+        facts = _facts(output) | ({BRANCH: draft.branch} if draft.branch else {})
+        if change is not None:
+            facts |= {SNAPSHOT: str(snapshot_id), **change.facts}
+        facts |= dropped_metadata(draft)
+        return Contribution(
+            txn=context.head_moved(head),
+            facts=facts,
+            discard=draft.discard,
+        )
+
+    @abstractmethod
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """The content of the snapshot; ``None`` if nothing changes."""
+
+    def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
+        """Refuse a table that has moved, if the argument says so."""
+        current = draft.base.current_snapshot()
+        if self.refuses and not only_replaced(draft.file, current, self.expected):
+            raise head_conflict(arg, self.expected, current)
+
+    @property
+    def refuses(self) -> bool:
+        """Whether a table that others have changed is refused."""
+        return "expectedSnapshotId" in self.argument
+
+    @property
+    def expected(self) -> int | None:
+        """The snapshot that the operation began on."""
+        given = self.argument.get("expectedSnapshotId")
+        return None if given is None else int(given)
+
+
+def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | None) -> HeadConflict:
+    """The error; it names the snapshot in between and its writer."""
+    by = writer_of(found)
+    found_id = None if found is None else found.snapshot_id
+    again = "start the operation again"
+    if arg.argument.get("mode") != "merge":
+        again += ", or with on_conflict=rebase to build on the changes of others"
+    return HeadConflict(
+        f"{arg.id} began on {named(expected)} of table {arg.table!r}, which is now at {named(found_id)}"
+        + ("" if found is None else f", written by {by}"),
+        hint=again,
+        details={"expected": str(expected or ""), "snapshot": str(found_id or ""), "by": by},
+    )
+
+
+class IcebergAppend(IcebergStep):
+    """Adds the operation's files to the table's present content."""
+
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        if output.empty:
+            return None
+        parent = draft.base.current_snapshot()
+        kept = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
+        added = take_over(draft, layout, output, snapshot_id)
+        summary = update_snapshot_summaries(
+            Summary(operation=Operation.APPEND, **added_counts(output)), parent.summary if parent else None
+        )
+        manifests = [*added, *merged(draft, kept, snapshot_id)]
+        return Change(manifests=manifests, summary=summary, facts={ADOPTED_FROM: output.adopt_from})
+
+
+class IcebergOverwrite(IcebergStep):
+    """Replaces the table's whole content with the operation's files, in one snapshot.
+
+    Without any files the table becomes empty.
+    """
+
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        removed, counts = remove_all(draft, snapshot_id)
+        if output.empty and not counts:
+            return None
+        added = take_over(draft, layout, output, snapshot_id)
+        operation = Operation.OVERWRITE if added else Operation.DELETE
+        # No earlier content is left, so totals restart with the added files.
+        summary = update_snapshot_summaries(Summary(operation=operation, **added_counts(output)))
+        summary.additional_properties.update(counts)
+        facts = {
+            ADOPTED_FROM: output.adopt_from,
+            "removedFiles": int(counts.get(DELETED_DATA_FILES, 0)),
+            "removedRows": int(counts.get(DELETED_RECORDS, 0)),
+        }
+        return Change(manifests=[*added, *removed], summary=summary, facts=facts)
+
+
+# -- the base ----------------------------------------------------------------------------------------
+
+
+def _layout_of(arg: OperationArg) -> Layout:
+    recorded = arg.argument.get("layout")
+    if not isinstance(recorded, dict):
+        raise CorruptRecord(f"the argument of {arg.id} records no layout of the table")
+    return Layout.from_json(recorded)
+
+
+def _file_of(context: FinishContext, layout: Layout) -> TableFile:
+    """The present table; for a new table, its initial metadata."""
+    if not context.head.exists:
+        table = context.table
+        return TableFile.of(layout.new_metadata(table.location, uuid=table.uuid, now=context.now()))
+    location = decode(context.head.value, Head, context.head.key).metadata_location
+    return TableFile.read(location, context.view.arg.storage)
+
+
+def _without_rows(draft: Draft) -> Change:
+    """A branch snapshot without rows: watermarks of a branch are stored only in its snapshots."""
+    parent = draft.base.current_snapshot()
+    manifests = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
+    summary = update_snapshot_summaries(
+        Summary(operation=Operation.APPEND), parent.summary if parent else None
+    )
+    return Change(manifests=manifests, summary=summary, facts={})
+
+
+def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> None:
+    # Not a Conflict: that would abort the operation, and its files would be removed although the snapshot
+    # uses them.
+    if snapshot_id in file.snapshot_ids:
+        raise CorruptRecord(
+            f"table {arg.table!r} holds snapshot {snapshot_id} of {arg.id}, which etcd says is not published",
+            hint="was etcd or the table restored from a backup? roll the table back to an earlier snapshot",
+        )
+
+
+def dropped_metadata(draft: Draft) -> dict[str, Any]:
+    """The fact that names metadata files to remove after the commit, if the table wants that."""
+    if not draft.dropped or not property_as_bool(draft.base.properties, _DELETE_AFTER_COMMIT, False):
+        return {}
+    return {DROPPED_METADATA: draft.dropped[:MAX_DROPPED]}
+
+
+# -- facts -------------------------------------------------------------------------------------------
+
+
+def added_counts(output: JobsOutput) -> dict[str, str]:
+    counts = {ADDED_DATA_FILES: output.files, ADDED_RECORDS: output.rows, ADDED_FILE_SIZE: output.bytes}
+    return {name: str(count) for name, count in counts.items() if count}
+
+
+def _facts(output: JobsOutput) -> dict[str, Any]:
+    facts: dict[str, Any] = {"rows": output.rows, "files": output.files, "bytes": output.bytes}
+    return facts | ({"withheldPartitions": output.withheld} if output.withheld else {})

@@ -1,0 +1,318 @@
+"""Reads and rewrites a table's metadata file without parsing its past snapshots.
+
+A metadata file repeats every snapshot of the table, so a commit that parsed all of them would get slower with
+every snapshot. A commit needs only the present one; the others are copied as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import accumulate, pairwise
+from threading import Lock
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import ValidationError as PydanticError
+from pyiceberg.exceptions import ValidationError
+from pyiceberg.table import TableProperties
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.update import TableUpdate, update_table_metadata
+from pyiceberg.utils.properties import property_as_int
+
+from distop.errors import CorruptRecord
+from distop.lake.layout.metadata import check_columns, metadata_text, not_metadata
+from distop.lake.layout.model import file_io
+from distop.lake.pyiceberg_private import UNCHECKED
+from distop.lake.storage.storage import StorageOptions
+from distop.metastore.records.structs import from_json
+
+_SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadata-log"
+
+E = TypeVar("E")
+L = TypeVar("L", bound="_Logged")
+
+MAX_REMEMBERED = 16
+MAX_REMEMBERED_BYTES = 64 << 20
+"""How many parsed metadata files written by this process are cached, and how many bytes of such files."""
+
+
+class _Snapshot(msgspec.Struct, rename="kebab"):
+    snapshot_id: int
+
+
+class _Logged(msgspec.Struct, rename="kebab"):
+    timestamp_ms: int
+
+
+class _LogEntry(_Logged):
+    metadata_file: str
+
+
+class _Present(_Logged):
+    snapshot_id: int
+
+
+@dataclass(frozen=True)
+class Successor:
+    """The metadata file that follows another one."""
+
+    content: bytes
+    """JSON."""
+    dropped: list[str]
+    """Metadata files that the metadata log no longer names."""
+    file: TableFile | None = None
+    """The same, parsed; not written yet."""
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """One metadata file."""
+
+    location: str | None
+    """``None``: the table is not written yet."""
+    metadata: TableMetadata
+    """The parsed metadata; of its snapshots only those that a branch or tag names, and no logs."""
+    _raw_snapshots: list[msgspec.Raw] = field(default_factory=list)
+    _ids: list[int] = field(default_factory=list)
+    _snapshot_log: list[_Present] = field(default_factory=list)
+    _log: list[_LogEntry] = field(default_factory=list)
+    _size: int = 0
+    """Bytes, of a file that this process writes."""
+
+    @classmethod
+    def read(
+        cls,
+        location: str,
+        storage: StorageOptions | None = None,
+        *,
+        also: Iterable[int] = (),
+    ) -> TableFile:
+        """Read a metadata file.
+
+        Parameters
+        ----------
+        also:
+            Ids of past snapshots that updates are going to name.
+
+        Raises :class:`~distop.errors.CorruptRecord` if it is missing or is not table metadata, and
+        :class:`~distop.errors.UnsupportedType` if distop does not read one of the columns.
+        """
+        if not also and (written := _written.get(location)) is not None:
+            return written
+        content = _content(location, storage)
+        try:
+            file = cls._parse(location, content, also)
+        except (
+            ValidationError,
+            PydanticError,
+            msgspec.MsgspecError,
+            UnicodeDecodeError,
+            *UNCHECKED,
+        ) as error:
+            raise not_metadata(location, content, error) from error
+        check_columns(file.metadata, location)
+        return file
+
+    @classmethod
+    def _parse(cls, location: str, content: bytes, also: Iterable[int]) -> TableFile:
+        fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+        # Parsing all of it takes time that grows with the past: only some parts are parsed.
+        refs = from_json(fields.get("refs") or b"{}", dict[str, _Snapshot])
+        current = msgspec.json.decode(fields.get("current-snapshot-id") or b"null", type=int | None)
+        wanted = {current, *(ref.snapshot_id for ref in refs.values()), *also}
+        snapshots = _listed(fields, _SNAPSHOTS, msgspec.Raw)
+        ids = [snapshot.snapshot_id for snapshot in _listed(fields, _SNAPSHOTS, _Snapshot)]
+        snapshot_log = _listed(fields, _SNAPSHOT_LOG, _Present)
+        log = _listed(fields, _METADATA_LOG, _LogEntry)
+        named = [raw for raw, each in zip(snapshots, ids, strict=True) if each in wanted]
+        slim = {**fields, _SNAPSHOTS: named, _SNAPSHOT_LOG: [], _METADATA_LOG: []}
+        metadata = TableMetadataUtil.parse_raw(msgspec.json.encode(slim).decode())
+        return cls(location, metadata, snapshots, ids, snapshot_log, log)
+
+    @classmethod
+    def of(cls, metadata: TableMetadata, location: str | None = None) -> TableFile:
+        """Complete metadata in memory; read from ``location``, or not written yet."""
+        return cls(location, metadata)
+
+    # -- the past --------------------------------------------------------------------------------------
+
+    @cached_property
+    def snapshot_ids(self) -> frozenset[int]:
+        """Ids of all snapshots."""
+        return frozenset((*self._ids, *(snapshot.snapshot_id for snapshot in self.metadata.snapshots)))
+
+    def snapshot(self, snapshot_id: int) -> Snapshot | None:
+        """Any snapshot, also one of the past."""
+        present = self.metadata.snapshot_by_id(snapshot_id)
+        if present is not None or snapshot_id not in self._ids:
+            return present
+        return Snapshot.model_validate_json(bytes(self._raw_snapshots[self._ids.index(snapshot_id)]))
+
+    # -- the next one ----------------------------------------------------------------------------------
+
+    def successor(self, updates: Iterable[TableUpdate]) -> Successor:
+        """The metadata after the updates. They may remove snapshots only of :meth:`of` metadata."""
+        changed = update_table_metadata(self.metadata, tuple(updates), metadata_location=self.location)
+        metadata = in_order(changed, self.metadata)
+        content = metadata.model_dump_json().encode()
+        dropped: list[str] = []
+        file = None
+        if self._raw_snapshots or self._snapshot_log or self._log:
+            fields: dict[str, Any] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+            known = set(self._ids)
+            added = [
+                (raw, each.snapshot_id)
+                for raw, each in zip(
+                    _listed(fields, _SNAPSHOTS, msgspec.Raw),
+                    _listed(fields, _SNAPSHOTS, _Snapshot),
+                    strict=True,
+                )
+                if each.snapshot_id not in known
+            ]
+            # Copies: as views, they would keep each version's text in memory.
+            new, new_ids = [raw.copy() for raw, _ in added], [snapshot_id for _, snapshot_id in added]
+            moved = _rising([*self._snapshot_log, *_listed(fields, _SNAPSHOT_LOG, _Present)])
+            log = _rising([*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)])
+            first = max(0, len(log) - _versions_kept(metadata.properties))
+            dropped = [entry.metadata_file for entry in log[:first]]
+            last = max(metadata.last_updated_ms, *(one.timestamp_ms for one in (*moved[-1:], *log[-1:])))
+            metadata = metadata.model_copy(update={"last_updated_ms": last})
+            fields |= {
+                _SNAPSHOTS: [*self._raw_snapshots, *new],
+                _SNAPSHOT_LOG: moved,
+                _METADATA_LOG: log[first:],
+                "last-updated-ms": last,
+            }
+            content = msgspec.json.encode(fields)
+            file = replace(self._next(metadata, fields, new_ids, log[first:]), _size=len(content))
+        else:
+            kept = {entry.metadata_file for entry in metadata.metadata_log}
+            before = (entry.metadata_file for entry in self.metadata.metadata_log)
+            dropped = [name for name in before if name not in kept]
+        return Successor(content, dropped, file)
+
+    def _next(
+        self, metadata: TableMetadata, fields: Mapping[str, Any], new_ids: list[int], log: list[_LogEntry]
+    ) -> TableFile:
+        wanted = {metadata.current_snapshot_id, *(ref.snapshot_id for ref in metadata.refs.values())}
+        named = [snapshot for snapshot in metadata.snapshots if snapshot.snapshot_id in wanted]
+        slim = metadata.model_copy(update={"snapshots": named, "snapshot_log": [], "metadata_log": []})
+        ids = [*self._ids, *new_ids]
+        return TableFile(None, slim, fields[_SNAPSHOTS], ids, fields[_SNAPSHOT_LOG], log)
+
+    def remember(self, location: str) -> None:
+        """Cache metadata that was just written: the next reader in this process need not parse it.
+
+        Metadata files never change, and their names are never reused.
+        """
+        if self._size > MAX_REMEMBERED_BYTES:
+            return
+        with _lock:
+            _written[location] = replace(self, location=location)
+            while (
+                len(_written) > MAX_REMEMBERED
+                or sum(file._size for file in _written.values()) > MAX_REMEMBERED_BYTES
+            ):
+                del _written[next(iter(_written))]
+
+
+def in_order(metadata: TableMetadata, base: TableMetadata | None = None) -> TableMetadata:
+    """The metadata after ``base``, with no time in it before that, and none before an earlier one: Iceberg's
+    Java and Rust libraries read no table whose times go back by more than a minute, and clocks may differ by
+    more. Earlier entries of its logs that do so are put in order, too."""
+    least = 0 if base is None else base.last_updated_ms
+    known = {(one.snapshot_id, one.timestamp_ms) for one in base.snapshot_log} if base is not None else set()
+    moved = [
+        one.model_copy(update={"timestamp_ms": least})
+        if one.timestamp_ms < least and (one.snapshot_id, one.timestamp_ms) not in known
+        else one
+        for one in metadata.snapshot_log
+    ]
+    logs: dict[str, list[Any]] = {"snapshot_log": moved, "metadata_log": metadata.metadata_log}
+    rising = {
+        name: [
+            one if one.timestamp_ms == at else one.model_copy(update={"timestamp_ms": at})
+            for one, at in zip(log, _times(log), strict=True)
+        ]
+        for name, log in logs.items()
+    }
+    ends = (one.timestamp_ms for log in rising.values() for one in log[-1:])
+    return metadata.model_copy(
+        update={**rising, "last_updated_ms": max(metadata.last_updated_ms, least, *ends)}
+    )
+
+
+def _rising(log: list[L]) -> list[L]:
+    return [
+        one if one.timestamp_ms == at else msgspec.structs.replace(one, timestamp_ms=at)
+        for one, at in zip(log, _times(log), strict=True)
+    ]
+
+
+def _times(log: Iterable[Any]) -> Iterator[int]:
+    """The times of a log's entries, each at least the one before."""
+    return accumulate((one.timestamp_ms for one in log), max)
+
+
+MAX_BACK_MS = 60_000
+"""How far times may go back so that Iceberg's Java library reads a table."""
+
+
+def goes_back(metadata: TableMetadata) -> bool:
+    """Whether times in a table's metadata go back further than Iceberg's Java library allows."""
+    logs = (metadata.snapshot_log, metadata.metadata_log)
+    times = [[*(one.timestamp_ms for one in log), metadata.last_updated_ms] for log in logs]
+    return any(later < earlier - MAX_BACK_MS for each in times for earlier, later in pairwise(each))
+
+
+class Lineage(msgspec.Struct, frozen=True, rename="kebab"):
+    """A metadata file's statements about itself and its predecessors."""
+
+    table_uuid: str = ""
+    last_updated_ms: int = 0
+    current_snapshot_id: int | None = None
+    metadata_log: list[_LogEntry] = []
+
+    @property
+    def earlier(self) -> list[str]:
+        """Names of the metadata files that it follows; its direct base is the last."""
+        return [entry.metadata_file.rpartition("/")[2] for entry in self.metadata_log]
+
+
+def lineage_of(location: str, storage: StorageOptions | None = None) -> Lineage:
+    """Read what a metadata file follows. Raises as :meth:`TableFile.read`."""
+    try:
+        return from_json(_content(location, storage), Lineage)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptRecord(f"{location} is not table metadata: {error}") from error
+
+
+def _content(location: str, storage: StorageOptions | None) -> bytes:
+    try:
+        return metadata_text(file_io(location, storage), location)
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"the table's metadata file {location} is missing") from error
+
+
+_written: dict[str, TableFile] = {}
+_lock = Lock()
+
+
+def _listed(fields: Mapping[str, msgspec.Raw], name: str, kind: type[E]) -> list[E]:
+    raw = fields.get(name)
+    if raw is None:
+        return []
+    found: list[E] | None = from_json(raw, list[kind] | None)  # type: ignore[valid-type, arg-type]
+    return found or []
+
+
+def _versions_kept(properties: Mapping[str, str]) -> int:
+    kept = property_as_int(
+        dict(properties),
+        TableProperties.METADATA_PREVIOUS_VERSIONS_MAX,
+        TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT,
+    )
+    return max(1, kept or TableProperties.METADATA_PREVIOUS_VERSIONS_MAX_DEFAULT)

@@ -1,0 +1,212 @@
+"""From the results of an operation's jobs to the manifests of a snapshot."""
+
+from __future__ import annotations
+
+import binascii
+import zlib
+from base64 import b85decode
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.table.snapshots import (
+    DELETED_DATA_FILES,
+    DELETED_RECORDS,
+    REMOVED_DELETE_FILES,
+    REMOVED_FILE_SIZE,
+    Snapshot,
+)
+
+from distop.commit.partial import selection
+from distop.errors import CorruptRecord
+from distop.lake.iceberg.content import is_live
+from distop.lake.iceberg.snapshots import Draft
+from distop.lake.layout.model import Layout
+from distop.lake.storage.storage import FILES_AT_ONCE
+from distop.lake.writing.manifests import (
+    InlineManifest,
+    ManifestBuilder,
+    TaskManifest,
+    adopt,
+    join,
+    open_manifest,
+)
+from distop.lake.writing.prepared import read_list
+from distop.lake.writing.summaries import summaries_from_json
+from distop.operations.api import OperationView
+from distop.operations.job import staging_folder
+
+M = TypeVar("M")
+
+ADOPT_AT_MOST = 4
+"""Up to this many task manifests are adopted as they are; more are merged, so readers open few files."""
+ADOPT_FROM_BYTES = 1 << 20
+"""A task manifest of this size is adopted as it is, however many there are."""
+JOINED_BYTES = 8 << 20
+"""Target size of a merged manifest, as Iceberg's ``commit.manifest.target-size-bytes``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsOutput:
+    """The output of all jobs of an operation."""
+
+    manifests: list[TaskManifest]
+    inline: list[InlineManifest] = field(default_factory=list)
+    """File lists from the records of jobs."""
+    rows: int = 0
+    files: int = 0
+    bytes: int = 0
+    withheld: int = 0
+    """Jobs whose output is left out, since they share a watermark with a failed job."""
+
+    @property
+    def empty(self) -> bool:
+        return not (self.manifests or self.inline)
+
+    @property
+    def adopt_from(self) -> int:
+        """Task manifests of at least this many bytes become manifests of the table; smaller ones are
+        merged."""
+        return 0 if len(self.manifests) <= ADOPT_AT_MOST else ADOPT_FROM_BYTES
+
+
+def output_of_jobs(view: OperationView) -> JobsOutput:
+    """Sum up the jobs' results (see ``finish``), and those of tasks
+    that wrote before the operation began."""
+    folder = staging_folder(view.arg, "metadata")
+    withheld = selection(view.arg, view.jobs).withheld
+    output = JobsOutput(manifests=[], withheld=len(withheld))
+    results = [
+        (f"job {partition}", job.result)
+        for partition, job in view.jobs.items()
+        if partition not in withheld and job.state == "success"
+    ]
+    results += [(f"task {task.stem}", task.result) for task in read_list(view.arg)]
+    rows = files = size = 0
+    for who, result in results:
+        if not (result.get("files") or result.get("rows")):
+            continue
+        try:
+            if "entries" in result:
+                output.inline.append(_inline(result))
+            else:
+                output.manifests.append(_manifest(result, folder))
+            rows += int(result["rows"])
+            files += int(result["files"])
+            size += int(result["bytes"])
+        except (KeyError, TypeError, ValueError, binascii.Error) as error:
+            raise CorruptRecord(
+                f"{who} of {view.arg.id} reports an invalid writer result: {error!r}"
+            ) from error
+    return replace(output, rows=rows, files=files, bytes=size)
+
+
+def _manifest(result: Mapping[str, Any], folder: str) -> TaskManifest:
+    summaries = result.get("partitions")
+    return TaskManifest(
+        path=f"{folder}/{result['manifest']}",
+        length=int(result["manifestLength"]),
+        files=int(result["files"]),
+        rows=int(result["rows"]),
+        summaries=None if summaries is None else summaries_from_json(summaries),
+    )
+
+
+def _inline(result: Mapping[str, Any]) -> InlineManifest:
+    return InlineManifest(
+        entries=b85decode(result["entries"]),
+        header=str(result["header"]),
+        files=int(result["files"]),
+        rows=int(result["rows"]),
+        summaries=summaries_from_json(result["partitions"]),
+    )
+
+
+def manifests_of(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+    return snapshot.manifests(io) if snapshot is not None else []
+
+
+def take_over(draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> list[ManifestFile]:
+    """The jobs' manifests as manifests of a snapshot: few or large ones as they are, many small ones merged.
+
+    Merging copies encoded entries: it reads and writes a few hundred bytes per file; for lists in the jobs'
+    records it only writes.
+    """
+    adopted = [m for m in output.manifests if m.length >= output.adopt_from]
+    small = [m for m in output.manifests if m.length < output.adopt_from]
+    io = draft.io
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
+        taken = list(pool.map(lambda m: adopt(io, m, layout.spec.spec_id, snapshot_id), adopted))
+        for together in _bins(small, lambda manifest: manifest.length):
+            opened = list(pool.map(partial(open_manifest, io), together))
+            taken += join(io, opened, layout, snapshot_id, draft.new_manifest_path)
+    for held in _bins(output.inline, lambda manifest: len(manifest.entries)):
+        taken.append(_written(draft, layout, held, snapshot_id))
+    return taken
+
+
+def _written(
+    draft: Draft, layout: Layout, manifests: Sequence[InlineManifest], snapshot_id: int
+) -> ManifestFile:
+    builder = ManifestBuilder(layout.schema, layout.spec, snapshot_id=snapshot_id)
+    header = builder.header_digest()
+    for manifest in manifests:
+        if manifest.header != header:
+            raise CorruptRecord(
+                "a job listed its files in an encoding that this coordinator does not know",
+                hint="run the same versions of distop and pyiceberg on coordinators and executors",
+            )
+        try:
+            builder.take(manifest)
+        except zlib.error as error:
+            raise CorruptRecord(f"the list of files in a job's record cannot be read: {error}") from error
+    return builder.write(draft.io, draft.new_manifest_path())
+
+
+def remove_all(draft: Draft, snapshot_id: int) -> tuple[list[ManifestFile], dict[str, str]]:
+    """Manifests that mark every live data file as removed, and the number of those files."""
+    base, io = draft.base, draft.io
+    builders: dict[int, ManifestBuilder] = {}
+    files = rows = size = delete_files = 0
+    live = [manifest for manifest in manifests_of(base.current_snapshot(), io) if is_live(manifest)]
+    data = [manifest for manifest in live if manifest.content == ManifestContent.DATA]
+    for manifest in live:
+        if manifest.content == ManifestContent.DELETES:
+            delete_files += (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
+        for together in _bins(data, lambda manifest: manifest.manifest_length):
+            for entries in pool.map(lambda manifest: manifest.fetch_manifest_entry(io), together):
+                for entry in entries:
+                    spec_id = entry.data_file.spec_id
+                    if spec_id not in builders:
+                        builders[spec_id] = draft.new_manifest(spec_id, snapshot_id)
+                    builders[spec_id].remove(entry)
+                    files += 1
+                    rows += entry.data_file.record_count
+                    size += entry.data_file.file_size_in_bytes
+    written = [builder.write(io, draft.new_manifest_path()) for builder in builders.values()]
+    counts = {
+        DELETED_DATA_FILES: files,
+        DELETED_RECORDS: rows,
+        REMOVED_FILE_SIZE: size,
+        REMOVED_DELETE_FILES: delete_files,
+    }
+    return written, {name: str(count) for name, count in counts.items() if count}
+
+
+def _bins(manifests: Sequence[M], length: Callable[[M], int]) -> Iterator[list[M]]:
+    """In order, grouped into manifests of the usual size; this bounds memory as well."""
+    together: list[M] = []
+    size = 0
+    for manifest in manifests:
+        together.append(manifest)
+        size += length(manifest)
+        if size >= JOINED_BYTES:
+            yield together
+            together, size = [], 0
+    if together:
+        yield together

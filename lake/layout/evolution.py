@@ -1,0 +1,290 @@
+"""Tables that change: an operation adds or widens columns, on top of the table's present schema.
+
+Files name columns by id, so ids are fixed when an operation starts, and two concurrent operations must not
+give one id to two columns. An id is therefore a hash of the column's name, among 65,536 ids after the last
+one: operations that add the same column agree, others rarely collide, and a colliding one is refused. The
+same holds for fields that nested columns get, whose names are paths such as ``a.element.b``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import msgspec
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema, assign_fresh_schema_ids
+from pyiceberg.types import (
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+)
+
+from distop.errors import CorruptRecord, InvalidArgument, SchemaConflict
+from distop.lake.layout.model import Layout
+from distop.lake.layout.schemas import refuse_twins
+from distop.lake.layout.sizes import MAX_ID
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.structs import convert
+
+_SPREAD = 1 << 16
+
+EVOLUTION = "evolution"
+"""Field of an operation's argument."""
+
+
+class Evolution(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What an operation changes in a table's columns; recorded next to the resulting layout."""
+
+    added: list[int] = []
+    """Ids of new columns, and of new fields of nested ones."""
+    widened: list[int] = []
+    """Ids of widened columns."""
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.widened)
+
+
+def evolution_of(arg: OperationArg) -> Evolution:
+    """The changes of an operation. Raises :class:`~distop.errors.CorruptRecord`."""
+    recorded = arg.argument.get(EVOLUTION)
+    if recorded is None:
+        return Evolution()
+    try:
+        return convert(recorded, Evolution)
+    except msgspec.ValidationError as error:
+        raise CorruptRecord(f"{arg.id} does not record what it changes of the columns: {error}") from error
+
+
+def may_widen(present: IcebergType, wanted: IcebergType) -> bool:
+    """Whether Iceberg can promote one type to the other (specification, "Schema Evolution")."""
+    match present, wanted:
+        case (IntegerType(), LongType()) | (FloatType(), DoubleType()):
+            return True
+        case DecimalType(), DecimalType():
+            return present.scale == wanted.scale and present.precision < wanted.precision
+    return False
+
+
+def evolved(
+    layout: Layout,
+    add: Sequence[NestedField] = (),
+    widen: Mapping[str, IcebergType] | None = None,
+    grow: Mapping[str, IcebergType] | None = None,
+) -> tuple[Layout, Evolution]:
+    """The layout of a table with added and widened columns, and the changes.
+
+    Parameters
+    ----------
+    add:
+        Their ids are ignored. All become optional: existing rows have no value for them.
+    grow:
+        Columns -> types whose fields they get, in structs, lists and values of maps.
+
+    Raises as :func:`check_new_names`.
+    """
+    wider, larger = widen or {}, grow or {}
+    taken = set(layout.schema.field_ids)
+    last = max(layout.last_column_id, layout.schema.highest_field_id)
+    added: list[int] = []
+
+    def number(field: NestedField, path: str) -> NestedField:
+        made = _numbered(field, path, last, taken)
+        taken.update(Schema(made).field_ids)
+        added.append(made.field_id)
+        return made
+
+    columns = [_retyped(column, wider.get(column.name)) for column in layout.schema.columns]
+    columns = [
+        _retyped(column, _grown(column.field_type, larger[column.name], column.name, number))
+        if column.name in larger
+        else column
+        for column in columns
+    ]
+    columns += [number(column, column.name) for column in add]
+    schema = _schema(layout.schema, columns, layout.schema.schema_id + 1)
+    check_new_names(schema, layout.schema, [layout.spec])
+    widened = [column.field_id for column in layout.schema.columns if column.name in wider]
+    evolution = Evolution(added=added, widened=widened)
+    return (replace(layout, schema=schema) if evolution else layout), evolution
+
+
+def _grown(
+    present: IcebergType, given: IcebergType, path: str, number: Callable[[NestedField, str], NestedField]
+) -> IcebergType:
+    """``present`` with the fields that only ``given`` has. Keys of maps stay as they are."""
+
+    def inner(field: NestedField, kind: IcebergType) -> IcebergType:
+        return _grown(field.field_type, kind, f"{path}.{field.name}", number)
+
+    match present, given:
+        case StructType(), StructType():
+            found = {field.name: field for field in given.fields}
+            fields = [
+                _with(field, field_type=inner(field, found.pop(field.name).field_type))
+                if field.name in found
+                else field
+                for field in present.fields
+            ]
+            return StructType(*fields, *(number(field, f"{path}.{field.name}") for field in found.values()))
+        case ListType(), ListType():
+            element = inner(present.element_field, given.element_type)
+            return ListType(present.element_id, element, present.element_required)
+        case MapType(), MapType():
+            value = inner(present.value_field, given.value_type)
+            return _map_of(present, value)
+    return present
+
+
+def _map_of(kind: MapType, value: IcebergType) -> MapType:
+    return MapType(kind.key_id, kind.key_type, kind.value_id, value, kind.value_required)
+
+
+def check_new_names(schema: Schema, present: Schema, specs: Iterable[PartitionSpec]) -> None:
+    """Refuse new columns, and new names, that other engines could not distinguish from others of the table.
+
+    Raises as :func:`~distop.lake.layout.schemas.refuse_twins` and :func:`refuse_partition_names`.
+    """
+    refuse_twins(schema, present)
+    refuse_partition_names(schema, present, specs)
+
+
+def refuse_partition_names(schema: Schema, present: Schema, specs: Iterable[PartitionSpec]) -> None:
+    """Refuse new columns, and new names, that are names of partition fields of other columns, also in earlier
+    partitionings: Iceberg's Java library would not read the table. Those of dropped columns are free.
+
+    Raises :class:`~distop.errors.InvalidArgument`.
+    """
+    known = {(column.field_id, column.name) for column in present.columns}
+    new = {one.name: one.field_id for one in schema.columns if (one.field_id, one.name) not in known}
+    there = set(schema.field_ids)
+    for field in (field for spec in specs for field in spec.fields if field.source_id in there):
+        if new.get(field.name, field.source_id) != field.source_id:
+            raise InvalidArgument(
+                f"column {field.name!r} would have the name of a partition field: the table is, or was, "
+                f"partitioned by {field.transform} of another column under that name",
+                hint="give the column another name",
+                details={"column": field.name},
+            )
+
+
+def _numbered(column: NestedField, path: str, last: int, taken: set[int]) -> NestedField:
+    used = set(taken)
+    seed = zlib.crc32(path.encode())
+
+    def next_id() -> int:
+        number = last + 1 + seed % _SPREAD
+        while number in used:
+            number += 1
+        if number > MAX_ID:
+            raise InvalidArgument(
+                f"column {path!r} would get the id {number}, the table has no more of them",
+                details={"column": path},
+            )
+        used.add(number)
+        return number
+
+    optional = _with(column, required=False)
+    return assign_fresh_schema_ids(Schema(optional), next_id).columns[0]
+
+
+def put_on(present: Schema, planned: Schema, evolution: Evolution, known: Iterable[Schema] = ()) -> Schema:
+    """The present columns of a table with those that an operation adds and widens.
+
+    Parameters
+    ----------
+    planned:
+        The operation's own layout, which its files were written with.
+    known:
+        Columns that the table had before.
+
+    Raises
+    ------
+    SchemaConflict
+        The table has a different column with that name or id by now, or a type that the files do not
+        fit.
+    """
+    merge = _Merge(present, planned, evolution, list(known))
+    return _schema(present, merge.fields(present.columns, planned.columns), present.schema_id)
+
+
+class _Merge:
+    """Puts the columns of ``planned`` on those of ``present``, level by level; see :func:`put_on`."""
+
+    def __init__(self, present: Schema, planned: Schema, evolution: Evolution, known: list[Schema]) -> None:
+        self._planned, self._evolution = planned, evolution
+        self._ids = {number for schema in (present, *known) for number in schema.field_ids}
+        self._known = {
+            (number, schema.find_column_name(number))
+            for schema in (present, *known)
+            for number in schema.field_ids
+        }
+
+    def fields(self, present: Iterable[NestedField], planned: Iterable[NestedField]) -> list[NestedField]:
+        """The fields of a struct, or the columns."""
+        there = {field.field_id: field for field in present}
+        names = {field.name.casefold() for field in there.values()}
+        for field in planned:
+            number, now = field.field_id, there.get(field.field_id)
+            if (number, self._path(field)) not in self._known:
+                if number not in self._evolution.added:
+                    raise self._conflict(field, "the table has never had it")
+                if field.name.casefold() in names or not self._ids.isdisjoint(Schema(field).field_ids):
+                    raise self._conflict(field, "the table now has a different one with that name or id")
+                there[number] = field
+            elif now is not None:  # a column dropped since stays dropped: readers ignore it in files
+                there[number] = _retyped(now, self._type(now.field_type, field))
+        return list(there.values())
+
+    def _type(self, now: IcebergType, field: NestedField) -> IcebergType:
+        """The type of a field that both have."""
+        match now, field.field_type:
+            case StructType(), StructType() as planned:
+                return StructType(*self.fields(now.fields, planned.fields))
+            case ListType(), ListType() as planned if now.element_id == planned.element_id:
+                element = self._type(now.element_type, planned.element_field)
+                return ListType(now.element_id, element, now.element_required)
+            case MapType(), MapType() as planned if now.value_id == planned.value_id:
+                return _map_of(now, self._type(now.value_type, planned.value_field))
+            case _, planned if now == planned or may_widen(planned, now):
+                return now
+            case _, planned if field.field_id in self._evolution.widened and may_widen(now, planned):
+                return planned
+        raise self._conflict(field, f"it is {now} by now, and {field.field_type} in the files")
+
+    def _path(self, field: NestedField) -> str | None:
+        return self._planned.find_column_name(field.field_id)
+
+    def _conflict(self, field: NestedField, why: str) -> SchemaConflict:
+        path = self._path(field) or field.name
+        return SchemaConflict(
+            f"the table has changed since the operation began; column {path!r}: {why}",
+            details={"column": path},
+        )
+
+
+def _retyped(column: NestedField, kind: IcebergType | None) -> NestedField:
+    return column if kind is None else _with(column, field_type=kind)
+
+
+def _with(column: NestedField, **changes: object) -> NestedField:
+    return column.model_copy(update=changes)
+
+
+def _schema(like: Schema, columns: Iterable[NestedField], schema_id: int) -> Schema:
+    try:
+        return Schema(*columns, schema_id=schema_id, identifier_field_ids=like.identifier_field_ids)
+    except ValueError as error:  # a column called "a.b" next to a field "b" of "a"
+        raise InvalidArgument(
+            f"the table cannot have these columns: {error}",
+            hint="give one of them another name",
+            details={"field": "schema"},
+        ) from None

@@ -1,0 +1,282 @@
+"""Iceberg schemas of new tables, from a user's text or an Arrow schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from pyiceberg.partitioning import PartitionField
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from distop.errors import InvalidArgument, UnsupportedType
+from distop.lake.layout.sizes import (
+    MAX_COLUMN_DOC,
+    MAX_COLUMN_NAME,
+    MAX_COLUMNS,
+    MAX_FIELDS,
+    MAX_ID,
+    MAX_NESTING,
+)
+from distop.lake.pyiceberg_private import schema_without_ids
+
+_TYPES: dict[str, Callable[[], PrimitiveType]] = {
+    "boolean": BooleanType,
+    "int": IntegerType,
+    "long": LongType,
+    "float": FloatType,
+    "double": DoubleType,
+    "date": DateType,
+    "time": TimeType,
+    "timestamp": TimestampType,
+    "timestamptz": TimestamptzType,
+    "string": StringType,
+    "uuid": UUIDType,
+    "binary": BinaryType,
+}
+
+_DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
+
+_FIXED = re.compile(r"fixed\[\s*(\d+)\s*\]")
+
+_NOT_NULL = re.compile(r"\s+not\s+null$", re.IGNORECASE)
+
+
+def parse_schema(fields: Iterable[str] | Mapping[str, str]) -> Schema:
+    """A schema from text: ``["id: long not null", "price: decimal(9,2)"]``, or names to types.
+
+    Types are Iceberg's primitive ones. Raises :class:`~distop.errors.InvalidArgument` naming the column.
+    """
+    pairs = list(fields.items()) if isinstance(fields, Mapping) else [_split_field(text) for text in fields]
+    check_names(name for name, _ in pairs)
+    columns = []
+    for position, (name, text) in enumerate(pairs, start=1):
+        type_text, required = _NOT_NULL.subn("", str(text).strip())
+        columns.append(NestedField(position, name, _parse_type(name, type_text), required=bool(required)))
+    return Schema(*columns)
+
+
+def _split_field(text: object) -> tuple[str, str]:
+    name, colon, type_text = str(text).rpartition(":")
+    if not colon:
+        raise _bad_schema(f"{text!r} is not a column: write 'name: type'", str(text))
+    return name.strip(), type_text
+
+
+def _parse_type(name: str, text: str) -> PrimitiveType:
+    lowered = text.strip().lower()
+    if lowered in _TYPES:
+        return _TYPES[lowered]()
+    if match := _DECIMAL.fullmatch(lowered):
+        precision, scale = int(match[1]), int(match[2])
+        if 1 <= precision <= 38 and scale <= precision:
+            return DecimalType(precision, scale)
+        raise _bad_schema(f"column {name!r}: {text} needs 1 <= precision <= 38 and scale <= precision", name)
+    if (match := _FIXED.fullmatch(lowered)) and 0 < int(match[1]) <= MAX_ID:
+        return FixedType(int(match[1]))
+    known = ", ".join([*_TYPES, "decimal(p,s)", "fixed[n]"])
+    raise _bad_schema(f"column {name!r} has the unknown type {text!r}; known: {known}", name)
+
+
+def check_schema(schema: Schema) -> None:
+    """Refuse another program's schema with more columns (nested ones included), greater ids, longer names or
+    deeper nesting than a table may have, and what Iceberg's Java library would not read.
+
+    Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``schema``.
+    """
+    waiting = [(field, 1) for field in schema.fields]
+    seen, ids = 0, set[int]()
+    while waiting:
+        field, depth = waiting.pop()
+        seen += 1
+        if seen > MAX_COLUMNS:
+            raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+        if field.field_id > MAX_ID:
+            raise _bad_schema(
+                f"column {field.name[:50]!r} has the id {field.field_id}, at most {MAX_ID} is allowed",
+                field.name[:50],
+            )
+        if field.field_id in ids:
+            raise _bad_schema(f"two columns have the id {field.field_id}", field.name[:50])
+        ids.add(field.field_id)
+        if not field.name:
+            raise _bad_schema("a column has no name", "")
+        for text, most in ((field.name, MAX_COLUMN_NAME), (field.doc or "", MAX_COLUMN_DOC)):
+            if len(text) > most:
+                raise _bad_schema(
+                    f"column {field.name[:50]!r} has a text of {len(text):,} characters, at most {most:,} "
+                    "are allowed",
+                    field.name[:50],
+                )
+        if field.initial_default is not None or field.write_default is not None:
+            raise _bad_schema(
+                f"column {field.name[:50]!r} has a default value, as only tables of format 3 may",
+                field.name[:50],
+            )
+        if isinstance(field.field_type, DecimalType | FixedType):
+            _parse_type(field.name[:50], str(field.field_type))
+        inner = fields_within(field.field_type)
+        if inner and depth > MAX_NESTING:
+            raise _bad_schema(
+                f"column {field.name[:50]!r}: values are nested deeper than {MAX_NESTING} levels",
+                field.name[:50],
+            )
+        waiting.extend((one, depth + 1) for one in inner)
+
+
+def check_types(schema: Schema, location: str) -> None:
+    """Raise :class:`~distop.errors.UnsupportedType` if the table at ``location`` has a column of a type that
+    distop does not read: newer formats have more of them."""
+    waiting = [(field.name, field.field_type) for field in schema.fields]
+    while waiting:
+        path, kind = waiting.pop()
+        if isinstance(kind, PrimitiveType) and not is_type(str(kind)):
+            raise unsupported_type(location, path, str(kind))
+        waiting += [(f"{path}.{field.name}", field.field_type) for field in fields_within(kind)]
+
+
+def is_type(text: str) -> bool:
+    """Whether distop reads columns of this primitive type of Iceberg."""
+    return text in _TYPES or bool(_DECIMAL.fullmatch(text) or _FIXED.fullmatch(text))
+
+
+def unsupported_type(location: str, column: str, kind: str) -> UnsupportedType:
+    return UnsupportedType(
+        f"the table at {location} has column {column[:MAX_COLUMN_NAME]!r} of the type {kind[:50]}, which "
+        "distop does not read",
+        details={"column": column[:MAX_COLUMN_NAME], "type": kind[:50]},
+    )
+
+
+def refuse_twins(schema: Schema, present: Schema) -> None:
+    """Refuse names that differ only in case within one table, struct, list or map: SQL ignores case, so that
+    Spark and others could read neither column. Pairs that are in ``present`` already are let be.
+
+    Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` is ``schema``.
+    """
+    known = {(number, present.find_field(number).name) for number in present.field_ids}
+    waiting: list[tuple[str, tuple[NestedField, ...]]] = [("", schema.fields)]
+    while waiting:
+        path, fields = waiting.pop()
+        folded: dict[str, NestedField] = {}
+        for field in fields:
+            twin = folded.setdefault(field.name.casefold(), field)
+            if twin is not field and not known.issuperset({(f.field_id, f.name) for f in (field, twin)}):
+                raise InvalidArgument(
+                    f"columns {path + twin.name!r} and {path + field.name!r} differ only in case, and SQL "
+                    "ignores case",
+                    hint="give one of them another name",
+                    details={"field": "schema", "column": path + field.name},
+                )
+            waiting.append((f"{path}{field.name}.", fields_within(field.field_type)))
+
+
+def fields_within(kind: IcebergType) -> tuple[NestedField, ...]:
+    """The fields that a type consists of."""
+    match kind:
+        case StructType():
+            return kind.fields
+        case ListType():
+            return (kind.element_field,)
+        case MapType():
+            return (kind.key_field, kind.value_field)
+    return ()
+
+
+def check_fields(fields: Sequence[object]) -> None:
+    """Refuse more partition or sort fields, or greater ids, than a table may have. Raises as
+    :func:`check_schema`."""
+    if len(fields) > MAX_FIELDS:
+        raise _bad_schema(
+            f"there are {len(fields):,} fields to partition or sort by, at most {MAX_FIELDS:,} are allowed",
+            "",
+        )
+    for field in fields:
+        if isinstance(field, PartitionField) and field.field_id > MAX_ID:
+            name = field.name[:50]
+            raise _bad_schema(
+                f"partition field {name!r} has the id {field.field_id}, at most {MAX_ID} is allowed", name
+            )
+
+
+def check_names(names: Iterable[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if not name:
+            raise _bad_schema("a column has no name", name)
+        if len(name) > MAX_COLUMN_NAME:
+            raise _bad_schema(
+                f"column {name[:50]!r}... has a name of {len(name):,} characters, at most "
+                f"{MAX_COLUMN_NAME:,} are allowed",
+                name[:50],
+            )
+        if len(seen) >= MAX_COLUMNS:
+            raise _bad_schema(f"there are more than {MAX_COLUMNS:,} columns", "")
+        if name in seen:
+            raise _bad_schema(f"column {name!r} is named twice", name)
+        seen.add(name)
+    if not seen:
+        raise _bad_schema("the schema has no columns", "")
+
+
+def _bad_schema(message: str, column: str) -> InvalidArgument:
+    return InvalidArgument(message, details={"field": "schema", "column": column})
+
+
+def from_arrow(schema: Any) -> Schema:
+    import pyarrow as pa
+    from pyiceberg.io.pyarrow import UnsupportedPyArrowTypeException
+
+    widened = pa.schema([column.with_type(_widened(column.type)) for column in schema])
+    try:
+        return schema_without_ids(widened)
+    except UnsupportedPyArrowTypeException as error:
+        column = error.field
+        raise _bad_schema(
+            f"column {column.name!r}: Iceberg has no type {column.type}", column.name
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise _bad_schema(f"this cannot be an Iceberg schema: {error}", "") from error
+
+
+def _widened(kind: Any) -> Any:
+    """The Iceberg-compatible Arrow type that holds all values of ``kind``."""
+    import pyarrow as pa
+
+    if pa.types.is_uint32(kind):
+        return pa.int64()
+    if pa.types.is_uint64(kind):
+        return pa.decimal128(20, 0)
+    if pa.types.is_null(kind):
+        return pa.string()
+    if pa.types.is_date64(kind):
+        return pa.date32()
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz="UTC" if kind.tz else None)
+    if pa.types.is_dictionary(kind):
+        return _widened(kind.value_type)
+    return kind

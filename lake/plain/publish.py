@@ -1,0 +1,171 @@
+"""Publishes into a plain directory tree: folders, then renames, then deletions, then ``_SUCCESS``.
+
+A tree has no pointer that moves atomically, so a reader may see some files of an operation before the others.
+``_SUCCESS`` tells: the old one is removed first, the new one is written last. The guarantee is the final
+state: every file exists once, under a name that no other operation uses, and replaced files are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from distop.commit.contract import Contribution, FinishContext, StepPlan, TransactionalStep
+from distop.commit.facts import IGNORED
+from distop.commit.partial import counted
+from distop.errors import TableNotEmpty
+from distop.lake.layout.evolution import evolution_of, put_on
+from distop.lake.layout.model import Layout
+from distop.lake.layout.owner import in_use, is_owner_file
+from distop.lake.layout.staging import PRIVATE
+from distop.lake.plain.lists import ListedFile, written
+from distop.lake.plain.steps import (
+    DeleteArgument,
+    FolderArgument,
+    RenameArgument,
+    SuccessArgument,
+    UnmarkArgument,
+)
+from distop.lake.storage.places import OBJECT_STORES, Place
+from distop.lake.storage.storage import StorageOptions, file_system, protocol_of
+from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.record import decode
+from distop.metastore.records.table import Head
+from distop.operations.job import staging_folder
+
+MARKER = "_SUCCESS"
+FIRST, FOLDERS, RENAMES, DELETIONS, LAST = range(5)
+"""Stages."""
+LOOKERS = 16
+"""Files examined concurrently."""
+
+EMPTY_ONLY = ("error_if_exists", "ignore")
+"""Modes that require an empty tree."""
+
+
+class FilesPublish(StepPlan):
+    """Moves the output of the jobs to its place. Argument: ``mode``, as of ingest, and
+    ``ignored``: the start decided that nothing is to be done."""
+
+    def expand(self, context: FinishContext) -> Sequence[StepRecord]:
+        """See :class:`StepPlan`.
+
+        Raises
+        ------
+        TableNotEmpty
+            The mode requires an empty tree, and files have appeared since the operation began.
+        CorruptRecord
+            A job's list of files is missing or damaged.
+        """
+        if self.argument.get(IGNORED):
+            return []
+        arg, mode = context.view.arg, self.argument.get("mode", "append")
+        files = written(context.view)
+        if mode in EMPTY_ONLY and files:
+            refuse_files(arg.table, arg.location, arg.storage)
+        replaced = _replaced(arg, mode, files)
+        if not files and not replaced:
+            return []
+        root = arg.location.rstrip("/")
+        folders = sorted({f"{root}/{file.folder}".rstrip("/") for file in files})
+        if protocol_of(root) in OBJECT_STORES:
+            folders = []
+        staged = staging_folder(arg, PRIVATE)
+        marker = f"{root}/{MARKER}"
+        marked = Place(marker, arg.storage).seen() is not None
+        return [
+            *([UnmarkArgument(path=marker).record(FIRST)] if marked else []),
+            *(FolderArgument(path=folder).record(FOLDERS) for folder in folders),
+            *(_rename(root, staged, arg, file).record(RENAMES) for file in files),
+            *(deletion.record(DELETIONS) for deletion in replaced),
+            SuccessArgument(path=marker, overwrite=True).record(LAST),
+        ]
+
+    def facts(self, context: FinishContext) -> dict[str, Any]:
+        return {**counted(context.view), **({IGNORED: True} if self.argument.get(IGNORED) else {})}
+
+
+class FilesHead(TransactionalStep):
+    """Records the columns of the table with its first operation; later ones keep them."""
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`TransactionalStep`."""
+        arg = context.view.arg
+        layout = arg.argument.get("layout") or {}
+        standing = decode(context.head.value, Head, context.head.key) if context.head.exists else None
+        if standing is not None and standing.layout:
+            # The columns may have been altered meanwhile; the operation's new columns are added on top.
+            present, planned = Layout.from_json(standing.layout), Layout.from_json(layout)
+            schema = put_on(present.schema, planned.schema, evolution_of(arg))
+            layout = replace(present, schema=schema).to_json()
+        head = Head(metadata_location="", operation=str(arg.id), layout=layout)
+        return Contribution(txn=context.head_moved(head))
+
+
+def target_name(arg: OperationArg, file: ListedFile) -> str:
+    """The name of a file in the tree, unique to this operation and attempt."""
+    return f"part-{arg.uuid[:12]}-{file.name}"
+
+
+def _rename(root: str, staged: str, arg: OperationArg, file: ListedFile) -> RenameArgument:
+    folder = f"{root}/{file.folder}".rstrip("/")
+    return RenameArgument(
+        source=f"{staged}/{file.name}",
+        target=f"{folder}/{target_name(arg, file)}",
+        size=file.size,
+        checksum=file.checksum,
+    )
+
+
+def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list[DeleteArgument]:
+    """The files to delete: those that exist now, in their present version (C7, C14).
+
+    Raises :class:`~distop.errors.LocationInUse` if some of them belong to another table.
+    """
+    if mode not in ("overwrite", "overwrite_partitions"):
+        return []
+    root = arg.location.rstrip("/")
+    names = _files(arg.location, arg.storage)
+    if other := next(filter(is_owner_file, names), None):
+        raise in_use(root, "has in it", f"{root}/{other}")
+    names = list(filter(_is_visible, names))
+    written_to = {file.folder for file in files}
+    if mode == "overwrite_partitions":
+        names = [name for name in names if name.rpartition("/")[0] in written_to]
+
+    def deletion(name: str) -> DeleteArgument | None:
+        emptied = name.rpartition("/")[0] not in written_to
+        return DeleteArgument.of(Place(f"{root}/{name}", arg.storage), root if emptied else "")
+
+    with ThreadPoolExecutor(LOOKERS, thread_name_prefix="replaced") as pool:
+        return [found for found in pool.map(deletion, names) if found is not None]
+
+
+def visible_files(location: str, storage: StorageOptions | None = None) -> Iterator[str]:
+    """Paths, below a location, of the files visible to readers of the tree: no component begins with ``_``
+    or ``.``; sorted."""
+    return filter(_is_visible, _files(location, storage))
+
+
+def _files(location: str, storage: StorageOptions | None) -> list[str]:
+    """Paths of all files below a location; sorted. Links to folders are not followed."""
+    fs, root = file_system(location, storage)
+    root = root.rstrip("/")
+    return [name for path in sorted(fs.find(root)) if (name := path[len(root) :].lstrip("/"))]
+
+
+def _is_visible(name: str) -> bool:
+    return not any(part.startswith(("_", ".")) for part in name.split("/"))
+
+
+def refuse_files(table: str, location: str, storage: StorageOptions | None = None) -> None:
+    """Raise :class:`~distop.errors.TableNotEmpty` if the tree contains a visible file."""
+    found = next(visible_files(location, storage), None)
+    if found is not None:
+        raise TableNotEmpty(
+            f"table {table!r} already holds data: {found}",
+            hint="append to it, or overwrite what is there",
+            details={"table": table, "file": found},
+        )

@@ -1,0 +1,136 @@
+"""Publishing modes that depend on the table's content: replace parts of it, or leave it unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
+
+from distop.commit.contract import Contribution, FinishContext
+from distop.commit.facts import ADOPTED_FROM, IGNORED
+from distop.lake.iceberg.append import Change, IcebergAppend, IcebergStep, added_counts, head_conflict
+from distop.lake.iceberg.content import data_of, is_ignored, not_empty, only_replaced
+from distop.lake.iceberg.merging import merged
+from distop.lake.iceberg.provenance import INSTEAD_OF
+from distop.lake.iceberg.snapshots import Draft
+from distop.lake.iceberg.takeover import JobsOutput, take_over
+from distop.lake.layout.model import Layout
+from distop.lake.rewriting.replace_partitions import (
+    Key,
+    added_by,
+    changed_since,
+    partitions_in,
+    replace_partitions,
+    take_out_added,
+)
+from distop.metastore.etcd.txn import Txn, unchanged
+from distop.metastore.records.operation import OperationArg
+
+
+class IcebergOverwritePartitions(IcebergStep):
+    """Replaces the partitions that the operation's files belong to; the others stay as they are.
+
+    The conflict check (``expectedSnapshotId``) is per partition as well: the step builds on a concurrent
+    commit that left these partitions unchanged (P6).
+    """
+
+    def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
+        """Store the view: the conflict check runs once the partitions are known."""
+        self._arg = arg
+
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        if output.empty:
+            return None
+        added = take_over(draft, layout, output, snapshot_id)
+        keys = partitions_in(draft.io, added, layout.spec)
+        self._check_partitions(draft, layout, keys)
+        replaced = replace_partitions(draft, layout, keys, snapshot_id)
+        parent = draft.base.current_snapshot()
+        summary = update_snapshot_summaries(
+            Summary(operation=Operation.OVERWRITE, **added_counts(output), **replaced.counts()),
+            parent.summary if parent else None,
+        )
+        manifests = [*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)]
+        facts: dict[str, Any] = {
+            ADOPTED_FROM: output.adopt_from,
+            "replacedPartitions": len(keys),
+            "removedFiles": replaced.files,
+            "removedRows": replaced.rows,
+        }
+        return Change(manifests=manifests, summary=summary, facts=facts)
+
+    def _check_partitions(self, draft: Draft, layout: Layout, keys: Collection[Key]) -> None:
+        """Refuse the table if these partitions have changed since the operation began."""
+        current = draft.base.current_snapshot()
+        if not self.refuses or only_replaced(draft.file, current, self.expected):
+            return
+        then = None if self.expected is None else draft.file.snapshot(self.expected)
+        if self.expected is not None and then is None:
+            # Expired: its content is unknown.
+            raise head_conflict(self._arg, self.expected, current)
+        changed = changed_since(draft, layout, keys, then)
+        if changed is not None:
+            raise head_conflict(self._arg, self.expected, draft.file.snapshot(changed) or current)
+
+
+class IcebergAppendInstead(IcebergStep):
+    """Adds the operation's files in place of those that an earlier operation has added.
+
+    What others have written before, after or meanwhile stays.
+
+    Argument: ``operation``: the earlier one, which has only added files.
+    """
+
+    def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
+        """Find the snapshot of the earlier operation."""
+        self._earlier = added_by(draft.file, self.argument["operation"])
+
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`.
+
+        Raises :class:`~distop.errors.PreconditionFailed` if files of the earlier operation are gone.
+        """
+        replaced = take_out_added(draft, self._earlier, snapshot_id)
+        parent = draft.base.current_snapshot()
+        summary = update_snapshot_summaries(
+            Summary(operation=Operation.OVERWRITE, **added_counts(output), **replaced.counts()),
+            parent.summary if parent else None,
+        )
+        summary.additional_properties[INSTEAD_OF] = self.argument["operation"]
+        added = [] if output.empty else take_over(draft, layout, output, snapshot_id)
+        manifests = [*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)]
+        facts: dict[str, Any] = {
+            ADOPTED_FROM: output.adopt_from,
+            "insteadOf": self.argument["operation"],
+            "removedFiles": replaced.files,
+            "removedRows": replaced.rows,
+        }
+        return Change(manifests=manifests, summary=summary, facts=facts)
+
+
+class IcebergAppendIfEmpty(IcebergAppend):
+    """Adds the operation's files to an empty table; refuses any other (P5, error-if-exists).
+
+    Other concurrent changes, such as of the table's properties, are kept.
+    """
+
+    def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
+        """Refuse a table with data."""
+        found = data_of(draft.file, draft.io)
+        if found is not None:
+            raise not_empty(arg.table, found)
+
+
+class IcebergAppendOrIgnore(IcebergAppend):
+    """Adds the operation's files to an empty table, and changes no other (P5, ignore)."""
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`IcebergStep`."""
+        if not is_ignored(context):
+            return super().prepare(context)
+        # The transaction must confirm that the table held data when the operation ended.
+        return Contribution(
+            txn=Txn((unchanged(context.head),)), facts={IGNORED: True, "rows": 0, "files": 0, "bytes": 0}
+        )

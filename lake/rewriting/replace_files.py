@@ -1,0 +1,338 @@
+"""Replaces files of a table by others that hold the same rows.
+
+The rows stay the same, and incremental readers see nothing new: the snapshot says so (``replace``). It builds
+on the table's present content, so concurrent appends stay and concurrent deletes stay deleted: a job that
+read a file that is gone, or has other delete files by now, is left out, the others count.
+
+Rows that delete files name are not in the new files. Delete files that concern no data file any more go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from pyiceberg.manifest import DataFileContent, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import (
+    REMOVED_DELETE_FILES,
+    REMOVED_EQUALITY_DELETES,
+    REMOVED_FILE_SIZE,
+    REMOVED_POSITION_DELETES,
+    Operation,
+    Summary,
+    update_snapshot_summaries,
+)
+from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
+
+from distop.commit.contract import Contribution, FinishContext
+from distop.commit.facts import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER
+from distop.errors import Conflict, HeadConflict, PreconditionFailed
+from distop.lake.iceberg.append import Change, IcebergStep, added_counts
+from distop.lake.iceberg.content import SHOWN, is_live, removers, writer_of
+from distop.lake.iceberg.merging import merged
+from distop.lake.iceberg.snapshots import Draft
+from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
+from distop.lake.layout.model import Layout, schema_of, schema_with
+from distop.lake.rewriting.deletes import Deletes
+from distop.lake.rewriting.replace_partitions import Replaced, areas_of, take_out
+from distop.lake.rewriting.rewrite_plan import (
+    Place,
+    Places,
+    RewriteJob,
+    RewritePartition,
+    RewritePlan,
+    packed_values,
+    ranges_of,
+)
+from distop.lake.storage.storage import FILES_AT_ONCE
+from distop.operations.api import OperationView
+
+MISSING = "missing"
+"""Field of a job's result: a file that did not exist when the job tried to read it."""
+DELETED = "deleted"
+"""Field of a job's result: rows of its files that their delete files have removed."""
+
+
+class IcebergReplace(IcebergStep):
+    """Replaces the files that the jobs have read by those that they have written.
+
+    The operation's argument is a :class:`~distop.lake.rewriting.rewrite_plan.RewritePlan`.
+    """
+
+    def prepare(self, context: FinishContext) -> Contribution:
+        """See :class:`IcebergStep`.
+
+        Raises
+        ------
+        HeadConflict
+            Concurrent operations removed a file, or rows of it, of every job: nothing is left to publish.
+        PreconditionFailed
+            The new files do not hold as many rows as the old ones.
+        """
+        self._view = context.view
+        if not (self._plan.jobs or self._plan.deletes):
+            return Contribution(facts=_counts(JobsOutput(manifests=[]), Replaced()) | self._told)
+        return super().prepare(context)
+
+    @cached_property
+    def _plan(self) -> RewritePlan:
+        return RewritePlan.of(self._view.arg)
+
+    @property
+    def _told(self) -> dict[str, Any]:
+        return {PASSED_OVER: self._plan.passed_over} if self._plan.passed_over else {}
+
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        jobs = self._plan.by_name(self._view.arg)
+        done = {name: job for name, job in jobs.items() if self._view.jobs[name].state == "success"}
+        found = _Found(draft, self._plan, done)
+        intact = {name: job for name, job in done.items() if found.has(job)}
+        if done and not intact:
+            raise self._nothing_left(draft)
+        replaced = Replaced(untouched=found.others)
+        leaving = {path for job in intact.values() for path in self._plan.paths(job)}
+        for spec_id, manifests in found.holding.items():
+            spec = draft.base.specs()[spec_id]
+            take_out(
+                draft, spec, manifests, lambda e: e.data_file.file_path in leaving, replaced, snapshot_id
+            )
+        view = replace(self._view, jobs={name: self._view.jobs[name] for name in intact})
+        output = output_of_jobs(view)
+        deleted = self._check_rows(view, intact, replaced, output)
+        needless = found.needless(leaving)
+        if not (intact or needless):
+            return None
+        kept = _without(draft, replaced.untouched, needless, snapshot_id)
+        added = take_over(draft, layout, output, snapshot_id)
+        facts = _counts(output, replaced) | self._told
+        if self._plan.deletes:
+            facts |= {"deletedRows": deleted, "deleteFiles": len(needless)}
+        facts |= {
+            ADOPTED_FROM: output.adopt_from,
+            "partitions": len({job.partition for job in intact.values()}),
+        }
+        if len(intact) < len(done):
+            facts |= self._dropped_jobs(draft, jobs, done.keys() - intact.keys())
+        return Change(
+            manifests=[*added, *replaced.rewritten, *merged(draft, kept, snapshot_id)],
+            summary=_summary(draft, output, replaced, needless),
+            facts=facts,
+            updates=self._order_updates(draft),
+        )
+
+    def _check_rows(
+        self, view: OperationView, jobs: Mapping[str, RewriteJob], replaced: Replaced, output: JobsOutput
+    ) -> int:
+        """Never publish a result that loses or duplicates a row. Returns how many were deleted before."""
+        deleted = 0
+        for name, job in jobs.items():
+            missing = view.jobs[name].result.get(MISSING)
+            if missing is not None:
+                raise PreconditionFailed(
+                    f"{missing} does not exist, and table {view.arg.table!r} refers to it",
+                    hint="distop doctor --deep names all such files",
+                )
+            before, after = sum(file.rows for file in job.files), int(view.jobs[name].result["rows"])
+            gone = int(view.jobs[name].result.get(DELETED, 0))
+            may_go = sum(file.rows for file in job.files if file.deletes)
+            is_old = may_go and DELETED not in view.jobs[name].result  # such an executor knows no deletes
+            if before != after + gone or gone > may_go or is_old:
+                raise PreconditionFailed(
+                    f"job {name} of {view.arg.id} has read files of {before} rows and written {after}; "
+                    f"{gone} were deleted before"
+                )
+            deleted += gone
+        if output.rows + deleted != replaced.rows:
+            raise PreconditionFailed(
+                f"{view.arg.id} has written {output.rows} rows in place of {replaced.rows}; {deleted} were "
+                "deleted before"
+            )
+        return deleted
+
+    def _order_updates(self, draft: Draft) -> list[TableUpdate]:
+        """Make the sort order of the new files known to the table."""
+        order = self._plan.order
+        if order is None:
+            return []
+        known = {one.order_id: one for one in draft.base.sort_orders}
+        if order.order_id not in known:
+            fields: dict[str, Any] = {"sort-order": order}
+            return [AddSortOrderUpdate(**fields)]
+        if known[order.order_id] != order:
+            raise Conflict(
+                f"table {self._view.arg.table!r} meanwhile has another sort order {order.order_id}",
+                hint="start the operation again",
+            )
+        return []
+
+    # -- what others have removed ----------------------------------------------------------------------
+
+    def _dropped_jobs(
+        self, draft: Draft, jobs: Mapping[str, RewriteJob], dropped: set[str]
+    ) -> dict[str, Any]:
+        places = [place for place, name in enumerate(jobs) if name in dropped]
+        touched = sorted({self._plan.partitions[jobs[name].partition].path for name in dropped})
+        snapshots = [
+            {"snapshot": str(snapshot.snapshot_id), "by": writer_of(snapshot)}
+            for snapshot in removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)
+        ]
+        return {DROPPED_JOBS: ranges_of(places), "droppedPartitions": touched[:SHOWN], "conflicts": snapshots}
+
+    def _nothing_left(self, draft: Draft) -> HeadConflict:
+        first = next(iter(removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)), None)
+        arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
+        removed = "the table has no snapshot"
+        if first is not None:
+            removed = f"snapshot {found}, written by {writer_of(first)}, removed them or some of their rows"
+        return HeadConflict(
+            f"the files that {arg.id} has rewritten, of snapshot {self._plan.snapshot_id} of table "
+            f"{arg.table!r}, are no longer in it: {removed}",
+            hint="nothing is lost; start the operation again to rewrite what the table holds now",
+            details={
+                "expected": str(self._plan.snapshot_id),
+                "snapshot": found,
+                "by": writer_of(first),
+            },
+        )
+
+
+class _Found:
+    """The files read that are unchanged in the table, and the delete files that may go."""
+
+    def __init__(self, draft: Draft, plan: RewritePlan, jobs: Mapping[str, RewriteJob]) -> None:
+        self._plan = plan
+        wanted = {path for job in jobs.values() for path in plan.paths(job)}
+        self._there: dict[str, ManifestEntry] = {}
+        self.holding: dict[int, list[ManifestFile]] = {}
+        """Manifests that list some of the files, by partition spec."""
+        self.others: list[ManifestFile] = []
+        live = [
+            manifest
+            for manifest in manifests_of(draft.base.current_snapshot(), draft.io)
+            if is_live(manifest)
+        ]
+        self._deletes = Deletes(draft.base, draft.io, live)
+        paths = {one.path for one in plan.deletes}
+        self._may_go = [
+            entry
+            for entry in self._deletes.entries
+            if entry.data_file.file_path in paths and _can_go(draft, entry)
+        ]
+        self._needed = set[str]()
+        """Delete files that concern a file which was not read."""
+        places = [self._place(draft.base, partition) for partition in plan.partitions]
+        of_deletes = Places(draft.base)
+        places += [of_deletes.of(entry.data_file) for entry in self._may_go]
+        areas = areas_of(draft.base, filter(None, places))
+        everywhere = any(map(self._deletes.is_everywhere, self._may_go))
+
+        def listed(manifest: ManifestFile) -> tuple[dict[str, ManifestEntry], set[str]]:
+            area = areas.get(manifest.partition_spec_id)
+            found, needed = dict[str, ManifestEntry](), set[str]()
+            concerned = everywhere or (area is not None and area.may_hold(manifest))
+            if manifest.content == ManifestContent.DATA and concerned:
+                for entry in manifest.fetch_manifest_entry(draft.io):
+                    if entry.data_file.file_path in wanted:
+                        found[entry.data_file.file_path] = entry
+                    elif self._may_go:
+                        needed |= self._deletes_of(entry)
+            return found, needed
+
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
+            for manifest, (there, needed) in zip(live, pool.map(listed, live), strict=True):
+                if there:
+                    self.holding.setdefault(manifest.partition_spec_id, []).append(manifest)
+                else:
+                    self.others.append(manifest)
+                self._there |= there
+                self._needed |= needed
+
+    def _place(self, base: TableMetadata, partition: RewritePartition) -> Place | None:
+        """A partition by the table's present types: its column may have been widened since. ``None``: the
+        table no longer has its partition spec."""
+        spec, record = self._plan.values(partition)
+        if spec.spec_id not in base.specs():
+            return None
+        return spec.spec_id, packed_values(spec, schema_of(base, spec), record)
+
+    def has(self, job: RewriteJob) -> bool:
+        """Whether all files of a job still exist, and no other rows of them are deleted by now."""
+        return all(
+            path in self._there and self._deletes_of(self._there[path]) == self._plan.deletes_of(file)
+            for path, file in zip(self._plan.paths(job), job.files, strict=True)
+        )
+
+    def needless(self, leaving: Collection[str]) -> list[ManifestEntry]:
+        """The plan's delete files that concern no file, once these are gone."""
+        needed = set(self._needed)
+        for path in self._there.keys() - leaving:
+            needed |= self._deletes_of(self._there[path])
+        return [entry for entry in self._may_go if entry.data_file.file_path not in needed]
+
+    def _deletes_of(self, entry: ManifestEntry) -> set[str]:
+        return {file.file_path for file in self._deletes.concerning(entry)}
+
+
+def _can_go(draft: Draft, entry: ManifestEntry) -> bool:
+    """Whether the manifest that lists a file can be written again: its partition's types are known."""
+    return schema_with(draft.base, draft.base.specs()[entry.data_file.spec_id]) is not None
+
+
+def _without(
+    draft: Draft, manifests: Sequence[ManifestFile], needless: Sequence[ManifestEntry], snapshot_id: int
+) -> list[ManifestFile]:
+    """The manifests without some delete files."""
+    paths = {entry.data_file.file_path for entry in needless}
+    specs = {entry.data_file.spec_id for entry in needless}
+    left = Replaced()
+    listing: dict[int, list[ManifestFile]] = {spec_id: [] for spec_id in specs}
+    for manifest in manifests:
+        concerned = manifest.content == ManifestContent.DELETES and manifest.partition_spec_id in specs
+        (listing[manifest.partition_spec_id] if concerned else left.untouched).append(manifest)
+    for spec_id, some in listing.items():
+        take_out(
+            draft,
+            draft.base.specs()[spec_id],
+            some,
+            lambda entry: entry.data_file.file_path in paths,
+            left,
+            snapshot_id,
+            ManifestContent.DELETES,
+        )
+    return [*left.untouched, *left.rewritten]
+
+
+def _counts(output: JobsOutput, replaced: Replaced) -> dict[str, Any]:
+    return {
+        "rows": output.rows,
+        "filesBefore": replaced.files,
+        "filesAfter": output.files,
+        "bytesBefore": replaced.bytes,
+        "bytesAfter": output.bytes,
+        "partitions": 0,
+    }
+
+
+def _summary(
+    draft: Draft, output: JobsOutput, replaced: Replaced, needless: Iterable[ManifestEntry]
+) -> Summary:
+    parent = draft.base.current_snapshot()
+    removed = Counter({name: int(count) for name, count in replaced.counts().items()})
+    for file in (entry.data_file for entry in needless):
+        removed[REMOVED_DELETE_FILES] += 1
+        removed[REMOVED_FILE_SIZE] += file.file_size_in_bytes
+        by_value = file.content == DataFileContent.EQUALITY_DELETES
+        removed[REMOVED_EQUALITY_DELETES if by_value else REMOVED_POSITION_DELETES] += file.record_count
+    counts = {name: str(count) for name, count in removed.items()}
+    # pyiceberg computes the totals only for its own operations, and a replacement is not one.
+    counted = update_snapshot_summaries(
+        Summary(operation=Operation.OVERWRITE, **added_counts(output), **counts),
+        parent.summary if parent else None,
+    )
+    return Summary(operation=Operation.REPLACE, **counted.additional_properties)

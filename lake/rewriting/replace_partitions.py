@@ -1,0 +1,300 @@
+"""Replaces some partitions of a table by the output of an operation, and only those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from pyiceberg.conversions import from_bytes
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import (
+    ADDED_DATA_FILES,
+    ADDED_RECORDS,
+    DELETED_DATA_FILES,
+    DELETED_RECORDS,
+    REMOVED_FILE_SIZE,
+    Operation,
+    Snapshot,
+)
+from pyiceberg.typedef import Record
+from pyiceberg.types import PrimitiveType
+
+from distop.errors import CorruptRecord, PreconditionFailed
+from distop.lake.iceberg.content import is_live
+from distop.lake.iceberg.metadata_files import TableFile
+from distop.lake.iceberg.provenance import BATCHES, INSTEAD_OF, OPERATION
+from distop.lake.iceberg.snapshots import Draft
+from distop.lake.layout.model import Layout, schema_of
+from distop.lake.rewriting.rewrite_plan import Place, unpacked_values
+from distop.lake.storage.storage import FILES_AT_ONCE
+from distop.metastore.records.structs import from_json
+
+Key: TypeAlias = tuple[Any, ...]
+"""The partition values of a file."""
+
+REWRITTEN_FILES = 20_000
+"""Most files listed in one rewritten manifest."""
+
+
+def key_of(partition: Record, fields: int) -> Key:
+    """Comparable partition values: NaN equals NaN."""
+    values = (partition[position] for position in range(fields))
+    return tuple("NaN" if isinstance(value, float) and value != value else value for value in values)
+
+
+def partitions_in(io: FileIO, manifests: Iterable[ManifestFile], spec: PartitionSpec) -> frozenset[Key]:
+    """The partitions of the files in some manifests of one partition spec."""
+
+    def keys(manifest: ManifestFile) -> set[Key]:
+        try:
+            entries = manifest.fetch_manifest_entry(io)
+        except FileNotFoundError as error:
+            raise CorruptRecord(f"the manifest {manifest.manifest_path} is missing") from error
+        return {key_of(entry.data_file.partition, len(spec.fields)) for entry in entries}
+
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
+        return frozenset(key for some in pool.map(keys, manifests) for key in some)
+
+
+@dataclass(kw_only=True)
+class Replaced:
+    """What is left of a snapshot without some of its partitions."""
+
+    untouched: list[ManifestFile] = field(default_factory=list)
+    rewritten: list[ManifestFile] = field(default_factory=list)
+    files: int = 0
+    """Removed."""
+    rows: int = 0
+    bytes: int = 0
+
+    def counts(self) -> dict[str, str]:
+        """For a snapshot's summary."""
+        counts = {DELETED_DATA_FILES: self.files, DELETED_RECORDS: self.rows, REMOVED_FILE_SIZE: self.bytes}
+        return {name: str(count) for name, count in counts.items() if count}
+
+
+def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snapshot_id: int) -> Replaced:
+    """Remove the files of some partitions from a table.
+
+    Manifests that list none of them stay as they are; the others are rewritten.
+
+    Raises
+    ------
+    PreconditionFailed
+        The table also holds files of another partitioning: their metadata does not say which of their rows
+        are in these partitions.
+    """
+    replaced = Replaced()
+    area = Area(layout.spec, draft.base.schema(), keys)
+    touched: list[ManifestFile] = []
+    for manifest in _manifests(draft.base.current_snapshot(), draft.io):
+        if manifest.content == ManifestContent.DELETES:
+            # Deletes name files, or apply to older rows: new files are not concerned.
+            replaced.untouched.append(manifest)
+            continue
+        if manifest.partition_spec_id != layout.spec.spec_id:
+            raise PreconditionFailed(
+                f"the table at {draft.base.location} holds files of partition spec "
+                f"{manifest.partition_spec_id}, the new files have spec {layout.spec.spec_id}",
+                hint="overwrite the whole table, or rewrite its older files in the present partitioning",
+            )
+        (touched if area.may_hold(manifest) else replaced.untouched).append(manifest)
+    take_out(draft, layout.spec, touched, area.holds, replaced, snapshot_id)
+    return replaced
+
+
+def added_by(file: TableFile, operation: str) -> Snapshot:
+    """The snapshot of the table's history with the files that an operation has added.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if there is none, or it did more than add them.
+    """
+    details = {"field": "replaces", "operation": operation}
+    snapshot = file.metadata.current_snapshot()
+    while snapshot is not None:
+        here, parent = snapshot, snapshot.parent_snapshot_id
+        snapshot = None if parent is None else file.snapshot(parent)
+        summary = here.summary
+        if summary is None or summary.additional_properties.get(OPERATION) != operation:
+            continue
+        if summary.operation != Operation.APPEND and INSTEAD_OF not in summary.additional_properties:
+            break
+        together = from_json(summary.additional_properties.get(BATCHES, "[]").encode(), list[str])
+        if len(together) > 1:
+            raise PreconditionFailed(
+                f"{operation} has applied several batches together: the rows of one cannot be taken out",
+                hint="to replace them, overwrite their partitions: mode=overwrite_partitions",
+                details=details,
+            )
+        return here
+    else:
+        raise PreconditionFailed(
+            f"the history of the table does not hold {operation}: it published nothing, was rolled back, or "
+            "its snapshot has expired",
+            hint="to replace what it wrote, overwrite its partitions: mode=overwrite_partitions",
+            details=details,
+        )
+    raise PreconditionFailed(
+        f"{operation} did more than add rows: what it wrote cannot be taken out again",
+        hint="roll the table back, or write under another request id",
+        details=details,
+    )
+
+
+def take_out_added(draft: Draft, earlier: Snapshot, snapshot_id: int) -> Replaced:
+    """Remove the files that a snapshot has added from a table.
+
+    Raises :class:`~distop.errors.PreconditionFailed` if some of them are gone: their rows may be in others.
+    """
+    replaced, by_spec = Replaced(), dict[int, list[ManifestFile]]()
+    number = earlier.sequence_number or 0
+    for manifest in _manifests(draft.base.current_snapshot(), draft.io):
+        may_hold = (manifest.min_sequence_number or 0) <= number <= (manifest.sequence_number or number)
+        if manifest.content == ManifestContent.DATA and may_hold:
+            by_spec.setdefault(manifest.partition_spec_id, []).append(manifest)
+        else:
+            replaced.untouched.append(manifest)
+    for spec_id, manifests in by_spec.items():
+        spec = draft.base.specs()[spec_id]
+        take_out(
+            draft, spec, manifests, lambda e: e.snapshot_id == earlier.snapshot_id, replaced, snapshot_id
+        )
+    added = earlier.summary.additional_properties if earlier.summary else {}
+    files, rows = (int(added.get(name, 0)) for name in (ADDED_DATA_FILES, ADDED_RECORDS))
+    if (replaced.files, replaced.rows) != (files, rows):
+        raise PreconditionFailed(
+            f"of the {files} files of snapshot {earlier.snapshot_id} {replaced.files} are left in the table: "
+            "rows of the others are in files of a compaction, or were deleted",
+            hint="to replace what it wrote, overwrite its partitions: mode=overwrite_partitions",
+            details={"field": "replaces", "snapshot": str(earlier.snapshot_id)},
+        )
+    return replaced
+
+
+def take_out(
+    draft: Draft,
+    spec: PartitionSpec,
+    manifests: Iterable[ManifestFile],
+    leaves: Callable[[ManifestEntry], bool],
+    replaced: Replaced,
+    snapshot_id: int,
+    content: ManifestContent = ManifestContent.DATA,
+) -> None:
+    """Remove files from manifests of one partition spec and content, and add the rest to ``replaced``."""
+    builder = draft.new_manifest(spec.spec_id, snapshot_id, content)
+    for manifest in manifests:
+        entries = manifest.fetch_manifest_entry(draft.io)
+        leaving = [leaves(entry) for entry in entries]
+        if not any(leaving):
+            replaced.untouched.append(manifest)
+            continue
+        for entry, is_leaving in zip(entries, leaving, strict=True):
+            if not is_leaving:
+                builder.keep(entry)
+                continue
+            builder.remove(entry)
+            replaced.files += 1
+            replaced.rows += entry.data_file.record_count
+            replaced.bytes += entry.data_file.file_size_in_bytes
+        if sum(builder.files.values()) >= REWRITTEN_FILES:
+            replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
+            builder = draft.new_manifest(spec.spec_id, snapshot_id, content)
+    if not builder.empty:
+        replaced.rewritten.append(builder.write(draft.io, draft.new_manifest_path()))
+
+
+def changed_since(draft: Draft, layout: Layout, keys: Collection[Key], then: Snapshot | None) -> int | None:
+    """Whether some partitions differ from those in an earlier snapshot.
+
+    Returns
+    -------
+    The id of a snapshot that changed them (the present one, if only missing files show it); ``None`` if they
+    are unchanged.
+    """
+    now = draft.base.current_snapshot()
+    area = Area(layout.spec, draft.base.schema(), keys)
+    before = {manifest.manifest_path: manifest for manifest in _manifests(then, draft.io)}
+    after = {manifest.manifest_path: manifest for manifest in _manifests(now, draft.io)}
+    # Manifests never change, so manifests in both are equal.
+    old = dict(area.files(draft.io, (before[path] for path in before.keys() - after.keys())))
+    new = dict(area.files(draft.io, (after[path] for path in after.keys() - before.keys())))
+    for path in sorted(new.keys() - old.keys()):
+        return new[path]
+    return now.snapshot_id if now is not None and old.keys() - new.keys() else None
+
+
+class Area:
+    """Some partitions of one partition spec."""
+
+    def __init__(self, spec: PartitionSpec, schema: Schema, keys: Collection[Key]) -> None:
+        self._spec = spec
+        self._keys = keys
+        kinds = (column.field_type for column in spec.partition_type(schema).fields)
+        self._kinds = [kind for kind in kinds if isinstance(kind, PrimitiveType)]
+
+    def holds(self, entry: ManifestEntry) -> bool:
+        return key_of(entry.data_file.partition, len(self._kinds)) in self._keys
+
+    def may_hold(self, manifest: ManifestFile) -> bool:
+        """Whether a manifest of this spec may list a file in it, by its value ranges."""
+        if manifest.partitions is None or len(manifest.partitions) != len(self._kinds):
+            return True
+        ranges = [
+            (
+                summary,
+                None if summary.lower_bound is None else from_bytes(kind, summary.lower_bound),
+                None if summary.upper_bound is None else from_bytes(kind, summary.upper_bound),
+            )
+            for kind, summary in zip(self._kinds, manifest.partitions, strict=True)
+        ]
+
+        def inside(value: Any, position: int) -> bool:
+            summary, low, high = ranges[position]
+            if value is None:
+                return bool(summary.contains_null)
+            if value == "NaN" and summary.contains_nan is not False:
+                return True
+            try:
+                return low is not None and high is not None and bool(low <= value <= high)
+            except TypeError:
+                return True
+
+        return any(all(inside(value, position) for position, value in enumerate(key)) for key in self._keys)
+
+    def files(self, io: FileIO, manifests: Iterable[ManifestFile]) -> Iterator[tuple[str, int]]:
+        """Paths of its files, delete files included, and the snapshots that added them.
+
+        Files of another partitioning may concern it, and count.
+        """
+        for manifest in manifests:
+            ours = manifest.partition_spec_id == self._spec.spec_id
+            if ours and not self.may_hold(manifest):
+                continue
+            for entry in manifest.fetch_manifest_entry(io):
+                if not ours or self.holds(entry):
+                    yield entry.data_file.file_path, entry.snapshot_id or 0
+
+
+def areas_of(metadata: TableMetadata, places: Iterable[Place]) -> dict[int, Area]:
+    """The areas that some partitions are, by partition spec; those of a spec that the table no longer has are
+    left out: it has no such file."""
+    specs, found = metadata.specs(), dict[int, set[tuple[str | None, ...]]]()
+    for spec_id, values in places:
+        if spec_id in specs:
+            found.setdefault(spec_id, set()).add(values)
+    areas = {}
+    for spec_id, several in found.items():
+        spec = specs[spec_id]
+        schema = schema_of(metadata, spec)
+        records = (unpacked_values(spec, schema, values) for values in several)
+        areas[spec_id] = Area(spec, schema, {key_of(record, len(spec.fields)) for record in records})
+    return areas
+
+
+def _manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+    return [m for m in snapshot.manifests(io) if is_live(m)] if snapshot is not None else []

@@ -1,0 +1,75 @@
+"""Listing and removing files by literal names.
+
+pyiceberg parses locations as URLs: it reads ``a#1.parquet`` as ``a``. Code that removes files must not remove
+another file because of such a name (C12).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import NamedTuple
+
+from distop.lake.storage.allowed import is_below
+from distop.lake.storage.info import modified
+from distop.lake.storage.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of
+
+
+class Entry(NamedTuple):
+    """A file or folder in a folder."""
+
+    name: str
+    is_folder: bool
+    modified_at: float
+    """Seconds since the Unix epoch; infinite if the file system does not say."""
+
+
+def entries(location: str, storage: StorageOptions | None = None) -> list[Entry]:
+    """The content of a folder, without sub-folders' content; nothing if it does not exist."""
+    filesystem, path = file_system(location, storage)
+    try:
+        listed = filesystem.ls(path, detail=True)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    found = []
+    for info in listed:
+        # Some stores list a folder as an entry of itself.
+        if str(info["name"]).strip("/") == str(path).strip("/"):
+            continue
+        at = modified(info)
+        name = str(info["name"]).rstrip("/").rpartition("/")[2]
+        found.append(Entry(name, info["type"] == "directory", at.timestamp() if at else float("inf")))
+    return found
+
+
+def remove_file(location: str, storage: StorageOptions | None = None) -> bool:
+    """Remove a file; return whether it existed, as far as the file system says."""
+    filesystem, path = file_system(location, storage)
+    try:
+        filesystem.rm_file(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def inside(locations: Iterable[str], folder: str) -> Iterator[str]:
+    """Those that are certainly in a folder. Before files are removed whose names stand in a table's metadata:
+    whoever writes the table can put names of other tables' files there."""
+    return (one for one in locations if ".." not in one.split("/") and is_below(one, (folder,)))
+
+
+def remove_files(locations: Iterable[str], storage: StorageOptions | None = None) -> int:
+    """Remove files; return how many existed."""
+    victims = sorted(locations)
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="remove") as pool:
+        return sum(pool.map(lambda location: remove_file(location, storage), victims))
+
+
+def remove_if_empty(location: str) -> None:
+    """Remove an empty folder on a local disk; object stores have no empty folders."""
+    if protocol_of(location) == "file":
+        # The system refuses, correctly, when a new file has appeared.
+        with suppress(OSError):
+            os.rmdir(file_system(location)[1])

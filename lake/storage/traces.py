@@ -1,0 +1,104 @@
+"""Stack traces of user code that raised, stored with the table for diagnosis.
+
+Bounded without counting or cleaning up: a trace has one of a fixed number of slots, and a later one
+overwrites an earlier one. It names its operation, so that none is shown as another operation's.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+import traceback
+import zlib
+from dataclasses import asdict, dataclass
+from urllib.parse import quote
+
+from distop.errors import Crashed, defect_of, encodable, shortened
+from distop.lake.storage.storage import StorageOptions, file_system
+from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation_id import OperationId
+
+log = logging.getLogger(__name__)
+
+OPERATIONS = 20
+"""Operations of one type (and object) on a table whose traces are kept."""
+PLACES = 10
+"""Traces stored for one operation."""
+MAX_LETTERS = 16_000
+"""Longest trace: its beginning and its end are kept."""
+MOST_WRITTEN = 50
+"""Traces of one operation that one process writes: many jobs may fail with the same error."""
+
+_written: dict[str, int] = {}
+_REMEMBERED = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """What user code raised."""
+
+    operation: str
+    uuid: str
+    partition: str
+    """Partition of the job; empty: completing the operation raised."""
+    attempt: str
+    at: float
+    error: str
+    trace: str
+
+
+def keep_trace(arg: OperationArg, error: BaseException, *, partition: str = "", attempt: str = "") -> None:
+    """Store what an attempt raised; errors of distop itself need no trace. Never raises."""
+    if defect_of(error) is None or not arg.location or _written.get(arg.uuid, 0) >= MOST_WRITTEN:
+        return
+    while len(_written) >= _REMEMBERED:
+        _written.pop(next(iter(_written)), None)
+    _written[arg.uuid] = _written.get(arg.uuid, 0) + 1
+    text = encodable("".join(traceback.format_exception(error)))
+    # A stand-in has the name of the error in its message.
+    named = str(error) if isinstance(error, Crashed) else f"{type(error).__name__}: {error}"
+    half = MAX_LETTERS // 2
+    if len(text) > MAX_LETTERS:
+        text = f"{text[:half]}\n...\n{text[-half:]}"
+    kept = Trace(
+        operation=str(arg.id),
+        uuid=arg.uuid,
+        partition=partition,
+        attempt=attempt,
+        at=time.time(),
+        error=shortened(encodable(named), 1000),
+        trace=text,
+    )
+    place = zlib.crc32(partition.encode(errors="replace")) % PLACES if partition else PLACES
+    try:
+        files, folder = file_system(_folder(arg.location, arg.id), arg.storage)
+        files.makedirs(folder, exist_ok=True)
+        with files.open(f"{folder}/{place}.json", "wb") as file:
+            file.write(json.dumps(asdict(kept)).encode())
+    except Exception as unwritable:  # the original error matters more
+        log.warning("trace_not_kept", extra={"operation": str(arg.id), "error": str(unwritable)})
+
+
+def read_traces(location: str, storage: StorageOptions, operation: OperationId, uuid: str) -> list[Trace]:
+    """The stored traces of an operation, the earliest first."""
+    files, folder = file_system(_folder(location, operation), storage)
+    found = []
+    for place in range(PLACES + 1):
+        try:
+            with files.open(f"{folder}/{place}.json", "rb") as file:
+                trace = Trace(**json.loads(file.read(8 * MAX_LETTERS)))
+        except FileNotFoundError:
+            continue
+        except (ValueError, TypeError):  # its process died while writing
+            continue
+        if trace.uuid == uuid:
+            found.append(trace)
+    return sorted(found, key=lambda trace: trace.at)
+
+
+def _folder(location: str, operation: OperationId) -> str:
+    # Readers of a folder of Parquet files skip names with this prefix.
+    of = re.sub(r"[^\w.%-]", "_", quote(f"{operation.type}.{operation.object}".rstrip("."), safe=""))
+    return f"{location}/_distop/traces/{of}/{operation.instance % OPERATIONS}"

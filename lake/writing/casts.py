@@ -1,0 +1,88 @@
+"""Casts columns to a table's types: a value that its type cannot hold is refused, also if Arrow takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+from distop.lake.writing import decimals
+from distop.lake.writing.floats import unlike_texts, unlike_wider
+from distop.lake.writing.integers import unlike_text
+
+Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
+
+
+class InvalidValue(pa.ArrowInvalid):  # type: ignore[misc]  # pyarrow has no types
+    """A value that is refused. The text says which one, and why: Arrow's own errors do not always."""
+
+
+def checked_cast(values: Values, target: pa.DataType) -> Values:
+    """``values`` as ``target``; raises ``pa.ArrowInvalid`` if one does not fit.
+
+    Arrow makes finite numbers infinite that are too large for a float, rounds those with more digits than it
+    has, reads some texts as hexadecimal numbers, and says nothing.
+    """
+    result = values.cast(target)
+    if not values.type.equals(target):
+        _check_numbers(values, result)
+    return result
+
+
+def _check_numbers(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray) -> None:
+    """Check that numbers are those that were given, as numbers or texts; also within nested values.
+
+    Raises ``pa.ArrowInvalid``.
+    """
+    kind = made.type
+    if is_.is_null(given.type) or kind.equals(given.type):
+        return
+    if is_.is_struct(kind):
+        for name in (field.name for field in kind if given.type.get_field_index(field.name) >= 0):
+            _check_numbers(pc.struct_field(given, name), pc.struct_field(made, name))
+    elif is_.is_map(kind):
+        _check_numbers(pc.list_flatten(as_lists(given)), pc.list_flatten(as_lists(made)))
+    elif is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind):
+        _check_numbers(pc.list_flatten(given), pc.list_flatten(made))
+    elif reason := _unlike(given, made):
+        raise InvalidValue(reason)
+
+
+def _unlike(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedArray) -> str:
+    """Why a number is not what it is made of; empty if all are."""
+    source, kind = given.type, made.type
+    if is_.is_floating(kind) and is_.is_floating(source):
+        return unlike_wider(given, made)
+    is_checked = is_.is_integer(source) or is_.is_boolean(source)  # by Arrow
+    if is_.is_floating(kind) and not is_checked:
+        return unlike_texts(given.cast(pa.large_string()), made)
+    is_text = not is_.is_primitive(source) and not is_.is_decimal(source)
+    if is_.is_integer(kind) and is_text:
+        return unlike_text(given.cast(pa.large_string()), kind)
+    if is_.is_decimal(kind) and is_text:
+        return decimals.unlike_text(given.cast(pa.large_string()), made)
+    if is_.is_decimal(kind) and not is_.is_floating(source):
+        whole = given.cast(pa.decimal128(decimals.MAX_DIGITS, 0)) if is_checked else given
+        return decimals.unlike_number(whole, made)
+    return ""
+
+
+def as_lists(maps: Values) -> Values:
+    """Maps as lists of structs of ``key`` and ``value``, which Arrow can flatten."""
+    entry = pa.struct([("key", maps.type.key_type), ("value", maps.type.item_type)])
+    return maps.cast(pa.list_(entry))
+
+
+def check_never_empty(rows: pa.RecordBatch | pa.Table, names: Iterable[str]) -> None:
+    """Check that some columns have no empty text.
+
+    Raises ``pa.ArrowInvalid``, which names the column.
+    """
+    for name in names:
+        if pc.any(pc.equal(rows.column(name), "")).as_py():
+            raise pa.ArrowInvalid(
+                f"column {name!r}: an empty text would become NULL, as the table is partitioned by it"
+            )

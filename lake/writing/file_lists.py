@@ -1,0 +1,203 @@
+"""How a job reports its files to the commit.
+
+Each table format has its own kind of list. A short list is stored in the job's record: the commit then reads
+only etcd, and a job with one file writes one object. A longer one is a separate file, the job's *manifest*,
+and the record names it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from base64 import b85encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io import FileIO
+from pyiceberg.io.pyarrow import compute_statistics_plan, parquet_path_to_id_mapping
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
+
+from distop.lake.layout.hive import PartitionValues, columns_in_files, never_empty
+from distop.lake.layout.model import Layout
+from distop.lake.layout.partitioning import PartitionKey
+from distop.lake.layout.staging import PRIVATE
+from distop.lake.writing.manifests import ManifestBuilder
+from distop.lake.writing.sorting import keys_of
+from distop.lake.writing.statistics import statistics_of
+from distop.lake.writing.summaries import summaries_to_json
+
+MAX_RESULT_BYTES = 600
+"""Limit of a job's result: its record, of 1 KiB, also holds what jobs add."""
+MAX_INLINE_BYTES = 560
+"""Limit of a result with its list. Unlike other parts, a list cannot be omitted to make room."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A complete data file."""
+
+    path: str
+    key: PartitionKey
+    """Its partition."""
+    size: int
+    """Bytes."""
+    footer: pq.FileMetaData
+    nans: Mapping[str, int]
+    """How many values of a column are NaN, for each column of floats where that is known."""
+    checksum: str = ""
+    """``md5:<hex>``; empty unless :attr:`FileList.checksums` are wanted."""
+
+
+class FileList(ABC):
+    """The files of one attempt, in order of completion."""
+
+    folder: ClassVar[str]
+    """The folder of the manifest, below the table's location."""
+    suffix: ClassVar[str]
+    """Suffix of its name."""
+    checksums: ClassVar[bool] = False
+    """Whether the commit needs the checksum of each file."""
+    never_empty: Sequence[str] = ()
+    """Columns in which an empty text would become NULL."""
+
+    @property
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The columns of the files."""
+
+    @property
+    @abstractmethod
+    def empty(self) -> bool:
+        """Whether the list is empty."""
+
+    @abstractmethod
+    def add(self, file: WrittenFile) -> None:
+        """List a file."""
+
+    @abstractmethod
+    def inline(self) -> dict[str, Any] | None:
+        """The list as part of a job's result, or ``None`` if it is certainly too long."""
+
+    @abstractmethod
+    def write(self, io: FileIO, path: str) -> dict[str, Any]:
+        """Write the list as a file; return its part of the result. ``partitions`` may be omitted."""
+
+
+class PrivateFileList(FileList):
+    """Files of a table whose partitions are folders, each described by a struct of its format. Readers of the
+    table ignore the list."""
+
+    folder: ClassVar[str] = PRIVATE
+
+    def __init__(self, layout: Layout) -> None:
+        kept = columns_in_files(layout.schema, layout.spec)
+        whole = layout.arrow_schema
+        self._schema = whole if len(kept) == len(whole) else pa.schema([whole.field(name) for name in kept])
+        self._values = PartitionValues(layout.schema, layout.spec)
+        self.never_empty = never_empty(layout.schema, layout.spec)
+        self._files: list[Any] = []
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    @property
+    def empty(self) -> bool:
+        return not self._files
+
+    def inline(self) -> dict[str, Any] | None:
+        return {"listed": msgspec.to_builtins(self._files)} if len(self._files) == 1 else None
+
+
+def result_of(
+    files: FileList, counts: dict[str, Any], io: FileIO, path: str, *, inline: bool
+) -> dict[str, Any]:
+    """A job's result: its counts, and its list or the path of it.
+
+    Parameters
+    ----------
+    path:
+        Path of the list if it does not fit, or may not be ``inline``.
+    """
+    held = files.inline() if inline else None
+    if held is not None:
+        whole = {**counts, **held}
+        if len(msgspec.json.encode(whole)) <= MAX_INLINE_BYTES:
+            return whole
+    written = files.write(io, path)
+    whole = {**counts, **written}
+    if len(msgspec.json.encode(whole)) >= MAX_RESULT_BYTES:
+        whole.pop("partitions", None)
+    return whole
+
+
+class IcebergFileList(FileList):
+    """Data files with their statistics, as entries of an Iceberg manifest.
+
+    A file is recorded as sorted only if it is. Those of one row group are sorted as the layout says.
+
+    Parameters
+    ----------
+    in_order:
+        Whether those of several row groups are, too.
+    """
+
+    folder = "metadata"
+    suffix = ".avro"
+
+    def __init__(self, layout: Layout, *, in_order: bool = False) -> None:
+        self._layout = layout
+        self._in_order = in_order
+        self._sort_order_id = (
+            layout.sort_order.order_id if keys_of(layout.sort_order, layout.schema) else None
+        )
+        self._statistics_plan = compute_statistics_plan(layout.schema, layout.properties)
+        self._column_ids = parquet_path_to_id_mapping(layout.schema)
+        self._manifest = ManifestBuilder(layout.schema, layout.spec)
+
+    @property
+    def schema(self) -> pa.Schema:
+        return self._layout.arrow_schema
+
+    @property
+    def empty(self) -> bool:
+        return self._manifest.empty
+
+    def add(self, file: WrittenFile) -> None:
+        described = DataFile.from_args(
+            content=DataFileContent.DATA,
+            file_path=file.path,
+            file_format=FileFormat.PARQUET,
+            partition=Record(*file.key),
+            file_size_in_bytes=file.size,
+            sort_order_id=self._sort_order_id if self._in_order or file.footer.num_row_groups == 1 else None,
+            equality_ids=None,
+            key_metadata=None,
+            **statistics_of(file.footer, self._statistics_plan, self._column_ids, file.nans),
+        )
+        self._manifest.add(described)
+
+    def inline(self) -> dict[str, Any] | None:
+        """``entries`` (Avro, compressed, in base 85), ``header`` (a digest of the manifest's header, to
+        verify that the commit reads them correctly) and ``partitions``."""
+        packed = self._manifest.packed_entries(MAX_INLINE_BYTES)
+        if packed is None:
+            return None
+        return {
+            "entries": b85encode(packed).decode(),
+            "header": self._manifest.header_digest(),
+            "partitions": summaries_to_json(self._manifest.summaries()),
+        }
+
+    def write(self, io: FileIO, path: str) -> dict[str, Any]:
+        """``manifest`` (its name in the operation's folder), ``manifestLength``, ``partitions``."""
+        written = self._manifest.write(io, path)
+        return {
+            "manifest": path.rpartition("/")[2],
+            "manifestLength": written.manifest_length,
+            "partitions": summaries_to_json(self._manifest.summaries()),
+        }
