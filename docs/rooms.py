@@ -13,7 +13,7 @@ import grimp
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(link.name for link in (HERE.parent / "src" / "distop").iterdir())
-PANELS = [["distop", "coordinator", "spark_jobs"], ["cli", "commit", "executor"], ["metastore"]]
+PANELS = [["distop", "lake", "executor"], ["coordinator", "spark_jobs", "sources"], ["cli", "metastore"]]
 
 Graph = dict[str, set[str]]
 

@@ -1,5 +1,5 @@
-"""The door for programs that have a Spark session: tables as DataFrames, the data source ``format("distop")``, streams,
-and Iceberg's own runtime over distop's catalog (:func:`configure`).
+"""The door for programs with a Spark session: tables as DataFrames, the data source ``format("distop")``,
+streams, and Iceberg's own runtime over distop's catalog (:func:`configure`).
 
 Importing it needs neither pyspark nor pyarrow.
 """
