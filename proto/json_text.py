@@ -1,4 +1,5 @@
-"""JSON in the text fields of the API (``argument_json``, ``options_json``, ``facts_json``), on both sides.
+"""JSON in the text fields of the API (``argument_json``, ``options_json``, ``facts_json``), on both sides,
+and the facts that people are shown in a form of their own.
 
 Numbers are what was written: a whole number stays one, however large (up to 64 bits, as stored in etcd).
 Refused is what JSON does not know, or readers understand differently: NaN, keys that stand twice, text that
@@ -18,6 +19,11 @@ MAX_DEPTH = 100
 """Deepest nesting. A limit of ours, so that every reader can follow."""
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
+
+# Facts are whatever JSON an operation type reports: one that has such a name and another shape is shown like
+# any other.
+_SERIES = {"name": str, "operations": int, "rows": int, "since": str, "last": list}
+_VIOLATION = {"rule": str, "rows": int, "partitions": int, "most": Mapping}
 
 
 def to_json(value: Mapping[str, Any], field: str) -> str:
@@ -91,3 +97,25 @@ def _check_text(value: str, path: str) -> None:
 
 def _refused(path: str, why: str) -> InvalidArgument:
     return InvalidArgument(f"{path} {why}", details={"field": path})
+
+
+def series_of(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The summary of a series; empty if there is none."""
+    found: Any = facts.get("series")
+    return found if _fits(found, _SERIES) else {}
+
+
+def violations_of(facts: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What is known of each broken rule; empty if none is."""
+    found: Any = facts.get("violations")
+    known = isinstance(found, list) and all(
+        _fits(one, _VIOLATION) and all(isinstance(rows, int) for rows in one["most"].values())
+        for one in found
+    )
+    return found if known else []
+
+
+def _fits(value: Any, shape: Mapping[str, type]) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(value.get(name), kind) for name, kind in shape.items()
+    )

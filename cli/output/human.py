@@ -55,7 +55,7 @@ from distop.client import (
     Watermarks,
 )
 from distop.errors import DistopError
-from distop.proto.facts import series_of
+from distop.proto.json_text import series_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.findings import Finding as WorkerFinding

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from distop.cli.output.base import Listing, Output
 from distop.cli.output.exits import exit_code
 from distop.errors import DistopError
-from distop.proto.plain import plain
+from distop.proto.messages import plain
 
 if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks

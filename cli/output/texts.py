@@ -20,7 +20,7 @@ from distop.client import (
     Severity,
     TableContent,
 )
-from distop.proto.facts import series_of, violations_of
+from distop.proto.json_text import series_of, violations_of
 
 if TYPE_CHECKING:
     from distop.executor.checking.findings import Finding as WorkerFinding

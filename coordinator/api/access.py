@@ -21,7 +21,7 @@ from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
-from distop.proto.plain import plain
+from distop.proto.messages import plain
 
 log = logging.getLogger(__name__)
 

@@ -11,17 +11,14 @@ import grpc.aio
 
 from distop.coordinator.starting.body import check_scope, options_of
 from distop.coordinator.views.listing import PageToken, check_table, continued_listing, fitting, page_of
-from distop.coordinator.views.operations import timestamp
-from distop.coordinator.views.tables import ordering_message
-from distop.errors import ArgumentTooLarge, CorruptRecord, InvalidArgument, TableNotFound
+from distop.coordinator.views.messages import batch_message, ordering_message
+from distop.errors import ArgumentTooLarge, InvalidArgument, TableNotFound
 from distop.lake.layout.staging import ICEBERG
-from distop.lake.storage.storage import without_secrets
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
     RUNNING,
     WAITING,
-    AppliedRecord,
     BatchRecord,
     check_batch,
     ordering_of,
@@ -30,7 +27,7 @@ from distop.metastore.backlog.decisions import approve, open_gate, set_ordering,
 from distop.metastore.backlog.queue import enqueue
 from distop.metastore.etcd.beginnings import first_of
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get, KeyValue, Put
+from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
@@ -127,7 +124,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
             places = [(*name.partition(".")[::2], kv) for name, kv in named]
         else:
             places = [(DONE if request.applied else "", name, kv) for name, kv in named]
-        batches = fitting([_batch(name, state, kv) for state, name, kv in places])
+        batches = fitting([batch_message(name, state, kv) for state, name, kv in places])
         response = pb.ListBacklogResponse(
             batches=batches, ordering=ordering_message(keys.name, ordering_of(ordering), token.revision)
         )
@@ -146,7 +143,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         if not read.got(0):
             raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
         kvs = ((state, read.one(2 + index, key)) for index, (state, key) in enumerate(places))
-        found = [_batch(batch, state, kv) for state, kv in kvs if kv.exists]
+        found = [batch_message(batch, state, kv) for state, kv in kvs if kv.exists]
         ordering = ordering_of(read.one(1, keys.ordering))
         return pb.ListBacklogResponse(
             batches=fitting(found), ordering=ordering_message(keys.name, ordering, read.revision)
@@ -229,59 +226,3 @@ def _range_of(keys: TableKeys, request: pb.ListBacklogRequest) -> tuple[bytes, b
         return keys.unordered(DONE), keys.unordered(DONE), prefix_end(keys.unordered(DONE))
     # Alphabetically "done" comes first, the others after it.
     return keys.unordered_prefix, prefix_end(keys.unordered(DONE)), prefix_end(keys.unordered_prefix)
-
-
-def _batch(name: str, state: str, kv: KeyValue) -> pb.Batch:
-    """A batch from its key; ``state``: where that is, empty for the queue of ordered ones."""
-    try:
-        return _ended(name, kv) if state == DONE else _open(name, state, kv)
-    except CorruptRecord as error:
-        return pb.Batch(name=name, error=pb.OperationError(code=error.code, message=error.message))
-
-
-def _ended(name: str, kv: KeyValue) -> pb.Batch:
-    """A batch that was applied or skipped."""
-    done = decode(kv.value, AppliedRecord, kv.key)
-    batch = pb.Batch(
-        name=name,
-        state=done.outcome,
-        operation=done.operation,
-        finished_at=timestamp(done.at),
-        attempts=done.attempts,
-        rows=done.rows,
-        bytes=done.bytes,
-        files=done.files,
-        together=done.together,
-        decided_by=done.decided_by,
-        markers_json=to_json(done.markers, "markers"),
-    )
-    if done.batch is not None:
-        batch.MergeFrom(_published(done.batch))
-    return batch
-
-
-def _open(name: str, state: str, kv: KeyValue) -> pb.Batch:
-    """A batch that waits, is being applied or has failed."""
-    record = decode(kv.value, BatchRecord, kv.key)
-    batch = _published(record)
-    batch.MergeFrom(
-        pb.Batch(
-            name=name,
-            state=state or (RUNNING if record.operation else WAITING),
-            attempts=record.attempts,
-            error=pb.OperationError(code=record.code, message=record.error) if record.code else None,
-            operation=record.operation,
-            in_doubt=record.in_doubt,
-        )
-    )
-    return batch
-
-
-def _published(record: BatchRecord) -> pb.Batch:
-    """What was published as a batch."""
-    return pb.Batch(
-        type=record.type,
-        argument_json=to_json(without_secrets(record.argument), "argument"),
-        queued_by=record.queued_by,
-        queued_at=timestamp(record.queued_at),
-    )

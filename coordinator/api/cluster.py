@@ -16,7 +16,6 @@ from distop.coordinator.doctor.findings import Reported
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.records import remove_unreadable
 from distop.coordinator.doctor.rounds import Doctor, Examination
-from distop.coordinator.views.audits import entry_message
 from distop.coordinator.views.listing import (
     PageToken,
     check_table,
@@ -25,7 +24,7 @@ from distop.coordinator.views.listing import (
     no_token,
     page_of,
 )
-from distop.coordinator.views.operations import member_message
+from distop.coordinator.views.messages import entry_message, member_message
 from distop.coordinator.views.tables import read_member_messages
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
@@ -39,6 +38,7 @@ from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import Cursor, audit_put, prune_softly, read_audit
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+from distop.proto.messages import message_of
 
 log = logging.getLogger(__name__)
 
@@ -126,12 +126,7 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
                 except CorruptRecord:
                     record = LeaderRecord(member="?")
                 response.leaders.append(
-                    pb.Leader(
-                        table=table,
-                        member=record.member,
-                        address=record.address,
-                        epoch=leader.create_revision,
-                    )
+                    message_of(pb.Leader, record, table=table, epoch=leader.create_revision)
                 )
         return response
 
@@ -158,13 +153,10 @@ class ClusterService(distop_pb2_grpc.ClusterServiceServicer):
 
 def _finding(reported: Reported) -> pb.Finding:
     finding = reported.finding
-    return pb.Finding(
-        code=finding.code,
-        severity=int(finding.severity),  # type: ignore[arg-type]  # the same numbers
-        table=finding.table,
-        operation=finding.operation,
-        sentence=finding.sentence,
-        remedy=finding.remedy,
+    return message_of(
+        pb.Finding,
+        finding,
+        severity=int(finding.severity),  # the same numbers
         fixable=finding.fix is not None,
         fixed=reported.fixed,
         outcome=reported.outcome,

@@ -10,12 +10,12 @@ from typing import Any
 import grpc.aio
 
 from distop.coordinator.api.stored import StoredCalls
-from distop.coordinator.views.operations import timestamp
 from distop.errors import Busy, PreconditionFailed
 from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.tables.indexes import read_indexes
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+from distop.proto.messages import message_of
 
 log = logging.getLogger(__name__)
 
@@ -37,23 +37,7 @@ class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):
         for index in indexes:
             # A table that was rolled back may be at a snapshot before the indexed one.
             behind = None if present is None else max(0, present - index.sequence_number)
-            response.indexes.append(
-                pb.Index(
-                    column=index.column,
-                    snapshot_id=index.snapshot_id,
-                    commits_behind=behind,
-                    files=index.files,
-                    left_out=index.left_out,
-                    parts=index.parts,
-                    entries=index.entries,
-                    bytes=index.bytes,
-                    operation=index.operation,
-                    built_at=timestamp(index.at),
-                    field_id=index.field_id,
-                    manifest=index.manifest,
-                    sequence_number=index.sequence_number,
-                )
-            )
+            response.indexes.append(message_of(pb.Index, index, commits_behind=behind, built_at=index.at))
         return response
 
 

@@ -20,18 +20,15 @@ from distop.coordinator.starting.body import StartBody, operation_arg, seconds
 from distop.coordinator.starting.planner import Planner, Planning
 from distop.coordinator.state.memory import Memory
 from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.views.following import Following
-from distop.coordinator.views.listing import list_operations
+from distop.coordinator.views.following import Following, updates
+from distop.coordinator.views.listing import list_operations, quarantined_page
 from distop.coordinator.views.operations import (
     from_record,
     from_request,
     from_tracked,
     not_found,
     read_operation,
-    timestamp,
 )
-from distop.coordinator.views.quarantine import quarantined_page
-from distop.coordinator.views.updates import updates
 from distop.errors import (
     DistopError,
     OperationNotFound,
@@ -71,6 +68,7 @@ from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
+from distop.proto.messages import message_of
 
 log = logging.getLogger(__name__)
 
@@ -254,18 +252,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         given = read_traces, record.location, storage_of(record), operation, uuid
         what = "reading stack traces"
         found = await self._planner.work.blocking(record.name, what, *given, limit_s=limit_s)
-        return pb.ListTracesResponse(
-            traces=[
-                pb.Trace(
-                    partition=one.partition,
-                    attempt=one.attempt,
-                    at=timestamp(one.at),
-                    error=one.error,
-                    trace=one.trace,
-                )
-                for one in found
-            ]
-        )
+        return pb.ListTracesResponse(traces=[message_of(pb.Trace, one) for one in found])
 
     async def ListQuarantinedRows(  # noqa: N802
         self, request: pb.ListQuarantinedRowsRequest, context: grpc.aio.ServicerContext[Any, Any]

@@ -14,7 +14,6 @@ import grpc.aio
 from distop.commit.facts import BRANCH
 from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
-from distop.coordinator.views.operations import timestamp
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, NotFound, shortened
 from distop.lake.iceberg.watermarks import is_after
 from distop.metastore.etcd.named import named
@@ -35,6 +34,7 @@ from distop.metastore.tables.watermarks import (
 )
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
+from distop.proto.messages import timestamp
 
 log = logging.getLogger(__name__)
 

@@ -26,7 +26,7 @@ from distop.coordinator.schedules.templates import rendered
 from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, zone_of
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.views.operations import pause_of, timestamp
+from distop.coordinator.views.messages import pause_of
 from distop.errors import CorruptRecord, InvalidArgument, InvalidName, PreconditionFailed, TableNotFound
 from distop.lake.storage.storage import without_secrets
 from distop.metastore.etcd.client import EtcdClient
@@ -48,6 +48,7 @@ from distop.metastore.tables.schedules import (
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.json_text import to_json
+from distop.proto.messages import message_of
 from distop.proto.templates import has_templates
 
 log = logging.getLogger(__name__)
@@ -223,23 +224,16 @@ def schedule_message(table: str, name: str, record: ScheduleRecord) -> pb.Schedu
             next_at = next_tick(record.cron, record.tick, record.timezone)
     except CorruptRecord as error:
         skip = Skip(code=error.code, message=error.message)
-    return pb.Schedule(
+    return message_of(
+        pb.Schedule,
+        record,
         table=table,
         name=name,
-        type=record.type,
-        object=record.object,
         argument_json=to_json(without_secrets(record.argument), "argument"),
-        cron=record.cron,
-        timezone=record.timezone,
         when=str(condition_of(record)),
-        added_by=record.added_by,
-        added_at=timestamp(record.added_at),
         pause=pause_of(record.pause, "schedule") if record.pause is not None else None,
-        next_at=timestamp(next_at) if next_at < math.inf else None,
-        last_at=timestamp(record.last) if record.last else None,
-        started=record.started,
-        operation=record.operation,
-        skipped=record.skipped,
+        next_at=next_at if next_at < math.inf else None,
+        last_at=record.last,
         skip=pb.OperationError(code=skip.code, message=skip.message) if skip is not None else None,
-        skipped_at=timestamp(skip.at) if skip is not None and skip.at else None,
+        skipped_at=skip.at if skip is not None else None,
     )

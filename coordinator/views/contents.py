@@ -10,7 +10,6 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 
-from distop.coordinator.views.operations import timestamp
 from distop.errors import PreconditionFailed
 from distop.lake.iceberg.provenance import rewound
 from distop.lake.layout.model import Layout, load_metadata
@@ -18,6 +17,7 @@ from distop.lake.storage.storage import storage_of
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.records.watermarks import Marks
 from distop.proto import distop_pb2 as pb
+from distop.proto.messages import timestamp
 
 COUNT_DIGITS = 18
 """Of a count, at most; each number of so many fits into the 64 bits of the answer."""

@@ -6,24 +6,20 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-from google.protobuf import timestamp_pb2
-
-from distop.coordinator.access.callers import caller
 from distop.coordinator.state.grid import JobCounts
 from distop.coordinator.state.leads import Leads
 from distop.coordinator.state.timeline import event
 from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.views.messages import error_of, pause_of
 from distop.errors import CorruptRecord, OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.operations.series import entry_of
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
-from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
     RUNNING,
-    Event,
     HistoryRecord,
     OperationArg,
     PauseRecord,
@@ -35,27 +31,17 @@ from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
+from distop.proto.messages import message_of
 
 _LIVE = {RUNNING: pb.RUNNING, COMMITTING: pb.COMMITTING, ABORTING: pb.ABORTING}
 _ENDED = {"success": pb.SUCCEEDED, "failed": pb.FAILED, "cancelled": pb.CANCELLED}
 ENDED_STATES = frozenset(_ENDED.values())
 
 
-def timestamp(seconds: float) -> timestamp_pb2.Timestamp | None:
-    """Seconds since the epoch as a protobuf timestamp; ``None`` for 0, which means "never"."""
-    if not seconds:
-        return None
-    whole = int(seconds)
-    return timestamp_pb2.Timestamp(seconds=whole, nanos=int((seconds - whole) * 1e9))
-
-
-def pause_of(record: PauseRecord, scope: str) -> pb.Pause:
-    """Who paused it; ``scope`` is what must be resumed, ``operation`` or ``table``."""
-    return pb.Pause(by=record.by, reason=record.reason, at=timestamp(record.at), scope=scope)
-
-
-def _named(operation: OperationId, **fields: Any) -> pb.Operation:
-    return pb.Operation(
+def _named(operation: OperationId, record: object = None, **fields: Any) -> pb.Operation:
+    return message_of(
+        pb.Operation,
+        record,
         name=str(operation),
         table=operation.table,
         type=operation.type,
@@ -65,15 +51,11 @@ def _named(operation: OperationId, **fields: Any) -> pb.Operation:
     )
 
 
-def _event(one: Event) -> pb.Event:
-    return pb.Event(at=timestamp(one.at), what=one.what, by=one.by, about=one.about)
-
-
 def add_live_events(message: pb.Operation, tracked: Tracked) -> None:
     """What has happened to an operation so far."""
     arg, happened = tracked.arg, tracked.all_events()
     start = event(arg.started_at, "started", arg.started_by)
-    message.events.extend(map(_event, [start, *happened.events]))
+    message.events.extend(message_of(pb.Event, one) for one in (start, *happened.events))
     message.events_left_out = happened.left_out
 
 
@@ -82,30 +64,25 @@ def add_ended_events(message: pb.Operation, record: HistoryRecord) -> None:
     why = f": {record.error_code}: {record.error}" if record.error_code else ""
     start = event(record.started_at, "started", record.started_by)
     end = event(record.finished_at, "finished", about=record.outcome + why)
-    message.events.extend(map(_event, [start, *record.events, end]))
+    message.events.extend(message_of(pb.Event, one) for one in (start, *record.events, end))
     message.events_left_out = record.events_left_out
 
 
 def from_history(operation: OperationId, record: HistoryRecord, revision: int) -> pb.Operation:
     """A finished operation."""
-    message = _named(
+    error = pb.OperationError(code=record.error_code, message=record.error) if record.error_code else None
+    return _named(
         operation,
+        record,
         state=_ENDED.get(record.outcome, pb.OPERATION_STATE_UNSPECIFIED),
         jobs=pb.JobCounts(total=record.partition_count, succeeded=record.succeeded, failed=record.failed),
-        request_id=record.request_id,
-        started_by=record.started_by,
-        started_at=timestamp(record.started_at),
-        finished_at=timestamp(record.finished_at),
         facts_json=to_json(record.facts | _series(record.series), "facts"),
         argument_json=record.argument,
-        follows=record.follows,
-        retry_of=record.retry_of,
         cancel_requested=record.outcome == "cancelled",
+        error=error,
+        events_left_out=0,  # they are only told with the events
         revision=revision,
     )
-    if record.error_code:
-        message.error.CopyFrom(pb.OperationError(code=record.error_code, message=record.error))
-    return message
 
 
 def _series(note: SeriesNote | None) -> dict[str, Any]:
@@ -128,9 +105,8 @@ def from_series(operation: OperationId, entry: SeriesEntry, revision: int) -> pb
     """An operation that succeeded earlier, from the line of its series."""
     return _named(
         operation,
+        entry,
         state=pb.SUCCEEDED,
-        started_at=timestamp(entry.started_at),
-        finished_at=timestamp(entry.finished_at),
         facts_json=to_json({"rows": entry.rows}, "facts"),
         revision=revision,
     )
@@ -143,7 +119,7 @@ def from_request(request: RequestRecord, request_id: str, revision: int) -> pb.O
         operation,
         state=_ENDED.get(request.outcome, pb.OPERATION_STATE_UNSPECIFIED),
         request_id=request_id,
-        started_at=timestamp(request.at),
+        started_at=request.at,
         revision=revision,
     )
 
@@ -162,8 +138,8 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
         ),
         request_id=arg.request_id,
         started_by=arg.started_by,
-        started_at=timestamp(arg.started_at),
-        last_job_at=timestamp(tracked.jobs.last_job_at),
+        started_at=arg.started_at,
+        last_job_at=tracked.jobs.last_job_at,
         runner=tracked.runner,
         follows=arg.follows,
         argument_json=arg.asked,
@@ -175,21 +151,13 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
     completion = tracked.completion
     if completion.attempts or completion.skipped or completion.running or tracked.parked:
         message.completion.CopyFrom(
-            pb.Completion(
-                attempts=completion.attempts,
-                step=completion.step,
-                error=pb.OperationError(code=completion.error_code, message=completion.error)
-                if completion.error_code or completion.error
-                else None,
-                at=timestamp(completion.at),
+            message_of(
+                pb.Completion,
+                completion,
+                error=error_of(completion.error_code, completion.error),
                 parked=tracked.parked,
                 skipped=len(completion.skipped),
-                skippable=completion.skippable,
-                running=completion.running,
-                running_since=timestamp(completion.running_since) if completion.running else None,
-                since=timestamp(completion.since),
-                next_at=timestamp(completion.next_at),
-                until=timestamp(completion.until),
+                running_since=completion.running_since if completion.running else None,
             )
         )
     if tracked.error is not None:
@@ -345,31 +313,4 @@ def unreadable(operation: OperationId, error: CorruptRecord, revision: int) -> p
         operation,
         error=pb.OperationError(code=error.code, message=error.message),
         revision=revision,
-    )
-
-
-def member_message(member: MemberRecord, role: str) -> pb.Member:
-    """A live process, without tables that the caller may not see. ``role`` is used where its record, of an
-    older version, has none."""
-    sees = caller().sees
-    return pb.Member(
-        id=member.id,
-        role=member.role or role,
-        address=member.address,
-        host=member.host,
-        pid=member.pid,
-        started_at=timestamp(member.started_at),
-        types=member.types,
-        draining=member.draining,
-        version=member.distop,
-        calls=[
-            pb.LongCall(table=call.table, what=call.what, since=timestamp(call.since))
-            for call in member.calls
-            if not call.table or sees(call.table)
-        ],
-        held_up=[
-            pb.HeldUp(operation=one.operation, what=one.what, since=timestamp(one.since))
-            for one in member.held_up
-            if not one.operation or sees(OperationId.parse(one.operation).table)
-        ],
     )

@@ -1,23 +1,17 @@
-"""A table in the form of the API, and why it moves or does not, from its keys."""
+"""A table in the form of the API, and why it moves or does not, from its keys and its schedules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
 
-from distop.coordinator.views.operations import (
-    from_ended,
-    member_message,
-    pause_of,
-    read_operation,
-    timestamp,
-    unreadable,
-)
-from distop.coordinator.views.scheduled import with_schedules
-from distop.coordinator.views.why import Reason, why
+from distop.commit.facts import PASSED_OVER
+from distop.coordinator.views.messages import member_message, ordering_message, pause_of
+from distop.coordinator.views.operations import from_ended, read_operation, unreadable
+from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span, why
 from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
 from distop.lake.storage.storage import without_secrets
-from distop.metastore.backlog.batches import BatchRecord, Block, OrderingRecord, Staged, ordering_of
+from distop.metastore.backlog.batches import BatchRecord, ordering_of
 from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.named import named
@@ -25,12 +19,15 @@ from distop.metastore.etcd.txn import Get, KeyValue, Txn, TxnResult
 from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
-from distop.metastore.records.operation import PauseRecord
+from distop.metastore.records.operation import HistoryRecord, PauseRecord
 from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
+from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
+from distop.metastore.tables.schedules import all_of, name_in
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
+from distop.proto.messages import message_of
 
 EXPLAINED = 3
 """Running operations that are read to explain a table; the others are counted."""
@@ -93,15 +90,12 @@ def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | 
     if not table.exists:
         return None
     record = decode(table.value, TableRecord, table.key)
-    message = pb.Table(
+    message = message_of(
+        pb.Table,
+        record,
         name=name,
-        location=record.location,
-        format=record.format,
         options_json=to_json(without_secrets(record.options), "options"),
-        created_at=timestamp(record.created_at),
-        created_by=record.created_by,
         revision=seen,
-        uuid=record.uuid,
     )
     if head.exists:
         published = decode(head.value, Head, head.key)
@@ -128,45 +122,6 @@ def _message(keys: TableKeys, kvs: Sequence[KeyValue], seen: int) -> pb.Table | 
         if error.code:
             message.next_batch_error.CopyFrom(error)
     return message
-
-
-def ordering_message(table: str, record: OrderingRecord, revision: int = 0) -> pb.Ordering:
-    """How a table is fed, in the form of the API."""
-    message = pb.Ordering(
-        table=table,
-        gate=record.gate,
-        validation=record.validation,
-        before=record.before,
-        late=record.late,
-        together=record.together,
-        max_attempts=record.max_attempts,
-        remember=record.remember,
-        forgotten=record.forgotten,
-        last=record.last,
-        running=record.running,
-        awaiting=record.awaiting,
-        signals=record.signals,
-        held_by=record.held_by,
-        rewritten=record.rewritten,
-        revision=revision,
-    )
-    if record.staged is not None:
-        message.staged.CopyFrom(_staged(record.staged))
-    if record.blocked is not None:
-        message.blocked.CopyFrom(_block(record.blocked))
-    message.failed.extend(map(_block, record.failed))
-    return message
-
-
-def _staged(staged: Staged) -> pb.Staged:
-    return pb.Staged(
-        batch=staged.batch, branch=staged.branch, operation=staged.operation, snapshot=staged.snapshot
-    )
-
-
-def _block(block: Block) -> pb.Block:
-    error = pb.OperationError(code=block.code, message=block.error)
-    return pb.Block(batch=block.batch, error=error, operation=block.operation, at=timestamp(block.at))
 
 
 async def explain(client: EtcdClient, table: pb.Table, *, now: float) -> Reason:
@@ -213,4 +168,68 @@ async def _last(client: EtcdClient, table: str) -> pb.Operation | None:
     page = await client.get_range(prefix, prefix_end(prefix), limit=1, newest_first=True)
     for operation, kv in named(page.kvs, client.keyspace.parse_history):
         return from_ended(operation, kv)
+    return None
+
+
+_PASSES = frozenset({"INCOMPATIBLE_OPERATION", "TABLE_PAUSED", "REQUEST_ID_REUSED"})
+"""Reasons for skipping a tick that need no action."""
+
+
+async def with_schedules(client: EtcdClient, table: pb.Table, reason: Reason, *, now: float) -> Reason:
+    """The answer for a table, extended by what its schedules say.
+
+    ``now``: seconds since the Unix epoch. Raises the errors of reads from etcd.
+    """
+    if table.HasField("pause"):
+        return reason  # they wait for the same thing
+    keys = client.keyspace.table(table.name)
+    notes, ended = [], {}
+    for name, kv in named((await client.read_at_once([all_of(keys)])).got(0), partial(name_in, keys)):
+        try:
+            record = decode(kv.value, ScheduleRecord, kv.key)
+        except CorruptRecord as error:
+            notes.append(Reason(Mood.FAILED, f"schedule {name} cannot be read: {cut(error.message)}"))
+            continue
+        operation = OperationId.parse(record.operation) if record.operation else None
+        if (note := _note(table.name, name, record, now)) is not None:
+            notes.append(note)
+        elif operation is not None and operation.table == table.name:  # the table was not renamed since
+            ended[keys.history(operation)] = name, operation
+    if ended:
+        gets = [Get(key) for key in ended]
+        read = await client.read_at_once(gets)
+        kvs = [read.one(index, get.key) for index, get in enumerate(gets)]
+        notes += filter(None, (_ended(kv, *ended[kv.key]) for kv in kvs))
+    if not notes:
+        return reason
+    worst = max(notes, key=lambda note: note.mood)
+    others = f"; {many(len(notes) - 1, 'other schedule')}: distop schedules ls {table.name}"
+    # The mood of a moving table does not depend on its schedules.
+    mood = worst.mood if reason.mood is Mood.IDLE else reason.mood
+    return Reason(mood, f"{reason.sentence}; {worst.sentence}{others if notes[1:] else ''}")
+
+
+def _note(table: str, name: str, record: ScheduleRecord, now: float) -> Reason | None:
+    """What a schedule's record says if it started nothing at its time, or is paused."""
+    if record.pause is not None:
+        held = held_by(pause_of(record.pause, "schedule"), now)
+        return Reason(Mood.IDLE, f"schedule {name} is paused{held}; distop schedules resume {table} {name}")
+    skip = record.skip
+    if skip is None or skip.at < record.last:
+        return None
+    mood = Mood.IDLE if skip.code in _PASSES else Mood.FAILED
+    sentence = f"schedule {name} was skipped {span(now - skip.at)} ago: {skip.code}: {cut(skip.message)}"
+    return Reason(mood, sentence)
+
+
+def _ended(kv: KeyValue, name: str, operation: OperationId) -> Reason | None:
+    """What the history of a schedule's last operation says, if it did not do what it is for."""
+    if not kv.exists:
+        return None
+    record = decode(kv.value, HistoryRecord, kv.key)
+    if record.outcome == "failed":
+        return Reason(Mood.FAILED, f"schedule {name}: its last operation failed; distop show {operation}")
+    if record.facts.get(PASSED_OVER) and "snapshotId" not in record.facts:
+        why = "its last operation changed nothing, since it passed over files"
+        return Reason(Mood.IDLE, f"schedule {name}: {why}; distop show {operation}")
     return None

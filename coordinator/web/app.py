@@ -27,11 +27,9 @@ from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.why import Reason
-from distop.coordinator.web.cache import Answers
-from distop.coordinator.web.doors import Doors, check_same_place
-from distop.coordinator.web.http import HTTP_STATUS, Query, answer, errors_of
+from distop.coordinator.web.doors import HTTP_STATUS, Doors, Query, answer, check_same_place, errors_of
 from distop.coordinator.web.pages import LARGE_GRID, render
-from distop.coordinator.web.reads import NO_CONTEXT, Reads
+from distop.coordinator.web.reads import NO_CONTEXT, Answers, Reads
 from distop.errors import DistopError, InvalidArgument, NotFound, Unauthenticated
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -40,7 +38,7 @@ from distop.process.http.exposition import alive, ready, show_metrics
 from distop.process.http.server import HttpServer
 from distop.process.tls import Tls
 from distop.proto import distop_pb2 as pb
-from distop.proto.plain import plain
+from distop.proto.messages import plain
 
 ETCD_S = 2.0
 """Deadline of one call to etcd, in seconds: a page must show soon that etcd is unreachable."""

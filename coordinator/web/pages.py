@@ -19,8 +19,7 @@ from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.why import seconds_of, short_name, span
 from distop.coordinator.web.reads import HISTORY, LIVE, MAX_ACTIVE, WATERMARKS
 from distop.proto import distop_pb2 as pb
-from distop.proto.facts import series_of, violations_of
-from distop.proto.json_text import from_json
+from distop.proto.json_text import from_json, series_of, violations_of
 
 LARGE_GRID = 2000
 """Cells of an operation's grid on its own page."""

@@ -1,17 +1,17 @@
-"""Reads for the page, through the same services that answer gRPC calls.
+"""Reads for the page, through the same services that answer gRPC calls, shared by several requests.
 
 Every view is bounded: tables, operations and lines of history have limits. What changes rarely (names of
-tables, history, watermarks) is cached for some seconds; running operations are followed.
-"""
+tables, history, watermarks) is cached for some seconds; running operations are followed. Many open pages cost
+etcd as much as one."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from distop.coordinator.access.callers import caller
 from distop.coordinator.api.cluster import ClusterService
@@ -20,9 +20,8 @@ from distop.coordinator.state.grid import JobGrid
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import LOOKED, first_tables
 from distop.coordinator.views.operations import from_ended, not_found, read_finished
-from distop.coordinator.views.scheduled import with_schedules
+from distop.coordinator.views.tables import with_schedules
 from distop.coordinator.views.why import Mood, Reason, short_name, why
-from distop.coordinator.web.cache import Answers
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
@@ -32,6 +31,77 @@ from distop.metastore.records.names import check_name
 from distop.metastore.records.operation_id import OperationId
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
+
+T = TypeVar("T")
+
+MAX_ANSWERS = 512
+"""Most cached answers; the oldest is dropped."""
+
+REST, MAX_REST_S = 10, 5.0
+"""An answer is cached for this many times the duration of making it, up to a limit: a view of much data uses
+a tenth of the time of this process, not all of it."""
+
+ERROR_S = 0.2
+"""Seconds an error is cached: a service that is back must be visible soon."""
+
+
+class Answers:
+    """Makes an answer once for all requests while it is being made, and for a moment afterwards."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Hashable, _Answer] = {}
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]], *, keep_s: float) -> T:
+        """The answer of ``key``; ``make`` is called if none is fresh. Errors are answers, too. It is shared
+        by callers who may see the same.
+
+        A cancelled request does not take the answer away from the others.
+        """
+        loop = asyncio.get_running_loop()
+        key = (caller().held, key)
+        answer = self._answers.get(key)
+        if answer is None or answer.fresh_until <= loop.time():
+            answer = _Answer(make, keep_s)
+            self._answers.pop(key, None)
+            self._answers[key] = answer
+            if len(self._answers) > MAX_ANSWERS:
+                del self._answers[next(iter(self._answers))]
+        value: T = await asyncio.shield(answer.task)
+        return value
+
+    async def close(self) -> None:
+        """Stop making what is being made."""
+        tasks = [answer.task for answer in self._answers.values()]
+        self._answers.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _Answer:
+    def __init__(self, make: Callable[[], Awaitable[Any]], keep_s: float) -> None:
+        self.fresh_until = float("inf")
+        self._keep_s = keep_s
+        self.task: asyncio.Task[Any] = asyncio.create_task(self._make(make))
+        self.task.add_done_callback(_retrieve)
+
+    async def _make(self, make: Callable[[], Awaitable[Any]]) -> Any:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        keep_s = ERROR_S
+        try:
+            value = await make()
+            keep_s = max(self._keep_s, min(REST * (loop.time() - began), MAX_REST_S))
+        finally:
+            self.fresh_until = loop.time() + keep_s
+        return value
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error: all requests for it may be gone."""
+    if not task.cancelled():
+        task.exception()
+
 
 TABLES = 25
 """Tables on one page."""

@@ -14,8 +14,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.types import LongType, NestedField
 
 from distop.coordinator.rest.routes import ROUTES
-from distop.coordinator.web.doors import ASKS
-from distop.coordinator.web.http import Query
+from distop.coordinator.web.doors import ASKS, Query
 from support.services.reached import ADMIN, Reached, answer
 from support.services.tokens import token_of
 from support.strangers import damaged, json_texts, objects, texts

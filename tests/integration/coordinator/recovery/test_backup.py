@@ -15,7 +15,7 @@ import pytest
 
 from distop.client import AuditEntry
 from distop.coordinator.recovery.backup import BackupDamaged, back_up, check
-from distop.coordinator.views.audits import entry_message
+from distop.coordinator.views.messages import entry_message
 from distop.errors import AlreadyExists, EtcdDenied, InvalidArgument, NotFound, Restored
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -10,10 +10,8 @@ import pytest
 import pytest_asyncio
 
 from distop.coordinator.state.leads import Leads
-from distop.coordinator.views.followed import Followed
-from distop.coordinator.views.following import UPDATES_PER_S, Following
+from distop.coordinator.views.following import UPDATES_PER_S, Followed, Following, updates
 from distop.coordinator.views.operations import read_live, read_operation
-from distop.coordinator.views.updates import updates
 from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -104,7 +102,7 @@ async def test_an_operation_that_goes_while_its_pause_is_read_is_no_defect(
             followed._own = None
             return None, 7
 
-        monkeypatch.setattr("distop.coordinator.views.followed.present_pause", goes)
+        monkeypatch.setattr("distop.coordinator.views.following.present_pause", goes)
         assert await followed.still() is None
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from distop.coordinator.views import listing
 from distop.coordinator.views.listing import PEEKED, list_operations
-from distop.coordinator.views.operations import timestamp
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import prune
@@ -17,6 +16,7 @@ from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_puts
 from distop.proto import distop_pb2 as pb
+from distop.proto.messages import timestamp
 from support.etcd.counting import Counting
 from support.etcd.starts import begin, make_table
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distop.coordinator.web.cache import MAX_ANSWERS, Answers
+from distop.coordinator.web.reads import MAX_ANSWERS, Answers
 from distop.errors import EtcdUnavailable
 from support.waiting import eventually
 

@@ -8,7 +8,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from distop.client import Index, Operation, Table
 from distop.proto import distop_pb2 as pb
-from distop.proto.plain import plain
+from distop.proto.messages import plain
 
 LARGE = 4216351713844670481
 

@@ -1,8 +1,8 @@
-"""Results as JSON: one shape, whether the command line prints them or a coordinator's page serves them.
+"""Messages of the API: made of records, and as JSON.
 
-Names are those of the API, in ``snake_case``; times are ISO 8601 in UTC; states are lower case. Ids are text,
-and so is every integer that a double cannot hold: readers such as jq and JavaScript would change its last
-digits.
+JSON has one shape, whether the command line prints it or a coordinator's page serves it. Names are those of
+the API, in ``snake_case``; times are ISO 8601 in UTC; states are lower case. Ids are text, and so is every
+integer that a double cannot hold: readers such as jq and JavaScript would change its last digits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
@@ -19,8 +19,52 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from distop.proto.json_text import from_json
 
+M = TypeVar("M", bound=Message)
+
 _EXACT = 2**53
 """Integers up to here are exact as doubles."""
+
+
+def message_of(kind: type[M], record: object, /, **fields: Any) -> M:
+    """A message of a record: the fields of it that have the same names, and what ``fields`` say besides, or
+    instead.
+
+    Times are seconds since the epoch on both sides; 0 and ``None`` leave one unset. Fields that are messages
+    themselves are only set by ``fields``.
+    """
+    kinds = kind, type(record)
+    if (known := _SHARED.get(kinds)) is None:
+        known = _SHARED[kinds] = _shared(*kinds)
+    times, shared = known
+    values = {name: getattr(record, name) for name in shared if name not in fields} | fields
+    for name in times & values.keys():
+        values[name] = timestamp(values[name])
+    return kind(**values)
+
+
+_SHARED: dict[tuple[type[Any], type[Any]], tuple[frozenset[str], tuple[str, ...]]] = {}
+
+
+def _shared(kind: type[Message], record: type[Any]) -> tuple[frozenset[str], tuple[str, ...]]:
+    """The fields of a message that are times, and those that are fields of the record, too."""
+    described = kind.DESCRIPTOR.fields
+    times = frozenset(one.name for one in described if _is_time(one))
+    names = getattr(record, "__struct_fields__", ()) or getattr(record, "__dataclass_fields__", ())
+    simple = (one.name for one in described if one.message_type is None or one.name in times)
+    return times, tuple(name for name in simple if name in names)
+
+
+def _is_time(field: Any) -> bool:
+    message = field.message_type
+    return message is not None and message.full_name == Timestamp.DESCRIPTOR.full_name
+
+
+def timestamp(seconds: float | None) -> Timestamp | None:
+    """Seconds since the epoch as a protobuf timestamp; ``None`` for 0, which means "never"."""
+    if not seconds:
+        return None
+    whole = int(seconds)
+    return Timestamp(seconds=whole, nanos=int((seconds - whole) * 1e9))
 
 
 @overload
