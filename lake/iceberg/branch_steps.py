@@ -94,7 +94,8 @@ class IcebergPublishBranch(_OfBranch):
         Raises
         ------
         HeadConflict
-            The table was changed since the branch began, or the branch is not where it should be.
+            The table was changed since the branch began, or the branch is not where it should be; or
+            snapshots that were rolled back would come back with it.
         WatermarkConflict
             Another operation has ingested one of its sources into the table meanwhile.
         PreconditionFailed
@@ -105,12 +106,17 @@ class IcebergPublishBranch(_OfBranch):
         found = unpublished(file, branch)
         gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
         facts = {BRANCH: branch, PUBLISHED: len(found.snapshots)}
-        if self.argument.get("alone") and len(found.snapshots) > 1:
-            other = found.snapshots[1]
+        # A rollback has taken back what they had applied; only another one brings that back with them.
+        rolled_back = [one for one in found.snapshots if one.snapshot_id in file.was_present]
+        if self.argument.get("alone"):
+            rolled_back = list(found.snapshots[1:])
+        if rolled_back:
+            table, other = context.view.arg.table, rolled_back[0]
             raise HeadConflict(
-                f"table {context.view.arg.table!r} was rolled back since its branch {branch!r} began: with "
-                f"it {named(other.snapshot_id)} would come back, written by {writer_of(other)}",
-                hint="drop the branch, and write it again on what the table holds now",
+                f"table {table!r} was rolled back since its branch {branch!r} began: with it "
+                f"{named(other.snapshot_id)} would come back, written by {writer_of(other)}; to have it back "
+                f"first: distop rollback {table} {other.snapshot_id}",
+                hint="or drop the branch, and write it again on what the table holds now",
                 details={"snapshot": str(other.snapshot_id), "branch": branch},
             )
         if not found.snapshots:

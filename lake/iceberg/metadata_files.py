@@ -144,6 +144,12 @@ class TableFile:
         """Ids of all snapshots."""
         return frozenset((*self._ids, *(snapshot.snapshot_id for snapshot in self.metadata.snapshots)))
 
+    @cached_property
+    def was_present(self) -> frozenset[int]:
+        """Ids of the snapshots that were the table's present one at some time, as far as its log goes."""
+        logged = (*self._snapshot_log, *self.metadata.snapshot_log)
+        return frozenset(entry.snapshot_id for entry in logged)
+
     def snapshot(self, snapshot_id: int) -> Snapshot | None:
         """Any snapshot, also one of the past."""
         present = self.metadata.snapshot_by_id(snapshot_id)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.client import FollowUp
+from distop.client import FollowUp, OperationState
 from distop.errors import AlreadyIngested, InvalidArgument, PreconditionFailed
 from distop.metastore import crashpoints
 from support.refusals import refused
@@ -98,6 +98,22 @@ async def test_a_table_that_was_written_to_meanwhile_is_not_overrun(service: Who
         await service.client.start("t", "ingest", again)
     assert getattr(raised.value, "code", "") == "WATERMARK_CONFLICT"
     await service.succeeds("drop_branch", branch="audit")
+    assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110), *range(200, 210)]
+
+
+@pytest.mark.parametrize("on_conflict", ["refuse", "rebase"])
+async def test_a_branch_brings_back_nothing_that_was_rolled_back(service: Whole, on_conflict: str) -> None:
+    """A1: what it began with is not in the table any more. Once that is back, the branch is published."""
+    first = await service.succeeds("ingest", paths=[str(service.source("a", 0))])
+    second = await service.succeeds("ingest", paths=[str(service.source("b", 100))])
+    await service.succeeds("ingest", paths=[str(service.source("c", 200))], branch="audit")
+    await service.succeeds("rollback", snapshot=first["snapshotId"])
+    refused = await service.run("publish_branch", branch="audit", on_conflict=on_conflict)
+    assert (error_of(refused).code, refused.state) == ("HEAD_CONFLICT", OperationState.FAILED)
+    assert f"distop rollback t {second['snapshotId']}" in error_of(refused).message
+    assert await asyncio.to_thread(service.ids) == [*range(10)]
+    await service.succeeds("rollback", snapshot=second["snapshotId"])
+    await service.succeeds("publish_branch", branch="audit", on_conflict=on_conflict)
     assert await asyncio.to_thread(service.ids) == [*range(10), *range(100, 110), *range(200, 210)]
 
 
