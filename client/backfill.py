@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Self
 
 from distop.client.backlog import BacklogCalls, Batch, Block, Ordering
+from distop.client.calls import new_request_id
 from distop.client.operations import OperationFailed
 from distop.errors import BatchDiffers, BatchLate, Cancelled, InvalidArgument, NotFound, PreconditionFailed
 
@@ -170,6 +171,8 @@ class Backfill:
     operation: str = ""
     """What applies some of them at present."""
     gate: str = "open"
+    awaiting: str = ""
+    """The one that waits for approval."""
     blocked: Block | None = None
     """Why the table waits for a decision before these batches go on."""
 
@@ -252,7 +255,8 @@ class BackfillCalls(BacklogCalls):
         BatchDiffers
             One is queued with different content. Those before it were queued.
         PreconditionFailed
-            A failed batch is not to be retried without a look at the table, or a rollback holds the gate.
+            A failed batch is not to be retried without a look at the table; or, with ``hold``, a rollback
+            holds the gate, or another call has closed it meanwhile: all batches are queued then.
         """
         names = checked_batches(batches)
         arguments = batch_arguments(argument, names)
@@ -265,8 +269,9 @@ class BackfillCalls(BacklogCalls):
                 hint=f"decide about the batches that it has taken out: distop backlog open {table}",
                 details={"table": table},
             )
+        close = new_request_id()
         if hold:
-            await self.set_ordering(table, gate="closed")
+            await self._control("SetOrdering", table=table, gate="closed", request_id=close)
         queued = 0
         for name, wanted in arguments.items():
             state = known[name].state if name in known else ""
@@ -283,13 +288,15 @@ class BackfillCalls(BacklogCalls):
             with suppress(PreconditionFailed):  # somebody has decided meanwhile
                 await self.retry_batch(table, again)
         if hold:
-            await self.open_gate(table, "backfill")
+            # Not if another has closed it while this program slept.
+            await self._control_backlog(table, "open", "", "backfill", closed_by=close)
         return changed(await self.backfill_progress(table, names), queued=queued)
 
     async def backfill_progress(self, table: str, batches: Sequence[str]) -> Backfill:
         """How far these batches are."""
         names = checked_batches(batches)
-        known, ordering = await self._known(table, names), await self.ordering(table)
+        # A batch that is blocked, or waits for approval, by then comes after those that are applied by now.
+        ordering, known = await self.ordering(table), await self._known(table, names)
         states = Counter(batch.state or "waiting" for batch in known.values())
         missing = [name for name in names if name not in known]
         forgotten = sum(name.encode() <= ordering.forgotten.encode() for name in missing)
@@ -309,6 +316,7 @@ class BackfillCalls(BacklogCalls):
             absent=len(missing) - forgotten,
             operation=next((batch.operation for batch in known.values() if batch.state == "running"), ""),
             gate=ordering.gate,
+            awaiting=ordering.awaiting if ordering.awaiting in names else "",
             blocked=ordering.blocked if unfinished else None,
         )
 

@@ -309,7 +309,7 @@ class BacklogCalls(Calls):
 
         ``signal``: what opens it. An equal signal opens it once, even if the gate was closed since.
         """
-        return await self._control_backlog(table, "open", "", reason, signal)
+        return await self._control_backlog(table, "open", "", reason, signal=signal)
 
     async def approve(self, table: str, batch: str = "", reason: str = "", *, branch: str = "") -> Ordering:
         """Approve a batch: the next one is applied; or, if it is staged, it is published.
@@ -335,7 +335,7 @@ class BacklogCalls(Calls):
         return await self._control_backlog(table, "remove", batch, reason)
 
     async def _control_backlog(
-        self, table: str, action: str, batch: str, reason: str, signal: str = "", branch: str = ""
+        self, table: str, action: str, batch: str, reason: str, **fields: str
     ) -> Ordering:
         reply = await self._once(
             "ControlBacklog",
@@ -343,8 +343,7 @@ class BacklogCalls(Calls):
             action=action,
             batch=batch,
             reason=reason,
-            signal=signal,
-            branch=branch,
+            **fields,
         )
         return Ordering.from_proto(reply)
 

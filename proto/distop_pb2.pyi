@@ -1180,7 +1180,7 @@ class SetOrderingRequest(_message.Message):
     def __init__(self, table: _Optional[str] = ..., gate: _Optional[str] = ..., validation: _Optional[bool] = ..., late: _Optional[str] = ..., together: _Optional[int] = ..., max_attempts: _Optional[int] = ..., requested_by: _Optional[str] = ..., remember: _Optional[int] = ..., request_id: _Optional[str] = ..., before: _Optional[bool] = ...) -> None: ...
 
 class ControlBacklogRequest(_message.Message):
-    __slots__ = ("table", "action", "batch", "reason", "requested_by", "request_id", "signal", "branch")
+    __slots__ = ("table", "action", "batch", "reason", "requested_by", "request_id", "signal", "branch", "closed_by")
     TABLE_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
@@ -1189,6 +1189,7 @@ class ControlBacklogRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     SIGNAL_FIELD_NUMBER: _ClassVar[int]
     BRANCH_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_BY_FIELD_NUMBER: _ClassVar[int]
     table: str
     action: str
     batch: str
@@ -1197,7 +1198,8 @@ class ControlBacklogRequest(_message.Message):
     request_id: str
     signal: str
     branch: str
-    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., signal: _Optional[str] = ..., branch: _Optional[str] = ...) -> None: ...
+    closed_by: str
+    def __init__(self, table: _Optional[str] = ..., action: _Optional[str] = ..., batch: _Optional[str] = ..., reason: _Optional[str] = ..., requested_by: _Optional[str] = ..., request_id: _Optional[str] = ..., signal: _Optional[str] = ..., branch: _Optional[str] = ..., closed_by: _Optional[str] = ...) -> None: ...
 
 class Schedule(_message.Message):
     __slots__ = ("table", "name", "type", "object", "argument_json", "cron", "when", "added_by", "added_at", "pause", "next_at", "last_at", "started", "operation", "skipped", "skip", "skipped_at", "timezone")

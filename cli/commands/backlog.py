@@ -276,15 +276,17 @@ def backfill(
 
 def _follow(session: Session, table: str, names: list[str]) -> Backfill:
     """Show the progress until the end, and what the batches wait for."""
-    said = set[str]()
+    shown = set[str]()
     for progress in session.client.watch_backfill(table, names):
         finished = progress.batches - progress.waiting - progress.running
         lines = [f"{finished:,} of {progress.batches:,} batches"]
-        if not progress.done and (why := session.client.explain(table)).mood in ("waiting", "stuck"):
+        if progress.done and (batch := progress.awaiting):
+            lines.append(f"batch {batch} waits for approval; distop backlog approve {table} {batch}")
+        elif not progress.done and (why := session.client.explain(table)).mood in ("waiting", "stuck"):
             lines.append(why.sentence)
         for line in lines:
-            if line not in said:
+            if line not in shown:
                 session.out.note(line)
-        said |= set(lines)
+        shown |= set(lines)
     session.out.show(progress)
     return progress

@@ -281,7 +281,8 @@ class HumanOutput(Output):
                 ("range", f"{progress.first} to {progress.last}"),
                 *((name, f"{number:,}" if number else "") for name, number in numbers),
                 ("gate", progress.gate if progress.gate != "open" and not progress.done else ""),
-                ("by", progress.operation),
+                ("running operation", progress.operation),
+                ("waits for approval", progress.awaiting),
                 ("blocked by", Text(printable(blocked), "red")),
             ]
         )

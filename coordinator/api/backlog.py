@@ -173,7 +173,8 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         once: dict[str, Any] = {"request": call, "also": (audit,)}
         match request.action:
             case "open":
-                record = await open_gate(self._client, keys, signal=request.signal, **once)
+                signal, closed_by = request.signal, request.closed_by
+                record = await open_gate(self._client, keys, signal=signal, closed_by=closed_by, **once)
             case "approve":
                 by = request.requested_by
                 record = await approve(self._client, keys, batch, branch=request.branch, by=by, **once)

@@ -27,7 +27,14 @@ from distop.coordinator.schedules.times import check_cron, next_tick, past_tick,
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.views.messages import pause_of
-from distop.errors import CorruptRecord, InvalidArgument, InvalidName, PreconditionFailed, TableNotFound
+from distop.errors import (
+    CorruptRecord,
+    InvalidArgument,
+    InvalidName,
+    PreconditionFailed,
+    RolledBack,
+    TableNotFound,
+)
 from distop.lake.storage.storage import without_secrets
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put
@@ -184,7 +191,16 @@ class ScheduleService(distop_pb2_grpc.ScheduleServiceServicer):
         at = past_tick(record.cron, request.tick, time.time(), record.timezone)
         request_id, call = tick_id(name, record, at), request.request_id or uuid.uuid4().hex
         body = tick_body(keys.name, self._planner.registry.get(record.type), record, at, request_id)
-        return await self._operations.start_tick(name, body, request_id, call, request.requested_by, context)
+        try:
+            return await self._operations.start_tick(
+                name, body, request_id, call, request.requested_by, context
+            )
+        except RolledBack as error:
+            # The request id is that of the tick: no caller can choose another one.
+            error.hint = f"to write it again, start it yourself: distop start {keys.name} {body.type}"
+            if operation := error.details.get("operation"):
+                error.hint += f", with the arguments that distop show {operation} lists"
+            raise
 
     async def _check_seen(self, table: str) -> None:
         """Raise :class:`~distop.errors.TableNotFound` unless the caller may look at this table."""

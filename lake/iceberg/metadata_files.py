@@ -147,8 +147,8 @@ class TableFile:
     @cached_property
     def was_present(self) -> frozenset[int]:
         """Ids of the snapshots that were the table's present one at some time, as far as its log goes."""
-        logged = (*self._snapshot_log, *self.metadata.snapshot_log)
-        return frozenset(entry.snapshot_id for entry in logged)
+        own = {entry.snapshot_id for entry in self._snapshot_log}
+        return frozenset(own | {entry.snapshot_id for entry in self.metadata.snapshot_log})
 
     def snapshot(self, snapshot_id: int) -> Snapshot | None:
         """Any snapshot, also one of the past."""

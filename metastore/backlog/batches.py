@@ -129,6 +129,8 @@ class OrderingRecord(Record, kw_only=True):
     failed: list[Block] = msgspec.field(default_factory=list)
     """Failed unordered batches that wait for a decision. They do not block
     others."""
+    closed_by: str = ""
+    """The request, or the rollback, that has closed the gate last."""
     held_by: str = ""
     """The rollback that has closed the gate, since it has taken batches out of the table. Until the gate is
     opened no batch is applied, whether it has an order or not."""
@@ -171,7 +173,7 @@ class OrderingRecord(Record, kw_only=True):
 
     def opened(self) -> OrderingRecord:
         """The ordering once its gate is open."""
-        return msgspec.structs.replace(self, gate="open", held_by="")
+        return msgspec.structs.replace(self, gate="open", closed_by="", held_by="")
 
     def unstaged(self) -> OrderingRecord:
         """The ordering once the staged batch waits again, as if it had not been staged."""

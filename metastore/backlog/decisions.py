@@ -101,6 +101,8 @@ async def set_ordering(
             changed = msgspec.structs.replace(changed, validation=True)
         if settings.get("gate") == "open":
             changed = changed.opened()
+        elif "gate" in settings and not now.held_by:
+            changed = msgspec.structs.replace(changed, closed_by=request)
         block = changed.blocked
         if block is not None and block.code == LATE and not changed.stops_at(block.batch):
             changed = msgspec.structs.replace(changed, blocked=None)
@@ -112,7 +114,13 @@ async def set_ordering(
 
 
 async def open_gate(
-    client: EtcdClient, keys: TableKeys, *, request: str, signal: str = "", also: tuple[Op, ...] = ()
+    client: EtcdClient,
+    keys: TableKeys,
+    *,
+    request: str,
+    signal: str = "",
+    closed_by: str = "",
+    also: tuple[Op, ...] = (),
 ) -> OrderingRecord:
     """Let the collected batches be applied (B6). Idempotent.
 
@@ -120,11 +128,24 @@ async def open_gate(
     ----------
     signal:
         What opens it: an equal signal opens it once, even if the gate was closed since.
+    closed_by:
+        The request that has closed it, if only that is to be undone.
+
+    Raises
+    ------
+    PreconditionFailed
+        Another request, or a rollback, has closed it since.
     """
 
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         if signal and signal in now.signals:
             return None
+        if closed_by and now.gate == "closed" and now.closed_by != closed_by:
+            raise PreconditionFailed(
+                f"the gate of table {keys.name!r} was closed by {now.held_by or 'another request'} meanwhile",
+                hint=f"to have the collected batches applied all the same: distop backlog open {keys.name}",
+                details={"table": keys.name},
+            )
         signals = [*now.signals, signal][-MAX_DECIDED:] if signal else now.signals
         changed = msgspec.structs.replace(now.opened(), signals=signals)
         return None if changed == now else (changed, Txn())

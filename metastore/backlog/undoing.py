@@ -114,7 +114,7 @@ async def undoing(client: EtcdClient, keys: TableKeys, moved: Undoing, *, by: st
     changed = changed.without_rewritten(*returning, *unordered)
     if any(not one.still for one in (*returning.values(), *unordered.values())):
         awaiting = "" if changed.awaiting in returning else changed.awaiting
-        changed = msgspec.structs.replace(changed, gate="closed", held_by=by, awaiting=awaiting)
+        changed = msgspec.structs.replace(changed, gate="closed", closed_by=by, held_by=by, awaiting=awaiting)
     changed, again = await _applied_again(client, keys, changed, moved, now)
     value = encode(changed)
     if len(value) > MAX_UNDONE_BYTES:

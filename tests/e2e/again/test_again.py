@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -168,6 +170,24 @@ async def test_what_counts_as_applied_and_is_not_in_the_table_is_found(service: 
     (await service.client.wait(again.name, timeout_s=60)).raise_for_outcome()
     assert await eventually(lambda: asyncio.to_thread(lambda: service.ids() == [1, 2, 7, 20]))
     assert await eventually(found, holds=lambda codes: not codes) == {}
+
+
+async def test_a_tick_that_was_rolled_back_says_how_to_write_it_again(service: Whole) -> None:
+    """A1, A10: its request id is its schedule's, so that no other one can be chosen."""
+    await published(service, "1")
+    first, *_ = await snapshots(service)
+    argument = {"paths": [str(service.source("r", 20, 1))]}
+    tick = (datetime.now(UTC) - timedelta(days=1, hours=12)).replace(minute=0, second=0, microsecond=0)
+    cron = f"0 {tick.hour} * * *"  # not while this test runs
+    await service.client.add_schedule("t", "daily", "ingest", argument, cron=cron)
+    run = partial(service.client.run_schedule, "t", "daily", tick)
+    started = await run()
+    (await service.client.wait(started.name, timeout_s=60)).raise_for_outcome()
+    await rolled_back(service, first)
+    with pytest.raises(RolledBack) as refused:
+        await run()
+    hint = f"distop start t ingest, with the arguments that distop show {started.name} lists"
+    assert hint in refused.value.hint
 
 
 async def test_a_request_is_run_anew_in_place_of_its_rows(service: Whole) -> None:

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from distop.cli.main import app
-from distop.client import AsyncClient, Backfill, OperationFailed, batch_range
+from distop.client import AsyncClient, Backfill, Enqueued, OperationFailed, batch_range
 from distop.errors import BatchDiffers, BatchLate, Cancelled, DistopError, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.retention import forget_batches
@@ -96,6 +96,49 @@ async def test_a_killed_backfill_is_passed_by_nothing_and_goes_on(
         assert (shown["applied"], shown["waiting"], shown["absent"]) == (100, 0, 0)
         await finished(sdk, ["101"])
         assert await applied(sdk) == batch_range("001", "101", "1")
+
+
+async def test_a_backfill_opens_no_gate_that_another_has_closed_meanwhile(
+    sdk: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has slept. All is queued, and the gate stays as it is; run again, the backfill holds it itself."""
+    enqueue = sdk.enqueue
+
+    async def sleeping(table: str, batch: str, *args: Any, **options: Any) -> Enqueued:
+        if batch == JANUARY[-1]:
+            await sdk.set_ordering("t", gate="closed")
+        return await enqueue(table, batch, *args, **options)
+
+    monkeypatch.setattr(sdk, "enqueue", sleeping)
+    with pytest.raises(PreconditionFailed, match="closed by another request meanwhile") as refused:
+        await sdk.backfill("t", JANUARY, "letters", NAMED, hold=True)
+    assert "distop backlog open t" in refused.value.hint
+    progress = await sdk.backfill_progress("t", JANUARY)
+    assert (progress.waiting, progress.gate) == (31, "closed")
+    monkeypatch.undo()
+    again = await sdk.backfill("t", JANUARY, "letters", NAMED, hold=True)
+    assert (again.queued, again.gate) == (0, "open")
+
+
+async def test_a_backfill_says_which_batch_waits_for_approval(etcd_config: EtcdConfig) -> None:
+    """Also when all are applied: the next one would wait."""
+    async with running(config_of(etcd_config)) as coordinator, AsyncClient(coordinator.address) as sdk:
+        await sdk.create_table("t", nowhere())
+        await sdk.set_ordering("t", validation=True)
+        words = ["backfill", "t", "--from", FEBRUARY[0], "--to", FEBRUARY[-1], "--type", "letters"]
+        words += ["--arg", "letters={{ batch }} ", "--wait", "--address", coordinator.address]
+        command = asyncio.create_task(asyncio.to_thread(CliRunner().invoke, app, words))
+        for batch in FEBRUARY:
+
+            async def awaited(batch: str = batch) -> bool:
+                return (await sdk.backfill_progress("t", FEBRUARY)).awaiting == batch
+
+            assert await eventually(awaited)
+            if batch != FEBRUARY[-1]:
+                await sdk.approve("t", batch)
+        done = await command
+        assert f"batch {batch} waits for approval; distop backlog approve t {batch}" in done.output
+        assert done.exit_code == 0
 
 
 async def test_history_that_comes_too_late_is_refused_before_anything_is_queued(
