@@ -5,17 +5,21 @@
 
 A commit of a program and a publication of an operation move the same head, each by a transaction that
 compares the state that it was based on: neither loses the other's rows (P6, P7).
+
+Its properties ``etcd.endpoints`` (or ``uri``), ``etcd.prefix`` and so on override the environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from pyiceberg.exceptions import CommitFailedException, NoSuchTableError
+from pyiceberg.exceptions import CommitFailedException, NoSuchTableError, TableAlreadyExistsError
 from pyiceberg.io import FileIO
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
@@ -34,18 +38,20 @@ from distop.catalog.namespaces import (
     table_identifier,
     table_name,
 )
-from distop.catalog.naming import Naming
+from distop.catalog.naming import MAX_TRIES, Naming
 from distop.catalog.on_top import as_of_now
-from distop.catalog.options import etcd_config
 from distop.catalog.places import Folder, new_location
-from distop.catalog.pointer import Pointer
-from distop.catalog.pointers import Pointers
-from distop.catalog.publishing import Publishing, Step, undo
-from distop.catalog.racing import Present, raced
+from distop.catalog.pointers import Pointer, Pointers
+from distop.catalog.publishing import Overtaken, Publishing, Step, undo
 from distop.catalog.recent import Recent
-from distop.catalog.requests import Change, is_done, noting, request_of, undone
-from distop.catalog.update_checks import check_updates, refuse_unchecked
-from distop.catalog.updates import format_upgraded, of_what_is_there, renumbered
+from distop.catalog.requests import Change, came_before, is_done, noting, request_of, undone
+from distop.catalog.updates import (
+    check_updates,
+    format_upgraded,
+    of_what_is_there,
+    refuse_unchecked,
+    renumbered,
+)
 from distop.catalog.view_catalog import ViewCatalog
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.lake.cleanup.reachable import Files, files_of_table
@@ -61,11 +67,87 @@ from distop.lake.layout.properties import (
 )
 from distop.lake.storage.allowed import ENDPOINTS, allow
 from distop.lake.storage.storage import StorageOptions, storage_of
+from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.members.installation import CheckedEtcd
 from distop.metastore.records.table import Head
 from distop.metastore.tables.answers import Note
 from distop.proto.identity import default_identity
+
+MAX_PAUSE_S = 2.0
+"""Longest pause after a race was lost. The first is at most as long as the lost try, each next one twice as
+long."""
+
+Present = tuple[Table | None, Pointer]
+"""A table, if there is one, and what etcd has of it."""
+
+
+def raced(
+    changes: Sequence[Change],
+    present: Callable[[], list[Present]],
+    publish: Callable[[list[Present]], list[Table]],
+) -> list[Table | None]:
+    """The tables after the changes.
+
+    Parameters
+    ----------
+    present:
+        Reads the present state of the tables.
+    publish:
+        Makes the changes, if the state of the tables is still as given. Raises
+        :class:`~distop.catalog.publishing.Overtaken` or ``TableAlreadyExistsError`` if it is not.
+
+    Raises what ``publish`` has raised last.
+    """
+    for number in range(MAX_TRIES):
+        began = time.monotonic()
+        found = present()
+        if came_before([table for table, _ in found], changes):
+            break
+        try:
+            return [*publish(found)]
+        except (Overtaken, TableAlreadyExistsError) as lost:
+            if number < MAX_TRIES - 1 and isinstance(lost, Overtaken) and lost.repeatable:
+                longest = min((time.monotonic() - began) * 2**number, MAX_PAUSE_S)
+                time.sleep(random.uniform(0.0, longest))  # not in step with the others
+                continue
+            found = present()
+            if not came_before([table for table, _ in found], changes):
+                raise
+            break  # the faster one was the same request, sent twice
+    return [table for table, _ in found]
+
+
+_OPTIONS = {
+    "etcd.endpoints": "endpoints",
+    "etcd.prefix": "prefix",
+    "etcd.user": "user",
+    "etcd.password": "password",
+    "etcd.password-file": "password_file",
+    "etcd.ca-cert": "ca_cert",
+    "etcd.cert": "cert",
+    "etcd.key": "key",
+    "etcd.timeout": "timeout_s",
+}
+
+_SCHEME = "etcd://"
+
+
+def etcd_config(properties: Mapping[str, str]) -> EtcdConfig:
+    """The configuration of etcd from a catalog's properties, and from the environment for the rest.
+
+    Raises :class:`~distop.errors.InvalidArgument` for an unknown property ``etcd.*``.
+    """
+    given = {name: value for name, value in properties.items() if name.startswith("etcd.") and value}
+    if unknown := sorted(given.keys() - _OPTIONS.keys()):
+        raise InvalidArgument(
+            f"unknown property {unknown[0]!r}; known are {', '.join(_OPTIONS)}", details={"field": unknown[0]}
+        )
+    if uri := properties.get("uri"):
+        if given.setdefault("etcd.endpoints", uri) != uri:
+            raise InvalidArgument("uri and etcd.endpoints differ", details={"field": "uri"})
+        given["etcd.endpoints"] = uri.removeprefix(_SCHEME)
+    return EtcdConfig.of({_OPTIONS[name]: str(value) for name, value in given.items()})
 
 
 @for_pyiceberg

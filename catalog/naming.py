@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
 
 from distop.catalog.namespaces import no_such_table, table_identifier
-from distop.catalog.pointer import Pointer, Swap, check_idle, pointer_of, reads, same
-from distop.catalog.pointers import PAGE, Pointers
+from distop.catalog.pointers import PAGE, Pointer, Pointers, Swap, check_idle, pointer_of, reads, same
 from distop.errors import (
     BacklogInUse,
     CorruptRecord,

@@ -39,7 +39,7 @@ from pyiceberg.table.update import (
     TableUpdate,
 )
 
-from distop.lake.iceberg.branch_rebase import Rebased, rebased
+from distop.lake.iceberg.branch_steps import Rebased, rebased
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.provenance import OURS
 from distop.lake.iceberg.snapshots import Draft

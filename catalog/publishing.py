@@ -1,35 +1,204 @@
 """Publishes commits: the metadata files of the tables are written, then all their heads move at once.
 
 Files that were certainly not published are removed. If the outcome is unknown, they stay.
+
+pyiceberg applies most updates unseen. The Java library checks a metadata file when it reads it: one wrong
+part, and its engines neither read the table nor mend it. Parts that were there before are let be.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 from uuid import uuid4
 
 from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException
 from pyiceberg.io import FileIO
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.serializers import ToOutputFile
 from pyiceberg.table import StagedTable, Table
+from pyiceberg.table.metadata import TableMetadata, TableMetadataV1
+from pyiceberg.table.refs import MAIN_BRANCH, SnapshotRefType
+from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER_ID, SortOrder
+from pyiceberg.transforms import BucketTransform, TruncateTransform
 from pyiceberg.typedef import Identifier
+from pyiceberg.types import NestedField, PrimitiveType
 
 from distop.catalog.namespaces import already_exists, table_identifier, table_name
 from distop.catalog.places import Folder
-from distop.catalog.pointer import FOREIGN, Move, Pointer, Swap
-from distop.catalog.pointers import Pointers
-from distop.errors import DistopError
+from distop.catalog.pointers import FOREIGN, Move, Pointer, Pointers, Swap
+from distop.errors import DistopError, InvalidArgument
+from distop.lake.layout.evolution import check_new_names, may_widen, refuse_partition_names
 from distop.lake.layout.metadata import read_metadata
 from distop.lake.layout.properties import check_properties
-from distop.lake.layout.readable import check_lineage, check_readable
-from distop.lake.layout.schemas import check_fields, check_schema
+from distop.lake.layout.schemas import check_fields, check_schema, fields_within
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.locations import Claim
+
+MAX_INT = (1 << 31) - 1
+MAX_AHEAD_S = 86_400
+"""How far a snapshot's time may be in the future: no earlier one may follow it."""
+NO_SNAPSHOT = -1
+"""The id that means none."""
+
+
+def check_readable(metadata: TableMetadata, base: TableMetadata | None, io: FileIO) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` or pyiceberg's ``ValidationError`` if a program could not
+    read the table any more.
+
+    Parameters
+    ----------
+    base:
+        The table before; ``None``: it is created.
+    """
+    check_lineage(metadata)
+    _check_snapshots(metadata, base)
+    main = metadata.refs.get(MAIN_BRANCH)
+    if main is not None and main.snapshot_ref_type != SnapshotRefType.BRANCH:
+        raise _wrong(f"{MAIN_BRANCH} is a branch, and no tag")
+    _check_fields(metadata, base)
+    if base is not None:
+        _check_columns(metadata, base)
+        _check_removed(metadata, base, io)
+
+
+def _wrong(message: str) -> InvalidArgument:
+    return InvalidArgument(message, details={"field": "updates"})
+
+
+# -- snapshots ---------------------------------------------------------------------------------------
+
+
+def check_lineage(metadata: TableMetadata) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` if a snapshot comes before itself: walks over the history
+    would never end."""
+    parents = {one.snapshot_id: one.parent_snapshot_id for one in metadata.snapshots}
+    sound = set[int | None]()
+    for first in parents:
+        at: int | None = first
+        path = set[int | None]()
+        while at in parents and at not in sound:
+            if at in path:
+                raise _wrong(f"snapshot {at} comes before itself")
+            path.add(at)
+            at = parents[at]
+        sound |= path
+
+
+def _check_snapshots(metadata: TableMetadata, base: TableMetadata | None) -> None:
+    there = {} if base is None else {one.snapshot_id: one for one in base.snapshots}
+    last = 0 if base is None or isinstance(base, TableMetadataV1) else base.last_sequence_number
+    for one in (one for one in metadata.snapshots if one.snapshot_id not in there):
+        _check_snapshot(one)
+        if metadata.format_version > 1:
+            least = last + (one.parent_snapshot_id is not None)  # else it replaces the table
+            if one.sequence_number is None or one.sequence_number < least:
+                raise _wrong(
+                    f"snapshot {one.snapshot_id} has the sequence number {one.sequence_number}, it must be "
+                    f"at least {least}"
+                )
+            last = one.sequence_number
+
+
+def _check_snapshot(one: Snapshot) -> None:
+    if one.snapshot_id == NO_SNAPSHOT:
+        raise _wrong(f"{NO_SNAPSHOT} is no id of a snapshot: it means that there is none")
+    if one.first_row_id is not None or one.added_rows is not None:
+        raise _wrong(f"snapshot {one.snapshot_id} has row ids, which tables of format 3 have")
+    if one.timestamp_ms > (time.time() + MAX_AHEAD_S) * 1000:
+        raise _wrong(f"snapshot {one.snapshot_id} is of the future: {one.timestamp_ms} ms since 1970")
+
+
+# -- partition specs and sort orders -----------------------------------------------------------------
+
+
+def _check_fields(metadata: TableMetadata, base: TableMetadata | None) -> None:
+    schema = metadata.schema()
+    specs, orders = ([], []) if base is None else (base.partition_specs, base.sort_orders)
+    new = [one for one in metadata.partition_specs if one not in specs]
+    refuse_partition_names(schema, Schema(), new)
+    check_new_names(schema, Schema() if base is None else base.schema(), metadata.partition_specs)
+    for spec in new:
+        spec.check_compatible(schema)
+        _check_widths(spec)
+        names = [field.name for field in spec.fields]
+        if len(set(names)) < len(names) or not all(names):
+            raise _wrong(f"the fields of partition spec {spec.spec_id} need names, each its own")
+    for order in (one for one in metadata.sort_orders if one not in orders):
+        order.check_compatible(schema)
+        _check_widths(order)
+        if order.is_unsorted is not (order.order_id == UNSORTED_SORT_ORDER_ID):
+            raise _wrong(f"sort order {UNSORTED_SORT_ORDER_ID}, and no other one, has no fields")
+
+
+def _check_widths(fields: PartitionSpec | SortOrder) -> None:
+    for transform in (field.transform for field in fields.fields):
+        match transform:
+            case BucketTransform():
+                width = transform.num_buckets
+            case TruncateTransform():
+                width = transform.width
+            case _:
+                continue
+        if not 0 < width <= MAX_INT:
+            raise _wrong(f"{transform} is no transform: its number is 1 to {MAX_INT}")
+
+
+# -- columns -----------------------------------------------------------------------------------------
+
+
+def _check_columns(metadata: TableMetadata, base: TableMetadata) -> None:
+    """Columns of rows that stay in the main branch keep their types, or get wider ones."""
+    for schema in (one for one in metadata.schemas if one not in base.schemas):
+        schema.check_format_version_compatibility(metadata.format_version)
+    present = base.current_snapshot_id
+    kept = (one.snapshot_id for one in ancestors_of(metadata.current_snapshot(), metadata))
+    if present is not None and metadata.schema() != base.schema() and present in kept:
+        before = {number: base_field for one in base.schemas for number, base_field in _by_id(one).items()}
+        _check_kept(metadata.schema().fields, before | _by_id(base.schema()))
+
+
+def _by_id(schema: Schema) -> dict[int, NestedField]:
+    return {number: schema.find_field(number) for number in schema.field_ids}
+
+
+def _check_kept(fields: Iterable[NestedField], before: Mapping[int, NestedField]) -> None:
+    for field in fields:
+        known = before.get(field.field_id)
+        if known is None:
+            if field.required and field.initial_default is None:
+                raise _wrong(f"column {field.name!r} cannot be required: existing rows have no value for it")
+            continue
+        was, becomes = known.field_type, field.field_type
+        if isinstance(was, PrimitiveType) or isinstance(becomes, PrimitiveType):
+            fits = was == becomes or may_widen(was, becomes)
+        else:
+            fits = type(was) is type(becomes)
+        if not fits:
+            raise _wrong(f"column {field.name!r} is {was} in existing rows, and cannot become {becomes}")
+        _check_kept(fields_within(becomes), before)
+
+
+# -- what is gone ------------------------------------------------------------------------------------
+
+
+def _check_removed(metadata: TableMetadata, base: TableMetadata, io: FileIO) -> None:
+    """What snapshots that stay are read with stays."""
+    schemas = {one.schema_id for one in base.schemas} - {one.schema_id for one in metadata.schemas}
+    specs = base.specs().keys() - metadata.specs().keys()
+    if used := [one.snapshot_id for one in metadata.snapshots if one.schema_id in schemas]:
+        raise _wrong(f"snapshot {used[0]} is read with a schema that would be removed")
+    heads: dict[Any, Snapshot | None] = {name: metadata.snapshot_by_name(name) for name in metadata.refs}
+    for snapshot in {one.snapshot_id: one for one in heads.values() if specs and one is not None}.values():
+        if any(one.partition_spec_id in specs for one in snapshot.manifests(io)):
+            raise _wrong(f"snapshot {snapshot.snapshot_id} has files of a spec that would be removed")
 
 
 @dataclass(frozen=True)

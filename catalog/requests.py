@@ -28,7 +28,7 @@ from pyiceberg.table.update import (
 from pyiceberg.typedef import Identifier
 
 from distop.catalog.on_top import is_same
-from distop.catalog.pointer import FOREIGN
+from distop.catalog.pointers import FOREIGN
 from distop.errors import DistopError, InvalidArgument, RequestIdReused
 from distop.lake.iceberg.provenance import FOREIGN_REQUEST
 from distop.lake.iceberg.provenance import undone as undone_by

@@ -1,4 +1,5 @@
-"""The part of the pyiceberg catalog that concerns views: SQL that engines store under a name.
+"""The parts of the pyiceberg catalog that concern namespaces, of any number of levels, and views: SQL that
+engines store under a name.
 
 A view's metadata is a JSON file in its folder, which is never changed; etcd has its location. A file that
 was certainly not published is removed. If the outcome is unknown, it stays.
@@ -13,7 +14,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchViewError
+from pyiceberg.catalog import LOCATION, PropertiesUpdateSummary
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    CommitStateUnknownException,
+    NamespaceAlreadyExistsError,
+    NamespaceNotEmptyError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    NoSuchViewError,
+)
 from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.typedef import EMPTY_DICT, Identifier, Properties
@@ -21,11 +31,18 @@ from pyiceberg.view import View
 from pyiceberg.view.metadata import ViewMetadata, ViewVersion
 
 from distop.catalog.errors import for_pyiceberg
-from distop.catalog.levels import NamespaceCatalog
-from distop.catalog.namespaces import DEFAULT, namespace_identifier, table_identifier, view_name
+from distop.catalog.namespaces import (
+    DEFAULT,
+    Namespaces,
+    namespace_identifier,
+    namespace_name,
+    table_identifier,
+    table_name,
+    view_name,
+)
 from distop.catalog.naming import MAX_TRIES
-from distop.catalog.places import Folder
-from distop.catalog.pointer import FOREIGN, Swap
+from distop.catalog.places import Folder, place_of_namespace
+from distop.catalog.pointers import FOREIGN, Pointers, Swap
 from distop.catalog.view_metadata import (
     ViewRequirement,
     ViewUpdate,
@@ -37,11 +54,99 @@ from distop.catalog.view_metadata import (
 from distop.catalog.views import Views
 from distop.errors import CorruptRecord, DistopError, InvalidArgument
 from distop.lake.layout.metadata import read_view_metadata
+from distop.lake.pyiceberg_private import StagingCatalog
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import TableRecord, ViewRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+@for_pyiceberg
+class NamespaceCatalog(StagingCatalog):
+    """Namespaces in etcd."""
+
+    _pointers: Pointers
+    _namespaces: Namespaces
+
+    def create_namespace(self, namespace: str | Identifier, properties: Properties = EMPTY_DICT) -> None:
+        """Raises ``NamespaceAlreadyExistsError``."""
+        name = namespace_name(namespace)
+        if not self._namespaces.create(name, dict(properties)):
+            raise NamespaceAlreadyExistsError(f"Namespace {name} already exists")
+
+    def drop_namespace(self, namespace: str | Identifier) -> None:
+        """Raises ``NoSuchNamespaceError`` or ``NamespaceNotEmptyError``."""
+        name = self._existing(namespace)
+        if not self._namespaces.is_empty(name):
+            raise NamespaceNotEmptyError(f"Namespace {name} is not empty")
+        if not self._namespaces.drop(name) and name == DEFAULT:
+            raise NamespaceNotEmptyError(f"Namespace {name} is always there")
+
+    def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+        """The namespaces right below one; the top-level ones if none is given."""
+        below = self._existing(namespace) if namespace else ""
+        parent = namespace_identifier(below) if below else ()
+        known = {(DEFAULT,), *(namespace_identifier(name) for name in self._namespaces.below(below))}
+        known |= {table_identifier(name)[:-1] for name in self._pointers.names(below)}
+        depth = len(parent) + 1
+        return sorted({path[:depth] for path in known if len(path) >= depth and path[: depth - 1] == parent})
+
+    def namespace_exists(self, namespace: str | Identifier) -> bool:
+        """Whether it was created, or is not empty."""
+        try:
+            return self._namespaces.exists(namespace_name(namespace))
+        except NoSuchNamespaceError:
+            return False
+
+    def namespace_with_place(self, namespace: str | Identifier) -> Properties:
+        """Its properties, and as ``location`` where its tables are made. Raises ``NoSuchNamespaceError``."""
+        name = self._existing(namespace)
+        own = self._namespaces.properties(name)
+        place = place_of_namespace(name, self.properties, own)
+        return {**own, LOCATION: place} if place else own
+
+    def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
+        """Raises ``NoSuchNamespaceError``."""
+        return self._namespaces.properties(self._existing(namespace))
+
+    def update_namespace_properties(
+        self,
+        namespace: str | Identifier,
+        removals: set[str] | None = None,
+        updates: Properties = EMPTY_DICT,
+    ) -> PropertiesUpdateSummary:
+        """Raises ``NoSuchNamespaceError``, or ``ValueError`` if a property is both removed and set."""
+        name = self._existing(namespace)
+        summaries: list[PropertiesUpdateSummary] = []
+
+        def change(properties: dict[str, str]) -> dict[str, str]:
+            summary, changed = self.changed_properties(properties, removals, updates)
+            summaries.append(summary)
+            return changed
+
+        self._namespaces.update(name, change)
+        return summaries[-1]
+
+    def _existing(self, namespace: str | Identifier) -> str:
+        return self._there(namespace_name(namespace))
+
+    def _check_namespace_of(self, identifier: str | Identifier) -> None:
+        self._existing(table_identifier(table_name(identifier))[:-1])
+
+    def _there(self, name: str) -> str:
+        if not self._namespaces.exists(name):
+            raise NoSuchNamespaceError(f"Namespace does not exist: {name}")
+        return name
+
+    @staticmethod
+    def identifier_to_database_and_table(
+        identifier: str | Identifier,
+        err: type[ValueError] | type[NoSuchTableError] | type[NoSuchNamespaceError] = ValueError,
+    ) -> tuple[str, str]:
+        """``(namespace, table)`` of an identifier; the namespace by its name, see :func:`namespace_name`."""
+        full = table_identifier(table_name(identifier))
+        return namespace_name(full[:-1]), full[-1]
 
 
 class StoredView(View):

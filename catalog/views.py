@@ -13,8 +13,7 @@ from pyiceberg.exceptions import CommitFailedException
 
 from distop.catalog.namespaces import no_such_view, view_exists
 from distop.catalog.naming import check_target, insist
-from distop.catalog.pointer import Pointer, Swap
-from distop.catalog.pointers import Pointers
+from distop.catalog.pointers import Pointer, Pointers, Swap
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.records.names import check_new_name

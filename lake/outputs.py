@@ -14,7 +14,7 @@ from distop.errors import InvalidArgument, PreconditionFailed, TableNotEmpty
 from distop.lake.layout.hive import check_folders, never_empty
 from distop.lake.layout.model import Layout
 from distop.lake.layout.staging import DELTA, FILES, ICEBERG, data_folder
-from distop.lake.plain.lists import PlainFileList
+from distop.lake.plain.publish import PlainFileList
 from distop.lake.storage.storage import storage_of
 from distop.lake.writing.file_lists import FileList, IcebergFileList
 from distop.lake.writing.writer import StagedWriter
@@ -192,8 +192,7 @@ class DeltaOutput(Output):
         return None if found is None else layout_of(found, table.options.get("properties"))
 
     def check_mode(self, table: TableRecord, head: Head | None, mode: str) -> None:
-        from distop.lake.delta.commit import delta_table
-        from distop.lake.delta.protocol import refuse_unwritable
+        from distop.lake.delta.commit import delta_table, refuse_unwritable
 
         super().check_mode(table, head, mode)
         found = delta_table(table.location, storage_of(table)) if mode == "overwrite" else None

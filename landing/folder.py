@@ -38,7 +38,7 @@ import fsspec
 from distop.client.backlog import Ordering
 from distop.client.blocking import Client
 from distop.errors import DistopError, NotFound, SourceIncomplete, Unavailable
-from distop.lake.storage.info import version
+from distop.lake.storage.listing import version
 from distop.lake.storage.storage import require_file_system
 from distop.landing.walk import (
     BACKFILL,

@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from distop.commit.contract import Contribution, FinishContext, TransactionalStep
-from distop.commit.facts import IGNORED
+from distop.commit.contract import IGNORED, Contribution, FinishContext, TransactionalStep
 from distop.errors import AlreadyIngested, PreconditionFailed, StreamGap, WriteTooOld
 from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
 from distop.metastore.records.effects import Effect

@@ -33,7 +33,7 @@ def check_options(record: TableRecord, registry: Registry) -> None:
             raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
     from distop.lake.layout.properties import check_properties
     from distop.lake.storage.allowed import check_location
-    from distop.lake.storage.credentials import opened_with
+    from distop.lake.storage.storage import opened_with
 
     check_location(record.location)
     _as_option("storage", lambda: opened_with(options.get("storage")))

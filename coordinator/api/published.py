@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 
-from distop.commit.facts import BRANCH
+from distop.commit.contract import BRANCH
 from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, NotFound, shortened

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from distop.commit.facts import BRANCH, PUBLISHED, REBASED, SNAPSHOT
+from distop.commit.contract import BRANCH, PUBLISHED, REBASED, SNAPSHOT
 from distop.coordinator.backlog.policy import Failure
 from distop.coordinator.backlog.unordered import share_of_unordered
 from distop.errors import Cancelled, shortened

@@ -78,7 +78,7 @@ class Collector:
         Raises its error: it is called again, with the pauses of its type's retries and without an end, since
         without the keys of the operation nobody would know what to remove.
         """
-        from distop.commit.facts import NOT_UNDONE
+        from distop.commit.contract import NOT_UNDONE
         from distop.lake.cleanup.staged import all_known
 
         arg, error = tracked.arg, None

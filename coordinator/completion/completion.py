@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distop.commit.facts import NOT_UNDONE
+from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.completion.collector import Collector
 from distop.coordinator.completion.external import ExternalSteps
 from distop.coordinator.completion.finishing import Finishing

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from distop.commit.facts import NOT_UNDONE
+from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.completion.outside import Outside
 from distop.coordinator.completion.publication import (
     context_of,

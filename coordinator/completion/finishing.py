@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from distop.commit.facts import NOT_UNDONE
+from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.backlog.applying import share_of
 from distop.coordinator.backlog.policy import failure_of
 from distop.coordinator.completion.publication import joined

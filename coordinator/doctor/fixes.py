@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from distop.commit.facts import NOT_UNDONE
+from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.doctor.findings import Change, CollectKeys, Finding, RemoveFiles, Reported
 from distop.errors import as_distop
 from distop.metastore.etcd.client import EtcdClient

@@ -316,7 +316,7 @@ class Doctor:
 
     async def _not_in_history(self, seen: TableSeen, view: TableView) -> list[Finding]:
         """What counts as applied, and was taken out of the table's history."""
-        from distop.catalog.pointer import FOREIGN
+        from distop.catalog.pointers import FOREIGN
         from distop.coordinator.doctor.files import counted_as_applied, gone_from_history, not_in_history
         from distop.lake.iceberg.provenance import done_by
 

@@ -10,7 +10,7 @@ from collections.abc import Collection
 
 from distop.lake.delta.commit import delta_library
 from distop.lake.plain.publish import visible_files
-from distop.lake.storage.info import modified
+from distop.lake.storage.listing import modified
 from distop.lake.storage.storage import delta_options, file_system, storage_of
 from distop.metastore.records.table import TableRecord
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import msgspec
 
-from distop.commit.facts import BRANCH
+from distop.commit.contract import BRANCH
 from distop.coordinator.backlog.applying import share_of
 from distop.errors import Busy, LeadershipLost
 from distop.lake.iceberg.ahead import Publication

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from distop.commit.facts import PASSED_OVER
+from distop.commit.contract import PASSED_OVER
 from distop.coordinator.views.messages import member_message, ordering_message, pause_of
 from distop.coordinator.views.operations import from_ended, read_operation, unreadable
 from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span, why

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from distop.commit.facts import ADOPTED_FROM, DROPPED_JOBS, DROPPED_METADATA, IGNORED, NOT_UNDONE
+from distop.commit.contract import ADOPTED_FROM, DROPPED_JOBS, DROPPED_METADATA, IGNORED, NOT_UNDONE
 from distop.commit.partial import selection
 from distop.errors import CorruptRecord
 from distop.lake.cleanup.expiry import remove_expired

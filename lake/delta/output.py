@@ -19,12 +19,17 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DateType, FixedType, IntegerType, LongType, StringType, TimeType, UUIDType
 
-from distop.commit.contract import FinishContext, StepPlan
-from distop.commit.facts import IGNORED
+from distop.commit.contract import IGNORED, FinishContext, StepPlan
 from distop.commit.partial import counted, successful_jobs
 from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, TableNotEmpty, Unavailable
-from distop.lake.delta.commit import DeltaArgument, DeltaFile, delta_library, delta_table
-from distop.lake.delta.protocol import refuse_unwritable, types_of
+from distop.lake.delta.commit import (
+    DeltaArgument,
+    DeltaFile,
+    delta_library,
+    delta_table,
+    refuse_unwritable,
+    types_of,
+)
 from distop.lake.layout.evolution import evolution_of
 from distop.lake.layout.hive import check_folders
 from distop.lake.layout.model import Layout

@@ -34,9 +34,9 @@ from distop.lake.writing.manifests import (
     adopt,
     join,
     open_manifest,
+    summaries_from_json,
 )
 from distop.lake.writing.prepared import read_list
-from distop.lake.writing.summaries import summaries_from_json
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder
 

@@ -1,28 +1,167 @@
 """Looks keys up in an index: which row groups of which data files may hold them.
 
-An answer may name too much, never too little: readers open files that an index does not cover, cannot read or
-does not know. So an index of any age serves any snapshot, and a reader continues without a part that a newer
-index has replaced.
+An answer may name too much, never too little: readers open files that an index does not cover, cannot read
+or does not know. So an index of any age serves any snapshot, and a reader continues without a part that a
+newer index has replaced.
+
+An unsupported term of a filter excludes nothing. So the index serves the terms on indexed columns, and the
+rows are checked against the whole filter.
+
+A part of an index is a Parquet file in key order with small row groups, so that a look-up reads the footer,
+whose statistics say which row groups may hold a key, and one or two of these.
 """
 
 from __future__ import annotations
 
+import bisect
 import logging
+import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from functools import reduce
+from typing import Any, Protocol, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import EMPTY_DICT
 
-from distop.lake.index.filters import Left, narrowed_by
-from distop.lake.index.keys import key_of
+from distop.lake.index.keys import Key, key_of, key_type
 from distop.lake.index.manifest import IndexManifest, IndexPart, read_manifest
-from distop.lake.index.parts import Groups, find
-from distop.lake.predicates.binding import Column, Plain, Predicate
+from distop.lake.predicates.binding import And, Column, Compare, Node, OneOf, Or, Plain, Predicate
+
+Groups: TypeAlias = frozenset[int] | None
+"""Row groups of a data file that may hold a matching row; ``None``: all."""
+
+
+def entry_schema(encoding: str) -> pa.Schema:
+    """The columns: the key; the data file by its number; the row group within it."""
+    return pa.schema({"key": key_type(encoding), "file": pa.int32(), "group": pa.int32()})
+
+
+@dataclass
+class Written:
+    """The content of a file of entries."""
+
+    entries: int = 0
+    bytes: int = 0
+    least: Key | None = None
+    greatest: Key | None = None
+
+
+def group_rows(entries: int) -> int:
+    """Entries per row group: a look-up reads one row group and the footer, which has a line for each."""
+    return min(65_536, max(1024, 4 * math.isqrt(entries)))
+
+
+def write_entries(
+    io: FileIO, location: str, encoding: str, batches: Iterable[pa.RecordBatch], *, expected: int
+) -> Written:
+    """Write batches of entries, for a part in key order.
+
+    Parameters
+    ----------
+    expected:
+        Upper estimate of the number of entries.
+    """
+    written = Written()
+    with io.new_output(location).create(overwrite=True) as stream:
+        with pq.ParquetWriter(
+            stream, entry_schema(encoding), compression="zstd", use_dictionary=["file", "group"]
+        ) as parquet:
+            for batch in batches:
+                if not batch.num_rows:
+                    continue
+                if not written.entries:
+                    written.least = batch["key"][0].as_py()
+                written.greatest = batch["key"][-1].as_py()
+                written.entries += batch.num_rows
+                parquet.write_batch(batch, row_group_size=group_rows(expected))
+        written.bytes = int(stream.tell())
+    return written
+
+
+def read_entries(io: FileIO, location: str) -> Iterator[pa.RecordBatch]:
+    """All entries, in batches."""
+    with io.new_input(location).open() as stream, pq.ParquetFile(stream) as parquet:
+        yield from parquet.iter_batches(use_threads=False)
+
+
+def find(io: FileIO, location: str, keys: Sequence[Any]) -> dict[int, Groups]:
+    """The data files, by number, and their row groups for some keys of a part."""
+    with io.new_input(location).open() as stream, pq.ParquetFile(stream) as parquet:
+        metadata, kind = parquet.metadata, parquet.schema_arrow.field("key").type
+        bounds = [_bounds(metadata.row_group(group)) for group in range(metadata.num_row_groups)]
+        wanted = sorted({group for key in keys for group in _groups_of(bounds, key)})
+        if not wanted:
+            return {}
+        entries = parquet.read_row_groups(wanted, use_threads=False)
+    entries = entries.filter(pc.is_in(entries["key"], value_set=pa.array(keys, kind)))
+    found: dict[int, set[int]] = defaultdict(set)
+    for file, group in zip(entries["file"].to_pylist(), entries["group"].to_pylist(), strict=True):
+        found[file].add(group)
+    return {file: frozenset(groups) for file, groups in found.items()}
+
+
+def _bounds(group: Any) -> tuple[Key, Key]:
+    statistics = group.column(0).statistics
+    least, greatest = statistics.min, statistics.max
+    return (least.encode(), greatest.encode()) if isinstance(least, str) else (least, greatest)
+
+
+def _groups_of(bounds: list[tuple[Key, Key]], key: Key) -> Iterator[int]:
+    place = bisect.bisect_left(bounds, key, key=lambda bound: bound[1])
+    while place < len(bounds) and bounds[place][0] <= key:  # type: ignore[operator]
+        yield place
+        place += 1
+
+
+Left: TypeAlias = dict[str, Groups]
+"""The remaining files, and their row groups."""
+
+Ask: TypeAlias = Callable[[Column, Collection[Plain]], Left | None]
+"""The planned files that may contain one of some values in a column; ``None``: no index applies."""
+
+
+def narrowed_by(node: Node, ask: Ask) -> Left | None:
+    """The files that may match a filter; ``None``: all of them."""
+    match node:
+        case And(parts):
+            return reduce(_both, (narrowed_by(part, ask) for part in parts))
+        case Or(parts):
+            return reduce(_either, (narrowed_by(part, ask) for part in parts))
+        case Compare(column, "=", value):
+            return ask(column, [value])
+        case OneOf(column, values, nan, False):
+            return ask(column, [*values, math.nan] if nan else values)
+    return None
+
+
+def _both(left: Left | None, right: Left | None) -> Left | None:
+    if left is None or right is None:
+        return right if left is None else left
+    found: Left = {}
+    for file in left.keys() & right.keys():
+        one, other = left[file], right[file]
+        groups = one & other if one is not None and other is not None else (other if one is None else one)
+        if groups is None or groups:
+            found[file] = groups
+    return found
+
+
+def _either(left: Left | None, right: Left | None) -> Left | None:
+    if left is None or right is None:
+        return None
+    found: Left = {}
+    for file in left.keys() | right.keys():
+        one, other = left.get(file, frozenset()), right.get(file, frozenset())
+        found[file] = None if one is None or other is None else one | other
+    return found
+
 
 log = logging.getLogger(__name__)
 

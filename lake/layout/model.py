@@ -2,6 +2,8 @@
 
 It is decided once, when the operation starts, and recorded in its argument: every job and the commit use the
 recorded one, so all of them agree on field ids whatever happens to the table meanwhile.
+
+The metadata of a table names files, and any writer of the table can put names there.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from uuid import UUID, uuid4
 import msgspec
 from pydantic import ValidationError as PydanticError
 from pyiceberg.exceptions import ValidationError
-from pyiceberg.io import FileIO, load_file_io
+from pyiceberg.io import FileIO, InputFile, OutputFile, load_file_io
+from pyiceberg.io.fsspec import FsspecFileIO
+from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.partitioning import PARTITION_FIELD_ID_START, PartitionSpec
 from pyiceberg.schema import Schema, assign_fresh_schema_ids
 from pyiceberg.table.metadata import TableMetadata, TableMetadataV2
@@ -27,7 +31,53 @@ from distop.lake.layout.metadata import check_columns, read_metadata
 from distop.lake.layout.properties import FORMAT_VERSION, check_properties, of_new_table
 from distop.lake.layout.schemas import check_names, from_arrow, refuse_twins
 from distop.lake.layout.terms import parse_partitioning
+from distop.lake.storage.allowed import check_location
 from distop.lake.storage.storage import StorageOptions, io_properties
+
+
+class ArrowIO(PyArrowFileIO):
+    """pyarrow's file access with checks."""
+
+    def new_input(self, location: str) -> PyArrowFile:
+        self._check(location)
+        return super().new_input(location)
+
+    def new_output(self, location: str) -> PyArrowFile:
+        self._check(location)
+        return super().new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        self._check(location if isinstance(location, str) else location.location)
+        super().delete(location)
+
+    def _check(self, location: str) -> None:
+        """The path that pyarrow will open: it drops queries, fragments and line breaks of URLs."""
+        scheme, host, path = self.parse_location(location, self.properties)
+        whole = path if scheme == "file" or path.startswith(host) else f"{host}{path}"
+        check_location(whole if scheme == "file" else f"{scheme}://{whole}")
+
+
+class FsspecIO(FsspecFileIO):
+    """fsspec's file access with checks."""
+
+    def new_input(self, location: str):  # type: ignore[no-untyped-def]
+        check_location(location)
+        return super().new_input(location)
+
+    def new_output(self, location: str):  # type: ignore[no-untyped-def]
+        check_location(location)
+        return super().new_output(location)
+
+    def delete(self, location: str | InputFile | OutputFile) -> None:
+        check_location(location if isinstance(location, str) else location.location)
+        super().delete(location)
+
+
+def checked(io: FileIO) -> FileIO:
+    """The same file access, with a check of each location; a user-defined one stays as it is."""
+    kind = {PyArrowFileIO: ArrowIO, FsspecFileIO: FsspecIO}.get(type(io))
+    return io if kind is None else kind(io.properties)
+
 
 DEFAULT_PROPERTIES = {"write.metadata.delete-after-commit.enabled": "true"}
 """Default for tables that operations create: metadata files that the table's log no longer names are removed
@@ -213,7 +263,6 @@ def file_io(
     NotAllowed
         Tables may not have files there; also raised when a file elsewhere is opened.
     """
-    from distop.lake.storage.checked_io import checked
 
     return checked(load_file_io({**io_properties(location, storage), **(own or {})}, location))
 

@@ -7,13 +7,11 @@ from typing import Any
 
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
-from distop.commit.contract import Contribution, FinishContext
-from distop.commit.facts import ADOPTED_FROM, IGNORED
+from distop.commit.contract import ADOPTED_FROM, IGNORED, Contribution, FinishContext
 from distop.lake.iceberg.append import Change, IcebergAppend, IcebergStep, added_counts, head_conflict
 from distop.lake.iceberg.content import data_of, is_ignored, not_empty, only_replaced
-from distop.lake.iceberg.merging import merged
 from distop.lake.iceberg.provenance import INSTEAD_OF
-from distop.lake.iceberg.snapshots import Draft
+from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput, take_over
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.replace_partitions import (

@@ -17,18 +17,15 @@ from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
 from pyiceberg.table import FileScanTask
 from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
-from distop.commit.contract import Contribution, FinishContext
-from distop.commit.facts import ADOPTED_FROM
+from distop.commit.contract import ADOPTED_FROM, Contribution, FinishContext
 from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
 from distop.lake.iceberg.append import Change, IcebergStep, added_counts
 from distop.lake.iceberg.content import is_live, removers, writer_of
-from distop.lake.iceberg.merging import merged
-from distop.lake.iceberg.snapshots import Draft
+from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput, manifests_of, take_over
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.deletes import Deletes
-from distop.lake.rewriting.files import Concerned, Leaving
-from distop.lake.rewriting.plan import SnapshotPlan, concerned, snapshot_plan
+from distop.lake.rewriting.plan import Concerned, Leaving, SnapshotPlan, concerned, snapshot_plan
 from distop.lake.rewriting.replace_partitions import Replaced, areas_of, take_out
 from distop.lake.rewriting.rewrite_plan import Places
 from distop.lake.storage.storage import FILES_AT_ONCE

@@ -29,13 +29,11 @@ from pyiceberg.table.snapshots import (
 )
 from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 
-from distop.commit.contract import Contribution, FinishContext
-from distop.commit.facts import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER
+from distop.commit.contract import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER, Contribution, FinishContext
 from distop.errors import Conflict, HeadConflict, PreconditionFailed
 from distop.lake.iceberg.append import Change, IcebergStep, added_counts
 from distop.lake.iceberg.content import SHOWN, is_live, removers, writer_of
-from distop.lake.iceberg.merging import merged
-from distop.lake.iceberg.snapshots import Draft
+from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
 from distop.lake.layout.model import Layout, schema_of, schema_with
 from distop.lake.rewriting.deletes import Deletes

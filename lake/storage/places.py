@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from distop.errors import PermanentStepError, StepConflict
-from distop.lake.storage.info import entity_tag, modified
+from distop.lake.storage.listing import entity_tag, modified
 from distop.lake.storage.storage import S3, StorageOptions, file_system, protocol_of
 from distop.metastore.records.operation import OperationArg
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import os
 import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import chain
+from typing import Any
 
 import msgspec
 from pydantic_core import to_json
@@ -25,6 +27,7 @@ from pyiceberg.avro.decoder import new_decoder
 from pyiceberg.avro.encoder import BinaryEncoder
 from pyiceberg.avro.file import MAGIC, META_SCHEMA, SYNC_SIZE, AvroFileHeader
 from pyiceberg.avro.resolver import construct_reader, construct_writer
+from pyiceberg.conversions import from_bytes
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     UNASSIGNED_SEQ,
@@ -33,18 +36,71 @@ from pyiceberg.manifest import (
     ManifestEntry,
     ManifestEntryStatus,
     ManifestFile,
+    PartitionFieldStats,
     PartitionFieldSummary,
     data_file_with_partition,
     manifest_entry_schema_with_data_file,
 )
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.types import PrimitiveType
 from pyiceberg.utils.schema_conversion import AvroSchemaConversion
 
 from distop.errors import CorruptRecord
 from distop.lake.layout.model import Layout
 from distop.lake.layout.properties import FORMAT_VERSION
-from distop.lake.writing.summaries import PartitionSummaries, summaries_from_json, summaries_to_json
+
+
+class PartitionSummaries:
+    """The range of partition values in a manifest, one summary per partition field."""
+
+    def __init__(self, spec: PartitionSpec, schema: Schema) -> None:
+        kinds = [field.field_type for field in spec.partition_type(schema).fields]
+        self._kinds = [kind for kind in kinds if isinstance(kind, PrimitiveType)]
+        self._stats = [PartitionFieldStats(kind) for kind in self._kinds]
+
+    def add(self, values: Iterable[Any]) -> None:
+        """Include one file's partition values."""
+        for stats, value in zip(self._stats, values, strict=True):
+            stats.update(value)
+
+    def merge(self, others: Sequence[PartitionFieldSummary]) -> None:
+        """Include another manifest's summaries."""
+        for kind, stats, other in zip(self._kinds, self._stats, others, strict=True):
+            for bound in (other.lower_bound, other.upper_bound):
+                if bound is not None:
+                    stats.update(from_bytes(kind, bound))
+            if other.contains_null:
+                stats.update(None)
+            if other.contains_nan:
+                stats.update(float("nan"))
+
+    def build(self) -> list[PartitionFieldSummary]:
+        return [stats.to_summary() for stats in self._stats]
+
+
+def summaries_to_json(summaries: Sequence[PartitionFieldSummary]) -> list[list[Any]]:
+    """``[[contains null, contains NaN, lower bound, upper bound], ...]``, bounds in base 64 or ``None``."""
+    return [
+        [bool(s.contains_null), bool(s.contains_nan), _text(s.lower_bound), _text(s.upper_bound)]
+        for s in summaries
+    ]
+
+
+def summaries_from_json(value: Sequence[Sequence[Any]]) -> list[PartitionFieldSummary]:
+    return [
+        PartitionFieldSummary(null, nan, _bytes(lower), _bytes(upper)) for null, nan, lower, upper in value
+    ]
+
+
+def _bytes(bound: str | None) -> bytes | None:
+    # An empty string is a bound: the empty text.
+    return None if bound is None else b64decode(bound)
+
+
+def _text(bound: bytes | None) -> str | None:
+    return None if bound is None else b64encode(bound).decode()
+
 
 BLOCK_BYTES = 64 * 1024
 """Entries are compressed together up to this size."""

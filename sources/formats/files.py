@@ -27,9 +27,8 @@ from distop.errors import (
     SourceUnreadable,
 )
 from distop.lake.storage.allowed import check_source
-from distop.lake.storage.info import entity_tag, modified, version
-from distop.lake.storage.storage import require_file_system
-from distop.lake.storage.web import web_options
+from distop.lake.storage.listing import entity_tag, modified, version
+from distop.lake.storage.storage import require_file_system, web_options
 from distop.metastore.records.locations import refuse_password
 from distop.operations.arguments import invalid
 

@@ -20,10 +20,9 @@ from pyiceberg.table.metadata import TableMetadata
 
 from distop.errors import PreconditionFailed
 from distop.lake.iceberg.content import is_live
-from distop.lake.iceberg.rounded import has_doubles, is_rounded
 from distop.lake.iceberg.takeover import manifests_of
 from distop.lake.layout.model import Layout, schema_of, schema_with
-from distop.lake.layout.partitioning import partition_path
+from distop.lake.layout.partitioning import has_doubles, is_rounded, partition_path
 from distop.lake.predicates.binding import ALL, Predicate
 from distop.lake.predicates.proofs import Pruning
 from distop.lake.rewriting.deletes import Deletes

@@ -127,8 +127,7 @@ def _planned(request: PlanRequest, argument: DeleteArgument) -> Any:
     from distop.lake.layout.model import Layout, file_io
     from distop.lake.layout.partitioning import Partitioner
     from distop.lake.predicates.binding import predicate_of
-    from distop.lake.rewriting.files import Concerned, concerned_by
-    from distop.lake.rewriting.plan import DeletePlan, planned_on
+    from distop.lake.rewriting.plan import Concerned, DeletePlan, concerned_by, planned_on
     from distop.lake.storage.storage import storage_of
 
     assert request.head is not None

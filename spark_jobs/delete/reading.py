@@ -11,8 +11,7 @@ from pyiceberg.table.metadata import TableMetadata
 
 from distop.errors import JobFailed, PreconditionFailed
 from distop.lake.layout.model import Layout
-from distop.lake.rewriting.files import Concerned
-from distop.lake.rewriting.plan import concerned_shared, snapshot_plan
+from distop.lake.rewriting.plan import Concerned, concerned_shared, snapshot_plan
 from distop.operations.job import JobContext
 from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
 

@@ -22,8 +22,7 @@ from pyiceberg.types import (
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.layout.model import file_io
 from distop.lake.predicates.binding import ALL
-from distop.lake.rewriting.files import concerned_by
-from distop.lake.rewriting.plan import SnapshotPlan, planned_on
+from distop.lake.rewriting.plan import SnapshotPlan, concerned_by, planned_on
 from distop.lake.storage.storage import storage_of
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid

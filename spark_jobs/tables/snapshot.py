@@ -46,8 +46,7 @@ from distop.lake.layout.model import file_io, load_metadata
 from distop.lake.layout.partitioning import identity_columns
 from distop.lake.layout.schemas import check_types, fields_within
 from distop.lake.predicates.binding import ALL, Predicate, predicate_of
-from distop.lake.predicates.footers import matching_groups
-from distop.lake.predicates.proofs import Pruning
+from distop.lake.predicates.proofs import Pruning, matching_groups
 from distop.lake.predicates.rows import chosen
 from distop.lake.rewriting.deletes import Deletes
 from distop.lake.storage.storage import StorageOptions

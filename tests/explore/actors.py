@@ -10,8 +10,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Any
 
-from distop.catalog.pointer import FOREIGN, Swap
-from distop.catalog.pointers import Pointers
+from distop.catalog.pointers import FOREIGN, Pointers, Swap
 from distop.coordinator.api.operations import OperationService
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver

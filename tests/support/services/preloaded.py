@@ -34,7 +34,7 @@ from distop.metastore import crashpoints
 from support.repository import TESTS
 
 LOADED = """
-distop.cli.main distop.catalog.catalog distop.lake.storage.checked_io distop.coordinator.service
+distop.cli.main distop.catalog.catalog distop.lake.layout.model distop.coordinator.service
 distop.executor.runner.service distop.executor.sidecar.server distop.spark_jobs.ingest.planning
 concurrent.futures.thread encodings.idna faulthandler fsspec.implementations.local rich.console
 pyarrow.acero pyarrow.csv pyarrow.dataset pyarrow.json pyarrow.parquet

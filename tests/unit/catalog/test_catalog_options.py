@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.catalog.catalog import EtcdCatalog
-from distop.catalog.options import etcd_config
+from distop.catalog.catalog import EtcdCatalog, etcd_config
 from distop.errors import InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.process.secret import Secret

@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
-from distop.commit.facts import NOT_UNDONE
+from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.doctor import checks as doctor_checks
 from distop.coordinator.doctor import files as doctor_files
 from distop.coordinator.doctor import rounds as doctor_rounds

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from distop.lake.index.filters import narrowed_by
+from distop.lake.index.lookup import narrowed_by
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.predicates.binding import Column, predicate_of
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot

@@ -26,8 +26,7 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, PrimitiveType
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.predicates.binding import predicate_of
-from distop.lake.predicates.footers import matching_groups
-from distop.lake.predicates.proofs import Pruning
+from distop.lake.predicates.proofs import Pruning, matching_groups
 
 NOTHING, SOME, ALL = "nothing", "some", "all"
 

@@ -22,11 +22,17 @@ from distop.coordinator.api.new_table import check_options
 from distop.errors import InvalidArgument, NotAllowed, Unavailable
 from distop.executor.launch.spark_task import SparkTask
 from distop.lake.layout.model import Layout, file_io
-from distop.lake.storage import allowed, credentials
+from distop.lake.storage import allowed
+from distop.lake.storage import storage as storage_module
 from distop.lake.storage.allowed import ENDPOINTS, LOCATIONS, SOURCES, check_location, check_source
-from distop.lake.storage.credentials import opened_with
-from distop.lake.storage.storage import delta_options, file_system, io_properties, storage_from
-from distop.lake.storage.web import may_connect
+from distop.lake.storage.storage import (
+    delta_options,
+    file_system,
+    io_properties,
+    may_connect,
+    opened_with,
+    storage_from,
+)
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import encode
@@ -219,7 +225,7 @@ def test_the_endpoint_of_a_catalog_is_its_own(monkeypatch: pytest.MonkeyPatch) -
 def test_a_name_server_that_gave_no_answer_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SOURCES, "")
     answers = iter([set[str](), {"8.8.8.8"}])
-    monkeypatch.setattr(credentials, "addresses", lambda _: next(answers))
+    monkeypatch.setattr(storage_module, "addresses", lambda _: next(answers))
     storage = {"endpoint_url": "https://asked-again.example.com", "key": "k", "secret": "s"}
     with pytest.raises(Unavailable, match=r"asked-again\.example\.com"):
         opened_with(storage)

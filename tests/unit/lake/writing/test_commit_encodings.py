@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from distop.lake.layout.model import Layout
-from distop.lake.writing.encodings import SAMPLE_ROWS, encodings_for
-from distop.lake.writing.writer import StagedWriter
+from distop.lake.writing.writer import SAMPLE_ROWS, StagedWriter, encodings_for
 
 ROWS = 20_000
 

@@ -29,8 +29,8 @@ from distop.lake.writing.manifests import (
     adopt,
     join,
     open_manifest,
+    summaries_from_json,
 )
-from distop.lake.writing.summaries import summaries_from_json
 from distop.lake.writing.writer import StagedWriter
 
 LAYOUT = Layout.create(pa.schema([("id", pa.int64()), ("kind", pa.string())]), ["kind"])

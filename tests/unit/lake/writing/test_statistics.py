@@ -20,7 +20,7 @@ from pyiceberg.io.pyarrow import (
 
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.writing.statistics import statistics_of
+from distop.lake.writing.file_lists import statistics_of
 from support.tables.partition_values import VALUES
 from support.tables.publishing import Table
 

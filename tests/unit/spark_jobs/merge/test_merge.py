@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Operation
 from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, JobFailed
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
-from distop.lake.rewriting import files as deleting_files
+from distop.lake.rewriting import plan as deleting_files
 from distop.spark_jobs.ingest import planning
 from distop.spark_jobs.merge import batch
 from distop.spark_jobs.rules.findings import VIOLATED
