@@ -24,6 +24,7 @@ from pyiceberg.table.update import (
 from pyiceberg.types import PrimitiveType
 
 from distop.errors import IncompatibleOperation, InvalidArgument, PreconditionFailed
+from distop.lake.iceberg.columns import schema_updates
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.changes import (
@@ -39,7 +40,7 @@ from distop.lake.layout.changes import (
     is_there,
     refused,
 )
-from distop.lake.layout.evolution import check_new_names, evolution_of, schema_updates
+from distop.lake.layout.evolution import check_new_names, evolution_of
 from distop.lake.layout.model import Layout, check_format, file_io
 from distop.lake.layout.partitioning import Partitioner
 from distop.lake.layout.properties import check_properties, stored

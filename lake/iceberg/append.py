@@ -40,12 +40,12 @@ from distop.commit.contract import (
 from distop.commit.partial import selection
 from distop.errors import CorruptRecord, HeadConflict
 from distop.lake.iceberg.branches import check_carried
+from distop.lake.iceberg.columns import fitted
 from distop.lake.iceberg.content import is_live, named, only_replaced, writer_of
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.provenance import provenance
 from distop.lake.iceberg.snapshots import Draft, merged, snapshot_id_of
 from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, remove_all, take_over
-from distop.lake.layout.evolution import fitted
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.staging import branch_of
 from distop.metastore.records.operation import OperationArg
