@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from distop.client import OperationState
-from distop.errors import AlreadyIngested, DistopError, EtcdOutOfSpace
+from distop.client import AsyncClient, OperationState
+from distop.errors import AlreadyIngested, DistopError, EtcdOutOfSpace, SourceUnreadable, TooLateToCancel
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, find_etcdctl
@@ -233,3 +234,86 @@ async def test_a_table_that_a_full_etcd_has_refused(service: Whole, monkeypatch:
 
     monkeypatch.setattr(EtcdClient, "txn", full)
     assert (await service.client.create_table("made", str(service.folder / "made"))).name == "made"
+
+
+MOMENTS = 14
+
+
+async def test_whenever_it_is_cancelled_it_has_one_outcome_and_leaves_nothing(service: Whole) -> None:
+    """O19: the reply says that it is requested; rows and watermarks are published together, or not at all."""
+    expected: list[int] = []
+    before = 0
+    outcomes = []
+    for moment in range(MOMENTS):
+        source = write_csv(service.folder / f"in{moment}", "a.csv", 100 * moment, 6)
+        write_csv(service.folder / f"in{moment}", "b.csv", 100 * moment + 6, 6)
+        started = await service.client.start("t", "ingest", {"paths": [str(source)]})
+        # The later the moment, the more has happened: not before the n-th change that a watcher hears of.
+        seen = 0
+        async with aclosing(service.client.watch(started.name)) as updates:
+            async for update in updates:
+                seen += 1
+                if seen > moment % 7 or update.operation.done:
+                    break
+        try:
+            asked = await service.client.cancel(started.name, reason=f"moment {moment}")
+            assert asked.cancel_requested or asked.done
+        except TooLateToCancel:
+            pass
+        ended = await service.client.wait(started.name, timeout_s=90)
+        outcomes.append(ended.state)
+        marks = await service.client.watermarks("t")
+        published = sum(map(len, marks.values())) > before
+        before = sum(map(len, marks.values()))
+        if ended.state is OperationState.SUCCEEDED:
+            expected += range(100 * moment, 100 * moment + 12)
+            assert published
+        else:
+            assert ended.state is OperationState.CANCELLED
+            by = service.client.identity
+            assert error_of(ended).message == f"cancelled by {by}: moment {moment}"
+            assert (await service.client.cancel(started.name)).state is OperationState.CANCELLED
+            assert not published
+    keys = await service.at_rest()
+    assert not [key for key in keys if key.startswith(("t.ingest.1", "_active", "_paused"))], keys
+    assert "t.runOps" not in keys
+    if expected:
+        assert await asyncio.to_thread(service.ids) == expected
+        assert service.data_files() == await asyncio.to_thread(service.published_files)
+    else:
+        assert service.data_files() == set()
+    assert OperationState.CANCELLED in outcomes
+
+
+COLUMNS = 1_000_000
+
+
+@pytest.mark.parametrize("header", ["many names", "one name"])
+async def test_a_header_of_a_million_columns_holds_up_nobody(service: Whole, header: str) -> None:
+    """S1, U3: refused by its field and its file; meanwhile other tables are planned and loaded."""
+    wide = service.folder / "wide"
+    wide.mkdir()
+    names = (f"c{number}" for number in range(COLUMNS)) if header == "many names" else ["same"] * COLUMNS
+    (wide / "1.csv").write_text(",".join(names) + "\n" + ",".join(["1"] * COLUMNS) + "\n")
+    source = write_csv(service.folder / "src", "1.csv", 0, 10)
+    for name in ("other", "third"):
+        await service.client.create_table(name, str(service.folder / name))
+
+    async def attack() -> SourceUnreadable:
+        with pytest.raises(SourceUnreadable) as refused:
+            async with AsyncClient(service.address, timeout_s=120) as stranger:
+                await stranger.start("t", "ingest", {"paths": [str(wide)]})
+        return refused.value
+
+    async def load(name: str) -> list[int]:
+        async with AsyncClient(service.address, timeout_s=120) as friend:
+            operation = await friend.start(name, "ingest", {"paths": [str(source)]})
+            assert (await friend.wait(operation.name, timeout_s=120)).error is None
+        return await asyncio.to_thread(service.ids, name)
+
+    attacks = asyncio.gather(*(attack() for _ in range(4)))
+    first, second = await asyncio.gather(load("other"), load("third"))
+    assert first == second == list(range(10))
+    for refused in await attacks:
+        assert refused.details["field"] == "paths"
+        assert "1.csv has 1,000,000 columns, at most 10,000 are read" in refused.message

