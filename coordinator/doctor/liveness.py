@@ -14,7 +14,8 @@ from distop.coordinator.doctor.findings import Finding
 from distop.coordinator.doctor.schedules import is_due
 from distop.coordinator.doctor.seen import OperationSeen, TableSeen
 from distop.coordinator.state.tracker import Tracked
-from distop.coordinator.views.why import long_call, span
+from distop.coordinator.views.operations import from_tracked
+from distop.coordinator.views.why import Need, long_call, need_of, span, to_resolve
 from distop.errors import CorruptRecord
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.operation import RUNNING, CompletionRecord, HistoryRecord, PauseRecord
@@ -133,8 +134,9 @@ def _operation(
         return
     changed_at = max(tracked.arg.started_at, one.last_mark_at)
     quiet = now - changed_at if changed_at else 0.0
-    if tracked.state == RUNNING and (tracked.counting or one.jobs < tracked.total):
-        yield from _jobs(seen, one, tracked, quiet, patience)
+    need = _need(seen, one, tracked)
+    if need in (Need.JOBS, Need.RUNNER, Need.EXECUTOR):
+        yield from _jobs(seen, one, tracked, need, quiet, patience)
     elif led and quiet > patience.quiet_leader_s and not one.word("completion").exists:
         state = tracked.state.decode(errors="replace")
         yield seen.finding(
@@ -146,8 +148,15 @@ def _operation(
         )
 
 
+def _need(seen: TableSeen, one: OperationSeen, tracked: Tracked) -> Need:
+    """What it needs; the doctor counts its jobs that have a result, and does not read what that is."""
+    operation = from_tracked(tracked, seen.revision)
+    operation.jobs.succeeded, operation.jobs.failed = one.jobs, 0
+    return need_of(operation, served=bool(seen.members.serving(one.id.type)))
+
+
 def _jobs(
-    seen: TableSeen, one: OperationSeen, tracked: Tracked, quiet: float, patience: Patience
+    seen: TableSeen, one: OperationSeen, tracked: Tracked, need: Need, quiet: float, patience: Patience
 ) -> Iterator[Finding]:
     """Findings while jobs are left."""
     given: dict[str, Any] = {
@@ -165,32 +174,29 @@ def _jobs(
             remedy="nothing, unless it lasts: their leases end, and other attempts claim the jobs",
             **given,
         )
-    if not member:
-        if serving := seen.members.serving(one.id.type):
-            if quiet > patience.quiet_leader_s:
-                yield seen.finding(
-                    "WAITING_FOR_RUNNER",
-                    sentence=f"{one.id} has waited for a runner for {span(quiet)}, {left}; "
-                    f"{len(serving)} executors serve its type",
-                    remedy="they may be busy (--max-operations each); start another one",
-                    **given,
-                )
-            return
+    if need is Need.EXECUTOR:
         yield seen.finding(
             "NO_EXECUTOR",
             sentence=f"{one.id} is running, {left}, and no executor serves type {one.id.type}",
             remedy=f"start one: distop executor --type {one.id.type}",
             **given,
         )
-        return
-    if member not in seen.members.ids("executor"):
+    elif need is Need.RUNNER and quiet > patience.quiet_leader_s:
+        yield seen.finding(
+            "WAITING_FOR_RUNNER",
+            sentence=f"{one.id} has waited for a runner for {span(quiet)}, {left}; "
+            f"{len(seen.members.serving(one.id.type))} executors serve its type",
+            remedy="they may be busy (--max-operations each); start another one",
+            **given,
+        )
+    elif member and member not in seen.members.ids("executor"):
         yield seen.finding(
             "RUNNER_WITHOUT_MEMBER",
             sentence=f"{one.id} is run by {member}, which is not among the live executors",
             remedy="stop that process; others go on once its lease is over",
             **given,
         )
-    elif quiet > patience.quiet_jobs_s:
+    elif member and quiet > patience.quiet_jobs_s:
         yield seen.finding(
             "JOBS_QUIET",
             sentence=f"no job of {one.id} has finished for {span(quiet)}, {left}; {member} runs it",
@@ -241,12 +247,11 @@ def _completion(seen: TableSeen, one: OperationSeen, record: CompletionRecord) -
     step = f" at step {record.step}" if record.step else ""
     why = f"{record.error_code or 'an error'}: {record.error or '?'}"
     if record.parked:
-        decisions = "retry|skip|abort" if record.skippable else "retry|abort"
         yield seen.finding(
             "PARKED",
             operation=str(one.id),
             sentence=f"{one.id} is parked after {attempts} attempts to complete it{step}: {why}",
-            remedy=f"remove the cause and decide: distop resolve {one.id} {decisions}",
+            remedy=f"remove the cause and decide: {to_resolve(str(one.id), skippable=record.skippable)}",
         )
     else:
         yield _notice(

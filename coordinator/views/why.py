@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum, IntEnum
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
@@ -255,54 +255,136 @@ def _failed_batches(table: pb.Table) -> Reason | None:
 # -- something runs ----------------------------------------------------------------------------------
 
 
+class Need(Enum):
+    """What an operation that is not over needs next, to come to its end."""
+
+    DECISION = "decision"
+    """Somebody must resolve it: it is parked."""
+    REPAIR = "repair"
+    """Its records cannot be read."""
+    UPGRADE = "upgrade"
+    """It is in a state of a newer version."""
+    CALL = "call"
+    """A slow call of its completion must return: a hook, or commit steps."""
+    LEADER = "leader"
+    """The leader of its table must act: publish it, abort it, or go on with either."""
+    RESUME = "resume"
+    """Somebody must resume it, or its table."""
+    RUNNER = "runner"
+    """One of the executors that serve its type must take it."""
+    EXECUTOR = "executor"
+    """There is none, so one must be started."""
+    JOBS = "jobs"
+    """Its runner must go on with the jobs."""
+
+
+def need_of(operation: pb.Operation, *, served: bool) -> Need:
+    """What an operation needs; the one derivation that :func:`why`, the page and the doctor share.
+
+    ``served``: whether a live executor serves its type.
+    """
+    jobs, completion = operation.jobs, operation.completion
+    if completion.parked:
+        return Need.DECISION
+    if operation.state in (pb.COMMITTING, pb.ABORTING):
+        return Need.CALL if completion.running else Need.LEADER
+    if not operation.state and operation.error.code == CorruptRecord.code:
+        return Need.REPAIR
+    if operation.state != pb.RUNNING:
+        return Need.UPGRADE
+    if operation.cancel_requested or _too_many_failed(operation):
+        return Need.LEADER
+    if operation.HasField("pause"):
+        return Need.RESUME
+    if not jobs.counting and jobs.succeeded + jobs.failed >= jobs.total:
+        return Need.LEADER
+    if operation.runner:
+        return Need.JOBS
+    return Need.RUNNER if served else Need.EXECUTOR
+
+
+def to_resolve(operation: str, *, skippable: bool) -> str:
+    """The command for the possible decisions about an operation that is parked."""
+    return f"distop resolve {operation} {'retry|skip|abort' if skippable else 'retry|abort'}"
+
+
+def _too_many_failed(operation: pb.Operation) -> bool:
+    options = OperationOptions(max_failed_partitions=operation.max_failed_partitions)
+    return options.too_many_failed(operation.jobs.failed, operation.jobs.total)
+
+
 def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
+    name, serving = short_name(operation), _serving(operation, members)
+    match need_of(operation, served=bool(serving)):
+        case Need.DECISION:
+            decide = to_resolve(operation.name, skippable=operation.completion.skippable)
+            parked = f"{name} is parked{_failing(operation, now)}"
+            return Reason(Mood.STUCK, f"{parked}; remove the cause and decide: {decide}")
+        case Need.CALL:
+            return _calling(operation, leader, members, now)
+        case Need.LEADER:
+            return _acting(operation, leader, members, now)
+        case Need.REPAIR:
+            return Reason(Mood.STUCK, f"{name} cannot be read{_because(operation)}")
+        case Need.UPGRADE:
+            unknown = "is in a state that this version does not know; upgrade distop here"
+            return Reason(Mood.STUCK, f"{name} {unknown}")
+        case Need.RESUME:
+            held = held_by(operation.pause, now)
+            resume = f"{_done(operation)}; distop resume {operation.name}"
+            return Reason(Mood.PAUSED, f"{name} is paused{held}: {resume}")
+        case Need.JOBS:
+            return _running(operation, members, now)
+        case Need.RUNNER:
+            ready = many(len(serving), "executor")
+            said = {
+                one.operation: f"; {member.id}: {one.what}" for member in serving for one in member.held_up
+            }
+            none = f"{ready} for type {operation.type}, none has taken it yet{said.get(operation.name, '')}"
+            return Reason(Mood.WAITING, f"{_without_runner(operation)}: {none}")
+        case Need.EXECUTOR:
+            executors = sum(member.role == "executor" for member in members)
+            alive = f"; {many(executors, 'executor')} for other types" if executors else ""
+            none = f"no executor serves type {operation.type}{alive}; start one that does: distop executor"
+            return Reason(Mood.STUCK, f"{_without_runner(operation)}: {none}")
+
+
+def _serving(operation: pb.Operation, members: Sequence[pb.Member]) -> list[pb.Member]:
+    """The executors that serve its type."""
+    return [member for member in members if member.role == "executor" and operation.type in member.types]
+
+
+def _done(operation: pb.Operation, *, failed: bool = False) -> str:
+    """How many of its jobs are done; ``failed``: and how many have failed."""
+    jobs = operation.jobs
+    total = "an unknown number of jobs" if jobs.counting and not jobs.total else many(jobs.total, "job")
+    done = f"{jobs.succeeded:,} of {total} done"
+    return f"{done}, {jobs.failed:,} failed" if failed and jobs.failed else done
+
+
+def _without_runner(operation: pb.Operation) -> str:
+    return f"{short_name(operation)} is waiting for a runner ({_done(operation, failed=True)})"
+
+
+def _acting(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
+    """The table's leader has to publish or to abort it."""
     name, jobs, failing = short_name(operation), operation.jobs, _failing(operation, now)
-    if operation.completion.parked:
-        decisions = "retry|skip|abort" if operation.completion.skippable else "retry|abort"
-        return Reason(
-            Mood.STUCK,
-            f"{name} is parked{failing}; remove the cause and decide: "
-            f"distop resolve {operation.name} {decisions}",
-        )
-    if operation.state in (pb.COMMITTING, pb.ABORTING) and operation.completion.running:
-        return _calling(operation, leader, members, now)
     if operation.state == pb.COMMITTING and operation.completion.attempts:
         tried = f"{name} is committing{failing}{_again(operation.completion, now)}"
         reason = _led(tried, "publish it", leader, members)
         return Reason(max(reason.mood, Mood.WAITING), reason.sentence)
     if operation.state == pb.COMMITTING:
-        return _led(
-            f"{name} is committing: all {many(jobs.total, 'job')} done", "publish it", leader, members
-        )
-    if operation.state == pb.ABORTING:
+        what, to_do = f"{name} is committing: all {many(jobs.total, 'job')} done", "publish it"
+    elif operation.state == pb.ABORTING:
         tried = failing + _again(operation.completion, now)
-        return _led(f"{name} is being aborted{_because(operation)}{tried}", "abort it", leader, members)
-    if not operation.state and operation.error.code == CorruptRecord.code:
-        return Reason(Mood.STUCK, f"{name} cannot be read{_because(operation)}")
-    if operation.state != pb.RUNNING:
-        return Reason(
-            Mood.STUCK, f"{name} is in a state that this version does not know; upgrade distop here"
-        )
-    options = OperationOptions(max_failed_partitions=operation.max_failed_partitions)
-    too_many = options.too_many_failed(jobs.failed, jobs.total)
-    total = "an unknown number of jobs" if jobs.counting and not jobs.total else many(jobs.total, "job")
-    done = f"{jobs.succeeded:,} of {total} done"
-    if operation.HasField("pause") and not operation.cancel_requested and not too_many:
-        held = held_by(operation.pause, now)
-        return Reason(Mood.PAUSED, f"{name} is paused{held}: {done}; distop resume {operation.name}")
-    if operation.cancel_requested:
-        return _led(f"{name} is being cancelled: {done}", "abort it", leader, members)
-    if too_many:
-        return _led(
-            f"{name} is to be aborted: {many(jobs.failed, 'job')} failed", "abort it", leader, members
-        )
-    if jobs.failed:
-        done += f", {jobs.failed:,} failed"
-    if not jobs.counting and jobs.succeeded + jobs.failed >= jobs.total:
-        return _led(f"{name} is about to commit: {done}", "publish it", leader, members)
-    if operation.runner:
-        return _running(operation, done, members, now)
-    return _without_runner(operation, done, members)
+        what, to_do = f"{name} is being aborted{_because(operation)}{tried}", "abort it"
+    elif operation.cancel_requested:
+        what, to_do = f"{name} is being cancelled: {_done(operation)}", "abort it"
+    elif _too_many_failed(operation):
+        what, to_do = f"{name} is to be aborted: {many(jobs.failed, 'job')} failed", "abort it"
+    else:
+        what, to_do = f"{name} is about to commit: {_done(operation, failed=True)}", "publish it"
+    return _led(what, to_do, leader, members)
 
 
 def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member], now: float) -> Reason:
@@ -319,7 +401,8 @@ def _calling(operation: pb.Operation, leader: str, members: Sequence[pb.Member],
     return Reason(max(reason.mood, Mood.WAITING), reason.sentence + decide)
 
 
-def _running(operation: pb.Operation, done: str, members: Sequence[pb.Member], now: float) -> Reason:
+def _running(operation: pb.Operation, members: Sequence[pb.Member], now: float) -> Reason:
+    done = _done(operation, failed=True)
     sentence = f"{short_name(operation)} running: {done}, run by {operation.runner}"
     held = {
         one.operation: one for member in members if member.id == operation.runner for one in member.held_up
@@ -335,24 +418,6 @@ def _running(operation: pb.Operation, done: str, members: Sequence[pb.Member], n
             f"{operation.runner}",
         )
     return Reason(Mood.MOVING, sentence)
-
-
-def _without_runner(operation: pb.Operation, done: str, members: Sequence[pb.Member]) -> Reason:
-    """Jobs are left and no executor runs the operation."""
-    executors = [member for member in members if member.role == "executor"]
-    serving = [member for member in executors if operation.type in member.types]
-    waiting = f"{short_name(operation)} is waiting for a runner ({done})"
-    if serving:
-        ready = many(len(serving), "executor")
-        said = {one.operation: f"; {member.id}: {one.what}" for member in serving for one in member.held_up}
-        left = said.get(operation.name, "")
-        sentence = f"{waiting}: {ready} for type {operation.type}, none has taken it yet{left}"
-        return Reason(Mood.WAITING, sentence)
-    alive = f"; {many(len(executors), 'executor')} for other types" if executors else ""
-    return Reason(
-        Mood.STUCK,
-        f"{waiting}: no executor serves type {operation.type}{alive}; start one that does: distop executor",
-    )
 
 
 def _led(what: str, to_do: str, leader: str, members: Sequence[pb.Member]) -> Reason:

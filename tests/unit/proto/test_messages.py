@@ -1,4 +1,4 @@
-"""Results as JSON."""
+"""Messages of records, and results as JSON."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import json
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from distop.client import Index, Operation, Table
+from distop.metastore.records.operation import CompletionRecord, PauseRecord
 from distop.proto import distop_pb2 as pb
-from distop.proto.messages import plain
+from distop.proto.messages import message_of, plain
 
 LARGE = 4216351713844670481
 
@@ -57,3 +58,15 @@ def test_the_command_line_and_the_page_show_the_same() -> None:
         }
     assert plain(operation)["started_at"] == "2024-05-01T08:00:00.250000Z"
     assert plain(operation)["state"] == "committing"
+
+
+def test_a_message_has_the_fields_of_its_record_and_what_is_said_besides() -> None:
+    """Times are seconds since the epoch, and 0 is never. What is said wins over the record."""
+    pause = message_of(pb.Pause, PauseRecord(by="ann", at=1714550400.25), scope="table")
+    at = Timestamp(seconds=1714550400, nanos=250_000_000)
+    assert pause == pb.Pause(by="ann", at=at, scope="table")
+    record = CompletionRecord(attempts=2, error="disk full", skipped=[4, 7])
+    error = pb.OperationError(code="E", message=record.error)
+    completion = message_of(pb.Completion, record, skipped=len(record.skipped), error=error)
+    assert completion == pb.Completion(attempts=2, skipped=2, error=error)
+    assert not completion.HasField("at")

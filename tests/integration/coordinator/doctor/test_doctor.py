@@ -48,6 +48,7 @@ from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import HeldUp, LeaderRecord, MemberRecord
 from distop.metastore.records.operation import (
     ABORTING,
+    CancelRecord,
     ClaimRecord,
     CompletionRecord,
     HistoryRecord,
@@ -311,6 +312,15 @@ async def test_nothing_holds_up_an_operation_that_runs_no_more(practice: Practic
     """Its executor's record still says so for a moment."""
     await _held_up(practice, led)
     await practice.put(practice.keys(led).state, ABORTING)
+    assert not await practice.codes()
+
+
+async def test_an_operation_that_is_being_cancelled_needs_no_executor(
+    practice: Practice, led: OperationId
+) -> None:
+    """U1: as ``why`` says, its leader has to abort it."""
+    await practice.delete(practice.space.executor("e"), practice.keys(led).runner)
+    await practice.put(practice.keys(led).cancel, CancelRecord())
     assert not await practice.codes()
 
 
