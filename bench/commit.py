@@ -40,7 +40,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.watch import watch
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
 from distop.process.loop import event_loop
 
 SIZES = sized((100, 1_000, 4_000), (4,))

@@ -36,8 +36,8 @@ from distop.metastore.members.election import campaign, resign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.jobs import success_record
 from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RUNNING
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.operations.registry import Registry
 

@@ -20,11 +20,10 @@ from pathlib import Path
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LaunchedFrame, NeedsSpark, pack, settling, summed
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.executor.runner.runner import Runner
-from distop.executor.runner.types import ServedTypes
 from distop.executor.sidecar.client import SidecarClient
-from distop.executor.task.session import Session
+from distop.executor.task.session import TaskSession
 from distop.executor.task.task import Task, TaskJob, TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -35,7 +34,7 @@ from distop.process.loop import event_loop
 SLOTS = 2
 
 
-class TimedSession(Session[TaskJob]):
+class TimedSession(TaskSession[TaskJob]):
     """A session that notes how long each mark waits for its verdict."""
 
     def mark(self, mark: Mark, tag: TaskJob) -> None:

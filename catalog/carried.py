@@ -22,13 +22,12 @@ from distop.lake.iceberg.watermarks import is_after, moved
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
-from distop.metastore.records.components import unescape
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import unescape
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import encode_plain
 from distop.metastore.records.table import TableRecord, Watermarks
-from distop.metastore.records.watermark_chunks import position
-from distop.metastore.records.watermarks import Marks, check_room
+from distop.metastore.records.watermarks import Marks, check_room, position
 from distop.metastore.tables.watermarks import make_room, marks_at
 
 PREFIX = "distop.watermark."

@@ -27,13 +27,16 @@ from distop.catalog.errors import both
 from distop.catalog.pointers import Pointers
 from distop.errors import InvalidArgument, InvalidName
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, named, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.components import escape
-from distop.metastore.records.names import DEFAULT_NAMESPACE, check_name, check_new_name, check_table_name
-from distop.metastore.records.record import decode, encode
-from distop.metastore.records.structs import convert
+from distop.metastore.records.names import (
+    DEFAULT_NAMESPACE,
+    check_name,
+    check_new_name,
+    check_table_name,
+    escape,
+)
+from distop.metastore.records.record import convert, decode, encode
 from distop.metastore.records.table import NamespaceRecord
 
 DEFAULT = DEFAULT_NAMESPACE

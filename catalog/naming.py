@@ -22,9 +22,8 @@ from distop.lake.cleanup.purge import leave_files
 from distop.lake.storage.storage import storage_of
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, absent, unchanged
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.names import check_new_name
+from distop.metastore.records.names import check_new_name, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.dropping import Leave

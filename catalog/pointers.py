@@ -26,7 +26,6 @@ from distop.errors import (
 from distop.lake.cleanup.purge import leave_files
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient, RangePage
-from distop.metastore.etcd.named import named
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import (
     MAX_OPS,
@@ -38,20 +37,19 @@ from distop.metastore.etcd.txn import (
     Txn,
     TxnResult,
     absent,
+    named,
     unchanged,
 )
 from distop.metastore.etcd.update import Settled, settle
-from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.keyspace import Keyspace, TableKeys
-from distop.metastore.records.names import check_new_name
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId, check_new_name, escape, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, Head, TableRecord, ViewRecord, decode_run_ops
 from distop.metastore.tables.answers import Note
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import Leave, finish_drop
 from distop.metastore.tables.listing import table_puts
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 
 FOREIGN = "foreign"
 """``Head.operation`` after a program other than distop has moved the head."""
@@ -99,7 +97,7 @@ class Move:
     head: Head
     ours: Callable[[Pointer], bool | None]
     """Whether the present state results from it; ``None`` if that is unknown."""
-    claim: Claim | None = None
+    claim: LocationClaim | None = None
     """The claim to the table's new location, if that changes."""
     new: bool = False
 
@@ -257,7 +255,7 @@ class Pointers:
     def created(self, record: TableRecord, head: Head, action: str = "create-table") -> Move:
         """Create a table with its record and head, unless it exists. ``action``: for the audit trail."""
         keys = self.keyspace.table(check_new_name(record.name, "name"))
-        claim, tombstone = Claim.of(self.keyspace, record), self.keyspace.dropped(record.name)
+        claim, tombstone = LocationClaim.of(self.keyspace, record), self.keyspace.dropped(record.name)
         audit = self.audit(action, record.name, keys)
         free_names = (absent(keys.table), absent(keys.head), absent(keys.view), absent(tombstone))
         # A late copy finds the entry of the first: a table that was dropped since stays so.
@@ -285,7 +283,7 @@ class Pointers:
         self.finish(record.name)
         if kind := self.read(record.name).kind:
             return kind
-        self.check_free(Claim.of(self.keyspace, record))
+        self.check_free(LocationClaim.of(self.keyspace, record))
         return ""
 
     def finish(self, table: str, leave: Leave = leave_files) -> None:
@@ -296,13 +294,13 @@ class Pointers:
             keys = self.keyspace.table(table)
             self.etcd.run(lambda client: finish_drop(client, keys, before, leave))
 
-    def check_free(self, claim: Claim) -> None:
+    def check_free(self, claim: LocationClaim) -> None:
         """Raises :class:`~distop.errors.LocationInUse` if another table has this location, or one above or
         below it."""
         result = self.etcd.run(lambda client: client.read_at_once(claim.reads()))
         claim.check([result.got(index) for index in range(len(claim.reads()))])
 
-    def standing(self, claim: Claim) -> KeyValue:
+    def standing(self, claim: LocationClaim) -> KeyValue:
         """The present key of a claim."""
         return self.etcd.get(claim.key)
 
@@ -330,7 +328,7 @@ class Pointers:
             check_idle(keys, now)  # operations write to the location of the table at their start
             txn += Txn((unchanged(now.run_ops_kv),), (Put(keys.table, encode(record)),))
             txn += self.passed_on(base, record)
-            claim = Claim.of(self.keyspace, record)
+            claim = LocationClaim.of(self.keyspace, record)
         return Move(keys, txn, head, lambda found: landed(found.head), claim)
 
     def check_fits(self, moves: Sequence[Move]) -> None:
@@ -377,11 +375,11 @@ class Pointers:
     def passed_on(self, base: Pointer, record: TableRecord) -> Txn:
         """Replace the claim of a table by that of its new record."""
         assert base.record is not None
-        claim = Claim.of(self.keyspace, base.record)
+        claim = LocationClaim.of(self.keyspace, base.record)
         standing = self.standing(claim)
         if not claim.is_mine(standing):
             self.check_free(claim)
-        return claim.passed_on(standing, Claim.of(self.keyspace, record))
+        return claim.passed_on(standing, LocationClaim.of(self.keyspace, record))
 
     def settled(
         self,

@@ -40,7 +40,7 @@ from distop.lake.layout.schemas import check_fields, check_schema, fields_within
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.locations import canonical
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 
 MAX_INT = (1 << 31) - 1
 MAX_AHEAD_S = 86_400
@@ -294,7 +294,7 @@ class Publishing:
         record = pointer.record
         if record is not None and record.location != (moved := canonical(staged.metadata.location)):
             record.location = moved
-            self._pointers.check_free(Claim.of(self._pointers.keyspace, record))
+            self._pointers.check_free(LocationClaim.of(self._pointers.keyspace, record))
             record.found_empty = self._folder(record).is_free()
         else:
             if record is not None and not current.metadata.metadata_log:

@@ -35,11 +35,10 @@ from distop.lake.iceberg.provenance import undone as undone_by
 from distop.metastore.backlog.undoing import still_done, undoing
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.operations.requests import done_otherwise, forget
+from distop.metastore.operations.starting import done_otherwise, forget_requests
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.names import check_name
+from distop.metastore.records.names import OperationId, check_name
 from distop.metastore.records.operation import RequestRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]]
@@ -124,5 +123,5 @@ def noting(etcd: SyncEtcd, keys: TableKeys, request_id: str) -> Txn:
     here."""
     now = time.time()
     with suppress(DistopError):
-        etcd.run(lambda client: forget(client, keys, now))
+        etcd.run(lambda client: forget_requests(client, keys, now))
     return done_otherwise(keys, request_id, OperationId(keys.name, FOREIGN, 0), FOREIGN, now)

@@ -19,7 +19,7 @@ from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult
 from distop.metastore.records.names import check_new_name
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import ViewRecord
-from distop.metastore.tables.locations import Claim, owner_of
+from distop.metastore.tables.locations import LocationClaim, owner_of
 
 
 class Views:
@@ -147,10 +147,10 @@ class Views:
         reached("catalog.swap.before")
         return self._pointers.settled(txn, ours, lambda: reached("catalog.swap.after"), location)
 
-    def _claim(self, name: str, record: ViewRecord) -> Claim:
-        return Claim(self._keyspace, record.location, name, record.uuid)
+    def _claim(self, name: str, record: ViewRecord) -> LocationClaim:
+        return LocationClaim(self._keyspace, record.location, name, record.uuid)
 
-    def _passed_on(self, claim: Claim, to: Claim) -> Txn:
+    def _passed_on(self, claim: LocationClaim, to: LocationClaim) -> Txn:
         standing = self._pointers.standing(claim)
         if to.key != claim.key or not claim.is_mine(standing):
             self._pointers.check_free(to)

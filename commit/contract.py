@@ -28,11 +28,9 @@ from distop.metastore.backlog.undoing import Undoing
 from distop.metastore.etcd.txn import KeyValue, Put, Txn, unchanged
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.metastore.records.record import encode
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert, encode
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.records.watermark_chunks import Chunks, Fetch
-from distop.metastore.records.watermarks import Marks, decode_recent
+from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent
 from distop.operations.api import OperationView
 
 DROPPED_METADATA = "droppedMetadata"

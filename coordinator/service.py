@@ -41,11 +41,16 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.members.members import incarnation
-from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
-from distop.metastore.members.registration import registered
+from distop.metastore.members.registration import (
+    change_own_record,
+    incarnation,
+    own_record,
+    registered,
+    slow_etcd,
+    still,
+)
 from distop.metastore.records.member import HeldUp, LongCall
-from distop.metastore.tables.denials import Denials
+from distop.metastore.tables.audit import Denials
 from distop.operations.registry import Registry
 from distop.process.followers import kept_running
 from distop.process.heap import settle_heap

@@ -12,6 +12,7 @@ from distop.errors.base import (
     DeadlineExceeded,
     DistopError,
     Exhausted,
+    ExtraMissing,
     InvalidArgument,
     Kind,
     NotFound,
@@ -20,6 +21,8 @@ from distop.errors.base import (
     Unauthenticated,
     Unavailable,
     encodable,
+    library,
+    require,
     shortened,
 )
 from distop.errors.data import (
@@ -40,7 +43,6 @@ from distop.errors.data import (
     WriteGivenUp,
     WriteTooOld,
 )
-from distop.errors.extras import ExtraMissing, library, require
 from distop.errors.jobs import (
     AttemptTimeout,
     CallTimeout,
@@ -48,6 +50,10 @@ from distop.errors.jobs import (
     JobCrashed,
     JobFailed,
     JobResultTooLarge,
+    PermanentStepError,
+    StepConflict,
+    StepSourceMissing,
+    UnknownCommitStep,
     as_distop,
     defect_of,
 )
@@ -78,12 +84,6 @@ from distop.errors.requests import (
     TablePaused,
     TooLateToCancel,
     UnknownOperationType,
-)
-from distop.errors.steps import (
-    PermanentStepError,
-    StepConflict,
-    StepSourceMissing,
-    UnknownCommitStep,
 )
 from distop.errors.store import (
     OF_THE_WORLD,

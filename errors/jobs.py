@@ -1,4 +1,4 @@
-"""A job failed."""
+"""A job failed, or a commit step cannot be executed."""
 
 from __future__ import annotations
 
@@ -66,3 +66,34 @@ class JobResultTooLarge(JobFailed):
 
     code = "JOB_RESULT_TOO_LARGE"
     default_hint = "write large facts to a file, and return its path"
+
+
+class UnknownCommitStep(DistopError):
+    """No commit step with this name is registered."""
+
+    code = "UNKNOWN_COMMIT_STEP"
+    kind = Kind.UNIMPLEMENTED
+    default_hint = (
+        "upgrade distop here, or install the package that provides the step (group distop.commit_steps)"
+    )
+
+
+class PermanentStepError(DistopError):
+    """A commit step can never succeed as it was planned."""
+
+    code = "STEP_IMPOSSIBLE"
+    kind = Kind.PRECONDITION
+    default_hint = "remove the cause, then resolve the operation"
+
+
+class StepConflict(PermanentStepError):
+    """A commit step found a different state than the planned one."""
+
+    code = "STEP_CONFLICT"
+    kind = Kind.CONFLICT
+
+
+class StepSourceMissing(PermanentStepError):
+    """The source of a commit step is gone."""
+
+    code = "STEP_SOURCE_MISSING"

@@ -50,8 +50,7 @@ from distop.lake.layout.terms import check_terms, parse_partitioning
 from distop.lake.outputs import output_of
 from distop.lake.rows import new_layout
 from distop.lake.storage.storage import storage_of
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation import Effect, OperationArg
 from distop.metastore.records.table import Head, TableRecord
 
 BY = "alter"

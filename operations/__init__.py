@@ -4,9 +4,7 @@ Subclass :class:`DistributedOperation`, register it under the entry point group 
 and every coordinator and executor that has it installed can run it.
 """
 
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.options import Retry
+from distop.metastore.records.operation import Effect, Retry, WatermarkMove
 from distop.operations.api import (
     DistributedOperation,
     OperationView,

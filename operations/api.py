@@ -9,9 +9,16 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from distop.errors import InvalidArgument
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import ErrorRecord, JobRecord, OperationArg, StepRecord, WatermarkMove
-from distop.metastore.records.options import OperationOptions, Retry
+from distop.metastore.records.operation import (
+    Effect,
+    ErrorRecord,
+    JobRecord,
+    OperationArg,
+    OperationOptions,
+    Retry,
+    StepRecord,
+    WatermarkMove,
+)
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
 from distop.operations.job import JobContext
 
@@ -114,7 +121,7 @@ class DistributedOperation(ABC):
     scope: ClassVar[Scope] = Scope.SINGLE
     effect: ClassVar[Effect] = Effect.REPLACES
     """Its effect on the table. Types with compatible effects may run concurrently; see
-    :func:`~distop.metastore.records.effects.may_run_together`."""
+    :func:`~distop.metastore.records.operation.may_run_together`."""
     compatible_types: ClassVar[frozenset[str]] = frozenset()
     """Further types that may run on the same table concurrently (each must name the other)."""
     can_fail: ClassVar[bool] = True

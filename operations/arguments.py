@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from distop.errors import InvalidArgument
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 
 T = TypeVar("T")
 

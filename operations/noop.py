@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from distop.errors import InvalidArgument, JobFailed
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.job import JobContext
 

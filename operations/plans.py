@@ -9,7 +9,7 @@ import msgspec
 
 from distop.errors import CorruptRecord
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 
 T = TypeVar("T")
 P = TypeVar("P", bound=msgspec.Struct)

@@ -11,9 +11,8 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 
 from distop.errors import InvalidArgument, UnknownOperationType
-from distop.metastore.records.effects import may_run_together
 from distop.metastore.records.names import check_type
-from distop.metastore.records.options import Retry
+from distop.metastore.records.operation import Retry, may_run_together
 from distop.operations.api import DistributedOperation
 
 GROUP = "distop.operations"

@@ -19,9 +19,9 @@ from distop.metastore.records.operation import (
     ErrorRecord,
     JobRecord,
     OperationArg,
+    OperationOptions,
     StepRecord,
 )
-from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest, is_swept

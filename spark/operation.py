@@ -15,8 +15,7 @@ import msgspec
 from distop.commit.contract import IGNORED, Contribution, FinishContext, TransactionalStep
 from distop.errors import AlreadyIngested, PreconditionFailed, StreamGap, WriteTooOld
 from distop.lake.writing.prepared import LIST, MAX_AGE_S, TYPE, age_of
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import OperationArg, StepRecord, WatermarkMove
+from distop.metastore.records.operation import Effect, OperationArg, StepRecord, WatermarkMove
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext

@@ -21,9 +21,9 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.txn import Op, Put, Txn
-from distop.metastore.operations.requests import REMEMBER_S, forget
+from distop.metastore.operations.starting import REMEMBER_S, forget_requests
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, RequestRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 
 SHORT, LONG = sized((100, int(os.environ.get("DISTOP_BENCH_HISTORY", "20000"))), (10, 50))
@@ -72,7 +72,7 @@ async def one(sdk: AsyncClient, table: str) -> tuple[float, float]:
 async def forgetting(client: EtcdClient, table: str) -> float:
     """Milliseconds of a look for requests that are to be forgotten, when there are none."""
     began = time.perf_counter()
-    await forget(client, client.keyspace.table(table), time.time())
+    await forget_requests(client, client.keyspace.table(table), time.time())
     return (time.perf_counter() - began) * 1000
 
 

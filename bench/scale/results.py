@@ -24,7 +24,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.jobs import success_record
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 
 FEW, MANY, MILLION = sized((1_000, 500_000, 1_000_000), (10, 50, 200))
 LOOKS = sized(21, 3)

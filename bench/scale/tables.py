@@ -25,12 +25,12 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess, free_port
 from distop.metastore.etcd.txn import Get, Op, Put, Txn
 from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_puts
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 
 SIZES = sized(tuple(map(int, os.environ.get("DISTOP_BENCH_TABLES", "1000,4000,10000").split(","))), (10, 30))
 LED = sized(int(os.environ.get("DISTOP_BENCH_LED", "1000")), 3)
@@ -51,7 +51,7 @@ def keys_of(client: EtcdClient, number: int) -> list[Op]:
     line = HistoryRecord(outcome="success", started_at=number + 1.0, finished_at=number + 2.0)
     return [
         *table_puts(keys, record),
-        Claim.of(client.keyspace, record).put,
+        LocationClaim.of(client.keyspace, record).put,
         Put(keys.next_instance("noop"), b"2"),
         Put(keys.history(ended), encode(line)),
     ]
@@ -129,7 +129,7 @@ async def new_leader(client: EtcdClient, processes: Processes) -> float:
             async with gate:
                 keys = client.keyspace.table(name)
                 record = TableRecord(name=name, location=f"file:///nowhere/{name}", format="files", uuid=name)
-                claim = Claim.of(client.keyspace, record)
+                claim = LocationClaim.of(client.keyspace, record)
                 await client.txn(Txn(then=(*table_puts(keys, record), claim.put)))
                 await sdk.start(name, "noop", {"partitions": 2})
 

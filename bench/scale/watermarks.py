@@ -33,8 +33,7 @@ from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.operation import OperationArg, WatermarkMove
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
-from distop.metastore.records.watermark_chunks import Chunks, position, refilled
-from distop.metastore.records.watermarks import FOLD_BYTES
+from distop.metastore.records.watermarks import FOLD_BYTES, Chunks, position, refilled
 from distop.metastore.tables.watermarks import make_room, read_marks, watermark_chunks
 from distop.operations.api import OperationView
 

@@ -58,7 +58,7 @@ from distop.errors import DistopError
 from distop.proto.json_text import series_of
 
 if TYPE_CHECKING:
-    from distop.executor.checking.findings import Finding as WorkerFinding
+    from distop.executor.checking.workers import WorkerFinding
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from distop.proto.messages import plain
 
 if TYPE_CHECKING:
     from distop.client import Leader, Member, Operation, OperationUpdate, Watermarks
-    from distop.executor.checking.findings import Finding as WorkerFinding
+    from distop.executor.checking.workers import WorkerFinding
 
 
 class JsonOutput(Output):

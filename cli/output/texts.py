@@ -23,7 +23,7 @@ from distop.client import (
 from distop.proto.json_text import series_of, violations_of
 
 if TYPE_CHECKING:
-    from distop.executor.checking.findings import Finding as WorkerFinding
+    from distop.executor.checking.workers import WorkerFinding
 
 
 STATE_STYLES = {

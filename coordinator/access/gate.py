@@ -18,10 +18,8 @@ from distop.errors import (
     TableNotFound,
     Unauthenticated,
 )
-from distop.metastore.records.names import check_table_name
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.tables.audit import Acting, acting
-from distop.metastore.tables.denials import Denials
+from distop.metastore.records.names import OperationId, check_table_name
+from distop.metastore.tables.audit import Actor, Denials, acting
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +56,7 @@ class Gate:
             The caller may not even see the object of the call.
         """
         who = _named(await self.caller(proof), request)
-        acting.set(Acting(who.subject, who.claimed, who.address))
+        acting.set(Actor(who.subject, who.claimed, who.address))
         try:
             check(who, method, request)
         except REFUSALS as refusal:
@@ -80,7 +78,7 @@ class Gate:
 
         Raises :class:`~distop.errors.Unauthenticated`; an invalid proof is written to the audit trail.
         """
-        acting.set(Acting(address=proof.address))
+        acting.set(Actor(address=proof.address))
         try:
             identity = await self._authentication.identity(proof)
         except Unauthenticated as refusal:
@@ -96,7 +94,7 @@ class Gate:
                     hint="start it with --token-file, --issuer or --tls-client-ca",
                 )
             return Caller(address=proof.address)
-        acting.set(Acting(identity.subject, address=proof.address))
+        acting.set(Actor(identity.subject, address=proof.address))
         held = held_by(policy, identity.subject, identity.groups)
         return Caller(identity, address=proof.address, held=held)
 

@@ -19,10 +19,10 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.operations.active import active_operations
+from distop.metastore.operations.runs import active_operations
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
 from distop.metastore.tables.audit import audit_put

@@ -25,13 +25,11 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, take_back, unblock
 from distop.metastore.backlog.queue import enqueue
-from distop.metastore.etcd.beginnings import first_of
-from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.client import EtcdClient, first_of
 from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.names import check_table_name, check_type
+from distop.metastore.records.names import check_table_name, check_type, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import audit_put

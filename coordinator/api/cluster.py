@@ -29,9 +29,8 @@ from distop.coordinator.views.tables import read_member_messages
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Get, Put
-from distop.metastore.members.draining import set_draining
+from distop.metastore.etcd.txn import Get, Put, named
+from distop.metastore.members.registration import set_draining
 from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import check_table_name
 from distop.metastore.records.record import decode

@@ -41,8 +41,8 @@ from distop.metastore.etcd.txn import Get, KeyValue, Put
 from distop.metastore.operations.ending import request_cancel
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
-from distop.metastore.operations.requests import REMEMBER_S
 from distop.metastore.operations.starting import (
+    REMEMBER_S,
     Started,
     StartRequest,
     TableState,
@@ -52,7 +52,7 @@ from distop.metastore.operations.starting import (
     start_reads,
 )
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.names import check_name
+from distop.metastore.records.names import OperationId, check_name
 from distop.metastore.records.operation import (
     SUCCESS,
     CancelRecord,
@@ -61,7 +61,6 @@ from distop.metastore.records.operation import (
     PauseRecord,
     ResolveRecord,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly

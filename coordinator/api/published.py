@@ -16,15 +16,12 @@ from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, NotFound, shortened
 from distop.lake.iceberg.watermarks import is_after
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Txn
-from distop.metastore.records.components import prefix_end
-from distop.metastore.records.names import check_table_name
+from distop.metastore.etcd.txn import Txn, named
+from distop.metastore.records.names import check_table_name, prefix_end
 from distop.metastore.records.operation import SUCCESS, HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.records.watermark_chunks import position
-from distop.metastore.records.watermarks import Marks, check_entry
+from distop.metastore.records.watermarks import Marks, check_entry, position
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.watermarks import (
     change_watermarks,

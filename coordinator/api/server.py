@@ -27,7 +27,7 @@ from distop.coordinator.state.memory import Memory
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.operations.requests import REMEMBER_S
+from distop.metastore.operations.starting import REMEMBER_S
 from distop.process.listening import AddressInUse
 from distop.process.tls import GRACE_S, MAX_AGE_S, Tls
 from distop.proto import distop_pb2, distop_pb2_grpc

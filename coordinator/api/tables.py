@@ -39,7 +39,7 @@ from distop.metastore.records.table import DropRecord, Head, TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.dropping import drop_table, finish_drop
 from distop.metastore.tables.listing import table_puts
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
@@ -66,7 +66,7 @@ class TableService(PublishedCalls):
         tells = partial(audit_put, action="create-table", target=record.name, request_id=request_id)
         audit = [tells(trail, by=by, at=at) for trail in trails]
         puts = (*table_puts(keys, record), *audit)
-        tombstone, claim = keys.keyspace.dropped(record.name), Claim.of(keys.keyspace, record)
+        tombstone, claim = keys.keyspace.dropped(record.name), LocationClaim.of(keys.keyspace, record)
         # A late copy finds the entry of the first: a table that was dropped since stays so.
         once = audit[-1].key
         free_names = (absent(keys.table), absent(keys.view), absent(tombstone), absent(once))
@@ -186,7 +186,7 @@ class TableService(PublishedCalls):
             return  # its drop has begun, and the process that finishes it checks again
         table = decode(kv.value, TableRecord, kv.key)
         _check_meant(table, meant)
-        claim = Claim.of(keys.keyspace, table)
+        claim = LocationClaim.of(keys.keyspace, table)
         standing = await self._client.get(claim.key)
         if not claim.is_mine(standing):
             claim.check([[standing]] if standing.exists else [])

@@ -29,8 +29,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
 from distop.metastore.operations.parking import COMPLETION_FAILED
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 
 Entries = Sequence[tuple[str, KeyValue, BatchRecord]]

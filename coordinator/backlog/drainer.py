@@ -52,9 +52,8 @@ from distop.metastore.etcd.txn import Delete, Put, Txn, absent, unchanged
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.names import OperationId
+from distop.metastore.records.operation import OperationArg, OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.operations.api import DistributedOperation
 

@@ -19,8 +19,8 @@ from distop.errors import CorruptRecord
 from distop.metastore.backlog.batches import MAX_TOGETHER, WAITING, BatchRecord, ordering_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)

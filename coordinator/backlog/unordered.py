@@ -26,15 +26,15 @@ from distop.metastore.backlog.batches import (
     AppliedRecord,
     BatchRecord,
     Block,
+    gave_up,
     ordering_of,
 )
-from distop.metastore.backlog.unordered import gave_up
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 

@@ -20,9 +20,8 @@ from distop.metastore.backlog.undoing import undoing
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finish, Finished, finish, finish_txn
-from distop.metastore.operations.retention import prune_after
-from distop.metastore.operations.series import continued
+from distop.metastore.operations.ending import MAX_KEYS_IN_FINISH, Finished, FinishParts, finish, finish_txn
+from distop.metastore.operations.retention import continued, prune_after
 from distop.metastore.operations.starting import FollowUpStart
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import ErrorRecord, HistoryRecord
@@ -74,7 +73,7 @@ class Finishing:
             if tracked.arg.series and failure is None:
                 history, line = await continued(self._client, keys, tracked.arg, history)
                 share += line
-            plan = Finish(
+            plan = FinishParts(
                 sealed=tracked.state,
                 run_ops=run_ops or cache.get(keys.run_ops) or await self._client.get(keys.run_ops),
                 history=history,

@@ -22,7 +22,7 @@ from distop.errors import (
 )
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, KeyValue, Put, Txn
-from distop.metastore.operations.active import active_operations
+from distop.metastore.operations.runs import active_operations
 from distop.metastore.operations.starting import (
     FollowUpStart,
     StartRequest,
@@ -31,12 +31,10 @@ from distop.metastore.operations.starting import (
     slots_without,
 )
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.options import FollowUp
+from distop.metastore.records.operation import FollowUp, OperationArg
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, IndexRecord, TableRecord
-from distop.metastore.records.watermark_chunks import Chunks
-from distop.metastore.records.watermarks import Marks, decode_recent
+from distop.metastore.records.watermarks import Chunks, Marks, decode_recent
 from distop.operations.api import Plan, PlanRequest
 
 log = logging.getLogger(__name__)

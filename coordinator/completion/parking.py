@@ -20,8 +20,13 @@ from distop.lake.storage.traces import keep_trace
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.parking import apply_resolve, note_failure
-from distop.metastore.records.operation import COMMITTING, CompletionRecord, OperationArg, ResolveRecord
-from distop.metastore.records.options import Retry
+from distop.metastore.records.operation import (
+    COMMITTING,
+    CompletionRecord,
+    OperationArg,
+    ResolveRecord,
+    Retry,
+)
 from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from distop.metastore.records.operation import COMMITTING, JobRecord, OperationA
 from distop.metastore.records.record import decode
 from distop.metastore.records.sequence import CommitSequence
 from distop.metastore.records.table import TableRecord
-from distop.metastore.records.watermark_chunks import Fetch
+from distop.metastore.records.watermarks import Fetch
 from distop.metastore.tables.watermarks import ChunkReader
 from distop.operations.api import OperationView
 

@@ -24,7 +24,7 @@ from distop.metastore.backlog.batches import (
     ordering_of,
 )
 from distop.metastore.etcd.txn import Compare, Delete, KeyValue, Op, Put, Txn, absent, unchanged
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 
 

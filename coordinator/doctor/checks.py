@@ -22,8 +22,8 @@ from distop.coordinator.doctor.seen import OperationSeen, TableSeen
 from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, absent, unchanged
 from distop.metastore.operations.starting import slots_without
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ActiveRecord, HistoryRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import RunOps, decode_run_ops
 

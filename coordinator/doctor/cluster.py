@@ -9,7 +9,7 @@ from distop.coordinator.doctor.findings import Finding, key_without_lease, unrea
 from distop.coordinator.doctor.seen import Members
 from distop.coordinator.views.why import span
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
-from distop.metastore.members.versions import far_apart
+from distop.metastore.members.registration import far_apart
 from distop.proto.identity import own_version
 
 SKEW_S = 5.0

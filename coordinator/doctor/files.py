@@ -23,12 +23,11 @@ from distop.lake.writing.prepared import is_spared
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of
 from distop.metastore.backlog.undoing import Done, UndoneRecord, batch_keys
 from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import SUCCESS, HistoryRecord, RequestRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord, Watermarks
-from distop.metastore.records.watermark_chunks import Chunks, Fetch, position
-from distop.metastore.records.watermarks import Marks, decode_recent
+from distop.metastore.records.watermarks import Chunks, Fetch, Marks, decode_recent, position
 
 STAGED_GRACE_S = 600.0
 """Minimum age of a staged file for removal by ``--fix``."""

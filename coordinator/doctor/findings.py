@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any, TypeAlias
 
 from distop.metastore.etcd.txn import Delete, KeyValue, Txn, unchanged
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 
 DOCTOR = "distop doctor --fix"
 UPGRADE = "upgrade older versions of distop; if it was not written by hand, keep the value and report it"

@@ -18,8 +18,8 @@ from distop.coordinator.views.operations import from_tracked
 from distop.coordinator.views.why import Need, long_call, need_of, span, to_resolve
 from distop.errors import CorruptRecord
 from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RUNNING, CompletionRecord, HistoryRecord, PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 

@@ -11,12 +11,12 @@ from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Txn, unchanged
-from distop.metastore.records.components import prefix_end, unescape
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.locations import place_of
+from distop.metastore.records.names import prefix_end, unescape
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import LocationRecord, TableRecord, ViewRecord
-from distop.metastore.tables.locations import Claim, owner_of
+from distop.metastore.tables.locations import LocationClaim, owner_of
 
 PAGE = 1000
 AT_ONCE = 30
@@ -106,7 +106,7 @@ def check_location(seen: TableSeen) -> Iterator[Finding]:
     record = _record(seen.table)
     if record is None:
         return
-    claim = Claim.of(seen.keys.keyspace, record)
+    claim = LocationClaim.of(seen.keys.keyspace, record)
     rivals = claim.rivals(seen.claims)
     for kv in rivals:
         other = owner_of(kv)

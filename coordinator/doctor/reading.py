@@ -17,18 +17,15 @@ from distop.errors import Compacted, CorruptRecord
 from distop.metastore.backlog.batches import DONE
 from distop.metastore.backlog.undoing import Done, batch_keys
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.records.components import escape, prefix_end, unescape
+from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import MemberRecord
-from distop.metastore.records.names import TABLE_WORDS
+from distop.metastore.records.names import TABLE_WORDS, OperationId, escape, prefix_end, unescape
 from distop.metastore.records.operation import JobRecord, OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_names
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 from distop.metastore.tables.schedules import all_of
 
 PAGE = 5000
@@ -262,7 +259,7 @@ def _claims(seen: TableSeen) -> list[Get]:
         record = decode(seen.table.value, TableRecord, seen.table.key) if seen.table.exists else None
     except CorruptRecord:
         return []  # reported among the records
-    return list(Claim.of(seen.keys.keyspace, record).reads()) if record is not None else []
+    return list(LocationClaim.of(seen.keys.keyspace, record).reads()) if record is not None else []
 
 
 def _note(seen: TableSeen, kv: KeyValue) -> None:

@@ -19,11 +19,10 @@ from distop.metastore.backlog.undoing import UndoneRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.operations.tries import TriesRecord
-from distop.metastore.records.components import escape, prefix_end, unescape
+from distop.metastore.operations.jobs import TriesRecord
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.member import LeaderRecord, MemberRecord
-from distop.metastore.records.names import TABLE_WORDS
+from distop.metastore.records.names import TABLE_WORDS, escape, prefix_end, unescape
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,

@@ -47,7 +47,7 @@ from distop.metastore.backlog.undoing import Done, Undoing, undoing
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
 from distop.metastore.etcd.txn import Get, KeyValue, Txn, unchanged
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.audit import prune_softly

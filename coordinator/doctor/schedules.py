@@ -9,8 +9,7 @@ from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
 from distop.coordinator.doctor.records import why_unreadable
 from distop.coordinator.doctor.seen import TableSeen
 from distop.errors import CorruptRecord
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Delete, Txn, absent, unchanged
+from distop.metastore.etcd.txn import Delete, Txn, absent, named, unchanged
 from distop.metastore.tables.schedules import agenda_of, looked_at_once, name_in
 
 

@@ -9,7 +9,7 @@ from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import MemberRecord
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 
 MAX_BATCHES = 20
 """Batches of a backlog that are examined."""

@@ -32,16 +32,15 @@ from distop.errors import (
 )
 from distop.metastore.backlog.batches import WAITING
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.election import Epoch
-from distop.metastore.members.lease import LeaseSession, boot_clock
-from distop.metastore.records.components import escape, prefix_end
+from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
+from distop.metastore.records.names import OperationId, escape, prefix_end
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
+from distop.process.clock import boot_clock
 
 log = logging.getLogger(__name__)
 

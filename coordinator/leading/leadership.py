@@ -27,15 +27,15 @@ from distop.coordinator.metrics.counts import Led, Metrics
 from distop.coordinator.schedules.ticking import Ticker
 from distop.coordinator.starting.planner import Planner
 from distop.errors import Busy, CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
-from distop.metastore.etcd.client import EtcdClient, Snapshot
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Get, KeyValue
+from distop.metastore.etcd.client import EtcdClient, Listing
+from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.etcd.watch import follow, until_absent
 from distop.metastore.members.election import Epoch, campaign, resign
-from distop.metastore.members.lease import LeaseSession, boot_clock
+from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.record import decode
+from distop.process.clock import boot_clock
 from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
@@ -200,7 +200,7 @@ class Leadership:
         """All keys of an index (true), then those that change; a deleted one has no create revision."""
         async with aclosing(follow(self._client, prefix, keys_only=keys_only)) as changes:
             async for change in changes:
-                if isinstance(change, Snapshot):
+                if isinstance(change, Listing):
                     yield change.kvs, True
                 else:
                     yield [event.kv for event in change.events], False

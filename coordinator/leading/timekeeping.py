@@ -10,7 +10,7 @@ from itertools import islice
 from distop.coordinator.schedules.agenda import Agenda
 from distop.coordinator.schedules.ticking import Ticker
 from distop.errors import DistopError
-from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.txn import Get
 from distop.metastore.etcd.watch import WatchBatch
 
@@ -78,14 +78,14 @@ class Timekeeping:
         ticker = self.tickers.get(table)
         return self.is_due(table) or (ticker is not None and ticker.busy)
 
-    async def run(self, changes: AsyncIterator[Snapshot | WatchBatch]) -> None:
+    async def run(self, changes: AsyncIterator[Listing | WatchBatch]) -> None:
         """Run until cancelled. ``changes`` are those of :attr:`Keyspace.agendas`, with values."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._follow(changes))
             group.create_task(self._keep_time())
             group.create_task(self._follow_heads())
 
-    async def _follow(self, changes: AsyncIterator[Snapshot | WatchBatch]) -> None:
+    async def _follow(self, changes: AsyncIterator[Listing | WatchBatch]) -> None:
         async for change in changes:
             changed = self._agenda.apply(change)
             self.known = True

@@ -27,8 +27,8 @@ from distop.metastore.etcd.health import member_status
 from distop.metastore.etcd.txn import Delete, Get, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.installation import BACKUP_LIMIT_S, was_restored
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import BackupRecord
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import Record, decode, encode
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto.identity import own_version

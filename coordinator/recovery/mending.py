@@ -24,8 +24,8 @@ from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.installation import LEAP, was_restored
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import BackupRecord, InstallationRecord
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import audit_put

@@ -22,8 +22,9 @@ from distop.metastore.backlog.batches import (
     AppliedRecord,
     BatchRecord,
     ordering_of,
+    without_block,
+    without_failed,
 )
-from distop.metastore.backlog.unordered import without_block, without_failed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
     Compare,
@@ -38,11 +39,11 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.ending import Finish, Finished, finish, finish_txn
-from distop.metastore.operations.requests import done_before
+from distop.metastore.operations.ending import Finished, FinishParts, finish, finish_txn
+from distop.metastore.operations.starting import done_before
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import COMMITTING, SUCCESS, HistoryRecord, OperationArg, RequestNote
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 
 RACES = 10
@@ -92,7 +93,7 @@ async def _finish(
         if staged is not None and not found.on_main:
             line.facts[BRANCH] = staged.branch
         share = await share_of(client, keys, arg, failure=None, now=now, result=line)
-        plan = Finish(
+        plan = FinishParts(
             sealed=COMMITTING,
             run_ops=await client.get(keys.run_ops),
             history=line,

@@ -19,11 +19,11 @@ from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, e
 from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch, campaign
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.active import active_operations
 from distop.metastore.operations.pausing import pause_table
-from distop.metastore.records.components import prefix_end
+from distop.metastore.operations.runs import active_operations
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -33,11 +33,9 @@ from distop.metastore.records.operation import (
     OperationArg,
     PauseRecord,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, Watermarks
-from distop.metastore.records.watermark_chunks import position
-from distop.metastore.records.watermarks import Marks
+from distop.metastore.records.watermarks import Marks, position
 from distop.metastore.tables.audit import audit_put
 from distop.metastore.tables.watermarks import make_room, marks_at
 

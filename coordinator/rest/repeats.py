@@ -16,7 +16,7 @@ from distop.coordinator.rest import tables
 from distop.coordinator.rest.calls import Call, Reply
 from distop.coordinator.rest.routes import Route
 from distop.errors import InvalidArgument, LeaseLost
-from distop.metastore.tables.answers import Answers
+from distop.metastore.tables.answers import RememberedAnswers
 
 HEADER = "idempotency-key"
 
@@ -31,7 +31,7 @@ class Repeats:
     """The repeats of one coordinator. May be used from several threads."""
 
     def __init__(self, catalog: EtcdCatalog) -> None:
-        self._catalog, self._answers = catalog, Answers(catalog.etcd)
+        self._catalog, self._answers = catalog, RememberedAnswers(catalog.etcd)
 
     def has_answered(self, key: str) -> bool:
         """Whether a request with this key was executed, whoever has sent it."""

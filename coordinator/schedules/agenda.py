@@ -12,9 +12,8 @@ from functools import partial
 
 from distop.coordinator.schedules.policy import AGAIN_S
 from distop.errors import CorruptRecord
-from distop.metastore.etcd.client import Snapshot
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import KeyValue
+from distop.metastore.etcd.client import Listing
+from distop.metastore.etcd.txn import KeyValue, named
 from distop.metastore.etcd.watch import WatchBatch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import decode
@@ -48,9 +47,9 @@ class Agenda:
         self._now = 0.0
         """When the clock was last checked."""
 
-    def apply(self, news: Snapshot | WatchBatch) -> set[str] | None:
+    def apply(self, news: Listing | WatchBatch) -> set[str] | None:
         """Apply a listing or changes; returns the affected tables, ``None``: all."""
-        if isinstance(news, Snapshot):
+        if isinstance(news, Listing):
             standing = dict(named(news.kvs, self._table_of))
             for table in self._standing.keys() - standing.keys():
                 self._forget(table)

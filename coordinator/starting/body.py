@@ -14,8 +14,7 @@ from distop.coordinator.work.work import Work
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
 from distop.lake.storage.storage import without_secrets
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
-from distop.metastore.operations.requests import REMEMBER_S
-from distop.metastore.operations.starting import StartRequest, digest_of
+from distop.metastore.operations.starting import REMEMBER_S, StartRequest, digest_of
 from distop.metastore.records.names import (
     check_name,
     check_object,
@@ -23,8 +22,13 @@ from distop.metastore.records.names import (
     check_table_name,
     check_type,
 )
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.options import JOB_BACKOFF_S, MAX_FOLLOW_UPS, FollowUp, OperationOptions
+from distop.metastore.records.operation import (
+    JOB_BACKOFF_S,
+    MAX_FOLLOW_UPS,
+    FollowUp,
+    OperationArg,
+    OperationOptions,
+)
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import acting
 from distop.operations.api import DistributedOperation, Plan, Scope, is_swept

@@ -19,7 +19,7 @@ from distop.lake.layout.owner import take_folder
 from distop.lake.storage.storage import storage_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.operations.active import active_operations
+from distop.metastore.operations.runs import active_operations
 from distop.metastore.operations.starting import TableState
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_partition

@@ -14,8 +14,8 @@ from distop.coordinator.state.timeline import TAKEN, WAITS_AGAIN, Timeline, comp
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.steplog import LogRecord
-from distop.metastore.records.components import unescape
 from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.names import unescape
 from distop.metastore.records.operation import (
     COMMITTING,
     CancelRecord,

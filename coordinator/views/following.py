@@ -31,9 +31,8 @@ from distop.coordinator.views.operations import (
 from distop.errors import Compacted, DeadlineExceeded, DistopError, EtcdUnavailable, Unavailable, as_distop
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import WatchBatch, watch
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.proto import distop_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -24,13 +24,10 @@ from distop.errors import (
 from distop.lake.storage.quarantine import Kept, Place, page
 from distop.lake.storage.storage import StorageOptions
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.records.components import escape, prefix_end
+from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.names import check_table_name
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.names import OperationId, check_table_name, escape, prefix_end
+from distop.metastore.records.record import from_json
 from distop.metastore.tables.listing import PAGE, table_names
 from distop.proto import distop_pb2 as pb
 

@@ -19,10 +19,10 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
-from distop.metastore.tables.audit import Cursor, Entry
+from distop.metastore.tables.audit import Cursor, TrailEntry
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 from distop.proto.messages import message_of
@@ -55,7 +55,7 @@ def member_message(member: MemberRecord, role: str) -> pb.Member:
     )
 
 
-def entry_message(entry: Entry) -> pb.AuditEntry:
+def entry_message(entry: TrailEntry) -> pb.AuditEntry:
     """An entry of the audit trail."""
     argument = entry.record.argument
     # Release 0.2.0 has written the bare name of a backup's file.

@@ -14,8 +14,9 @@ from distop.coordinator.views.messages import error_of, pause_of
 from distop.errors import CorruptRecord, OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
-from distop.metastore.operations.series import entry_of
+from distop.metastore.operations.retention import entry_of
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -27,7 +28,6 @@ from distop.metastore.records.operation import (
     SeriesEntry,
     SeriesNote,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json

@@ -12,15 +12,12 @@ from distop.coordinator.views.why import Mood, Reason, cut, held_by, many, span,
 from distop.errors import CorruptRecord, OperationNotFound, TableNotFound
 from distop.lake.storage.storage import without_secrets
 from distop.metastore.backlog.batches import BatchRecord, ordering_of
-from distop.metastore.etcd.beginnings import beginning, first_of, was_enough
-from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Get, KeyValue, Txn, TxnResult
-from distop.metastore.records.components import prefix_end
+from distop.metastore.etcd.client import EtcdClient, beginning, first_of, was_enough
+from distop.metastore.etcd.txn import Get, KeyValue, Txn, TxnResult, named
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import HistoryRecord, PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops

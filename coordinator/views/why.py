@@ -13,7 +13,7 @@ from enum import Enum, IntEnum
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from distop.errors import CorruptRecord, SourceIncomplete, shortened
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.operation import OperationOptions
 from distop.proto import distop_pb2 as pb
 
 SILENCE_S = 30.0

@@ -33,7 +33,7 @@ from distop.coordinator.web.reads import NO_CONTEXT, Answers, Reads
 from distop.errors import DistopError, InvalidArgument, NotFound, Unauthenticated
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.process.http.exposition import alive, ready, show_metrics
 from distop.process.http.server import HttpServer
 from distop.process.tls import Tls

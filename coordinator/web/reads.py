@@ -25,10 +25,8 @@ from distop.coordinator.views.why import Mood, Reason, short_name, why
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
-from distop.metastore.records.components import prefix_end
-from distop.metastore.records.names import check_name
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.etcd.txn import named
+from distop.metastore.records.names import OperationId, check_name, prefix_end
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 

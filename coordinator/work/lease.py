@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable
 
 from distop.errors import LeaseLost
-from distop.metastore.members.clocks import boot_clock
+from distop.process.clock import boot_clock
 
 _HELD = struct.Struct("=qd")
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from distop.errors import DistopError, EtcdUnavailable
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.launch.python import why_bare
+from distop.executor.launch.settings import why_bare
 from distop.executor.sidecar import wire
-from distop.executor.sidecar.dial import dial
+from distop.executor.sidecar.client import dial
 from distop.lake.storage.allowed import adopt
 from distop.lake.storage.storage import file_system
 from distop.metastore.etcd.config import PASSWORD_FILE, EtcdConfig
@@ -66,7 +66,7 @@ def _why_no_answer(connection: socket.socket) -> str:
             for message in frames.feed(data):
                 if isinstance(message, wire.Over):
                     return ""
-                if isinstance(message, wire.Failed):
+                if isinstance(message, wire.RequestFailed):
                     return str(wire.error_of(message))
     except TimeoutError:
         pass

@@ -25,8 +25,8 @@ import msgspec
 
 from distop.errors import Cancelled
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.names import OperationId
+from distop.metastore.records.record import from_json
 
 NOTE = "job"
 _KEPT = re.compile(r"k([0-9]+)-(.+)")

@@ -19,10 +19,10 @@ from distop.executor.host.sidecar_folder import SCRATCH_OWNER
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.members.members import is_of_this_host
+from distop.metastore.members.registration import is_of_this_host
 from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RUNNING, ClaimRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)

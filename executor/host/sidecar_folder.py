@@ -2,6 +2,10 @@
 
 Tasks and sidecars find each other only by this path, so it follows from what both know. Only its owner can
 read the folder; every process that can connect to the socket may mark jobs.
+
+Folders of dead installations, where no sidecar has run for long, are removed. A folder with scratch in it may
+be resumed from, so it is kept for a week; any other one holds a log and empty locks, and is created again
+when needed.
 """
 
 from __future__ import annotations
@@ -9,22 +13,28 @@ from __future__ import annotations
 import fcntl
 import functools
 import hashlib
+import logging
 import os
+import re
 import secrets
+import shutil
 import stat
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
+
+log = logging.getLogger(__name__)
 
 BASE_VARIABLE = "DISTOP_RUNTIME_DIR"
 """Environment variable: where to make the folder. Else ``XDG_RUNTIME_DIR``, else the temporary folder."""
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Version of the messages between a task and its sidecar (``sidecar/wire.py``). Part of the socket's path, so
 different versions never connect."""
 
@@ -34,6 +44,14 @@ _PAUSE_S = 0.02
 
 _LONGEST_SOCKET_PATH = 107
 """Limit of ``sun_path`` in Linux, without its closing zero byte."""
+
+IDLE_S = 3600.0
+"""How long a folder must have been unused."""
+
+IDLE_WITH_SCRATCH_S = 7 * 86_400.0
+
+_NAME = re.compile(r"[0-9a-f]{16}")
+_CONDEMNED = ".dead-"
 
 
 @dataclass(frozen=True)
@@ -165,3 +183,57 @@ def wait_for_lock(path: Path, patience_s: float) -> int | None:
     while (lock := take_lock(path)) is None and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)
     return lock
+
+
+def sweep_folders(own: SidecarFolder, *, now: float | None = None) -> list[Path]:
+    """Remove dead folders next to ``own``; return them.
+
+    Does nothing if ``own`` was set by hand: then the folders next to it are not ours.
+    """
+    base = own.folder.parent
+    if base.name != f"distop-{os.getuid()}":
+        return []
+    removed = []
+    now = time.time() if now is None else now
+    for folder in sorted(base.iterdir()):
+        if folder.name.startswith(_CONDEMNED):
+            shutil.rmtree(folder, ignore_errors=True)  # a sweep was killed half-way
+        elif folder != own.folder and _NAME.fullmatch(folder.name):
+            place = SidecarFolder(folder)
+            if _is_dead(place, now) and _remove(place):
+                removed.append(folder)
+    if removed:
+        log.info("dead_folders_removed", extra={"folders": len(removed)})
+    return removed
+
+
+def _is_dead(place: SidecarFolder, now: float) -> bool:
+    try:
+        used = max(path.lstat().st_mtime for path in (place.folder, *place.folder.iterdir()))
+        has_scratch = place.scratch.exists() and any(place.scratch.iterdir())
+    except OSError:
+        return False
+    return now - used > (IDLE_WITH_SCRATCH_S if has_scratch else IDLE_S)
+
+
+def _remove(place: SidecarFolder) -> bool:
+    """Remove a folder, unless a sidecar runs there or is about to start."""
+    locks: list[int] = []
+    try:
+        for path in (place.starting_lock, place.service_lock, place.serving_lock):
+            lock = take_lock(path)
+            if lock is None:
+                return False
+            locks.append(lock)
+        # At once, and under a name that no process looks for: the next process makes a new one.
+        condemned = place.folder.with_name(f"{_CONDEMNED}{place.folder.name}-{os.getpid()}")
+        os.rename(place.folder, condemned)
+        shutil.rmtree(condemned, ignore_errors=True)
+    except OSError as error:
+        log.info("folder_not_removed", extra={"folder": str(place.folder), "error": str(error)})
+        return False
+    finally:
+        for lock in locks:
+            with suppress(OSError):
+                os.close(lock)
+    return True

@@ -15,8 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from distop.errors import DistopError, InvalidArgument, JobFailed, shortened
 from distop.executor.ledger.ledger import Ledger, LocalPort
-from distop.executor.task.frame_task import FrameResult, run_frame_job
-from distop.executor.task.task import TaskSummary, Work, run_task
+from distop.executor.task.task import FrameResult, TaskSummary, TaskWork, run_frame_job, run_task
 from distop.metastore.operations.runs import Run
 from distop.process.loop import Daemons, settle_from_thread
 
@@ -60,7 +59,7 @@ class Launch:
     """Some jobs of one run, to run once."""
 
     run: Run
-    work: Work
+    work: TaskWork
     arg_value: bytes
     """The operation's argument as stored in etcd."""
     partitions: Sequence[str]

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launch, LauncherBroken, pack
-from distop.executor.launch.python import refuse_unusable
-from distop.executor.launch.settings import REAPED, SETTINGS, refuse_unchecked, with_retries
+from distop.executor.launch.settings import REAPED, SETTINGS, refuse_unchecked, refuse_unusable, with_retries
 from distop.executor.launch.spark_frame import SparkFrame
 from distop.executor.launch.spark_job import SparkJob, executors_of, is_release, last_removal
 from distop.executor.launch.spark_task import SparkTask
-from distop.executor.sidecar.dial import SidecarUnavailable, dial
+from distop.executor.sidecar.client import SidecarUnavailable, dial
 from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, EtcdConfig
 from distop.operations.registry import VARIABLE

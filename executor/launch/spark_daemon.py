@@ -13,7 +13,7 @@ from contextlib import redirect_stdout
 from importlib import import_module
 
 LOADED = (
-    "distop.executor.task.frame_task",
+    "distop.executor.task.task",
     "distop.executor.launch.spark_task",
     "distop.lake.writing.writer",
 )

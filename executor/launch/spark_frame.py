@@ -28,8 +28,8 @@ from distop.executor.launch.launch import Launch, LaunchFailed
 from distop.executor.launch.settings import refuse_unchecked
 from distop.executor.launch.spark_job import SparkJob
 from distop.executor.launch.spark_task import SparkTask, settle_worker
-from distop.executor.task.frame_task import FrameResult, run_frame_job
-from distop.metastore.records.structs import ready
+from distop.executor.task.task import FrameResult, run_frame_job
+from distop.metastore.records.record import ready
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

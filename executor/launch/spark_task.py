@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import SidecarClient, client_of_this_process
-from distop.executor.task.task import TaskSummary, Work, run_task
+from distop.executor.task.task import TaskSummary, TaskWork, run_task
 from distop.lake.storage.allowed import adopt, lists
 from distop.metastore.etcd.config import PASSWORD_FILE, EtcdConfig
-from distop.metastore.operations.tries import Tried
+from distop.metastore.operations.jobs import Tried
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode
 from distop.operations import Registry
@@ -61,7 +61,7 @@ class SparkTask:
         settle_worker(os.getpid(), len(sys.modules))
         yield summary
 
-    def begin(self) -> tuple[SidecarClient, Work]:
+    def begin(self) -> tuple[SidecarClient, TaskWork]:
         """The connection to etcd, and the task's context; in a worker."""
         # To stderr, in the form that a sidecar's log has. Where somebody has set up a log, that stays.
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -70,7 +70,7 @@ class SparkTask:
         # The password's file is not needed here if the host has a sidecar.
         config = EtcdConfig.from_env({**self.etcd, PASSWORD_FILE: ""})
         place = SidecarFolder.of(config.endpoints, config.prefix)
-        work = Work(
+        work = TaskWork(
             operation=_registry(self.types).get(arg.type),
             arg=arg,
             run_token=self.run_token,

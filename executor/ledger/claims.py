@@ -17,10 +17,17 @@ from typing import Protocol
 from distop.errors import Compacted, CorruptRecord, DistopError, LeaseLost
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue
-from distop.metastore.etcd.watch import Event, watch
+from distop.metastore.etcd.watch import KeyEvent, watch
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.claims import Claimed, Occupied, claim, release_claim, save_checkpoint
-from distop.metastore.operations.jobs import Outcome, Verdict
+from distop.metastore.operations.jobs import (
+    Claimed,
+    Occupied,
+    Outcome,
+    Verdict,
+    claim,
+    release_claim,
+    save_checkpoint,
+)
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.operation import ClaimRecord
 from distop.metastore.records.record import decode
@@ -173,7 +180,7 @@ class ClaimDesk:
             if not younger and (standing is None or standing.create_revision != held.claim):
                 self._lose(held, "its claim is lost")
 
-    def claim_changed(self, run: Run, partition: str, event: Event) -> None:
+    def claim_changed(self, run: Run, partition: str, event: KeyEvent) -> None:
         held = self._held.get(event.kv.key)
         if held is not None and event.kind == "delete" and event.kv.mod_revision > held.claim:
             self._lose(held, "its claim is lost")

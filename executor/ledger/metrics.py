@@ -1,14 +1,14 @@
-"""Metrics of a ledger: marks, and the lease of claims and runs."""
+"""Metrics of executors and sidecars: marks, the lease of claims and runs, and runs or tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client.core import Metric
 
 from distop.executor.host.metrics import counter, gauge
 from distop.executor.ledger.ledger import Ledger
-from distop.metastore.members.clocks import boot_clock
+from distop.process.clock import boot_clock
 
 
 def ledger_metrics(ledger: Ledger) -> Iterator[Metric]:
@@ -28,3 +28,22 @@ def ledger_metrics(ledger: Ledger) -> Iterator[Metric]:
 def is_registered(ledger: Ledger) -> bool:
     """Whether the process is registered in etcd under a lease."""
     return ledger.desk.owned_until > boot_clock()
+
+
+def sidecar_metrics(ledger: Ledger, *, connected: int, accepted: int, refused: int) -> Iterator[Metric]:
+    """The metrics of a sidecar: tasks that are connected, and those that were accepted and refused."""
+    yield from ledger_metrics(ledger)
+    yield gauge("distop_tasks_connected", "Tasks that are connected", connected)
+    answers = {("accepted",): accepted, ("refused",): refused}
+    yield counter("distop_tasks", "Tasks that connected, or were turned away", ["answer"], answers)
+
+
+def executor_metrics(
+    ledger: Ledger, *, running: int, taken: Mapping[str, int], ended: Mapping[tuple[str, str], int]
+) -> Iterator[Metric]:
+    """The metrics of an executor: with operations taken, by type, and runs that ended, by type and how."""
+    yield from ledger_metrics(ledger)
+    yield gauge("distop_runs", "Operations that run here", running)
+    by_type = {(kind,): count for kind, count in taken.items()}
+    yield counter("distop_runs_taken", "Operations taken to be run here", ["type"], by_type)
+    yield counter("distop_runs_ended", "Runs that ended here, by how", ["type", "end"], ended)

@@ -16,10 +16,10 @@ from distop.errors import Compacted, DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.etcd.update import PATIENCE_S, settle
-from distop.metastore.etcd.watch import Event, follow, watch
+from distop.metastore.etcd.watch import KeyEvent, follow, watch
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.runs import PAUSED, RUNNER_GONE, Run, why_over
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import RUNNING
 from distop.process.followers import kept_running
 
@@ -44,7 +44,7 @@ class ClaimListener(Protocol):
     def claims_listed(self, run: Run, claims: dict[str, KeyValue], revision: int) -> None:
         """All claims of the run at ``revision``: partition to key (without its value)."""
 
-    def claim_changed(self, run: Run, partition: str, event: Event) -> None:
+    def claim_changed(self, run: Run, partition: str, event: KeyEvent) -> None:
         """A claim was made, moved to another lease, or deleted."""
 
     def claims_over(self, run: Run) -> None:
@@ -208,7 +208,7 @@ class Oversight:
         return ""  # a watch ends only by raising
 
 
-def _over_by(run: Run, event: Event) -> str:
+def _over_by(run: Run, event: KeyEvent) -> str:
     """What a change says about the run: why it is over, or nothing."""
     keys, deleted = run.keys, event.kind == "delete"
     if event.kv.key == keys.state and (deleted or event.kv.value != RUNNING):

@@ -4,6 +4,6 @@ From outside: :func:`run_hosted`, ``service`` (the executor as a process), ``opt
 every other room of the executor.
 """
 
-from distop.executor.runner.hosted import run_hosted
+from distop.executor.runner.service import run_hosted
 
 __all__ = ["run_hosted"]

@@ -20,21 +20,23 @@ from collections.abc import Callable
 from distop.errors import CorruptRecord, DistopError, shortened
 from distop.executor.launch.launch import Launcher, LauncherBroken, last_line
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.runner.dynamic_run import DynamicOperationRun
-from distop.executor.runner.operation_run import End, OperationRun
-from distop.executor.runner.options import RunnerOptions
-from distop.executor.runner.tally import Tally
-from distop.executor.runner.types import ServedTypes
-from distop.executor.runner.waiting import Waiting
+from distop.executor.runner.operation_run import DynamicOperationRun, End, OperationRun
+from distop.executor.runner.options import RunnerOptions, ServedTypes, Tally
+from distop.executor.runner.waiting import WaitingOperations
 from distop.metastore.crashpoints import reached
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.members.members import incarnation
-from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
-from distop.metastore.members.registration import registered
+from distop.metastore.members.registration import (
+    change_own_record,
+    incarnation,
+    own_record,
+    registered,
+    slow_etcd,
+    still,
+)
 from distop.metastore.operations.runs import PAUSED, Run, Taken, give_back, release_runner, take_runner
 from distop.metastore.records.member import HeldUp
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RunnerRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.operations import DistributedOperation
 from distop.process.followers import kept_running
 
@@ -73,7 +75,7 @@ class Runner:
         """Operations that run here."""
         self._settled: set[tuple[bytes, int]] = set()
         """Keys of runs that have a result for each job. Their operations are held until they end."""
-        self._waiting = Waiting(
+        self._waiting = WaitingOperations(
             self._client, self.member, types, options, self._working, self._give_back, self._rng
         )
         self._broken: LauncherBroken | None = None

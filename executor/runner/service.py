@@ -1,4 +1,4 @@
-"""The executor as a process, and inside a user's own program."""
+"""The executor as a process, inside a user's own program, and for one operation of the program itself."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from distop.errors import DistopError, EtcdDenied, require
+from distop.errors import DeadlineExceeded, DistopError, EtcdDenied, require
 from distop.executor.host.connect import connect
 from distop.executor.host.scratch_sweep import keep_swept
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.launch import Launcher, LauncherBroken, LocalLauncher
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.options import RunnerOptions, ServedTypes, Tally
 from distop.executor.runner.runner import Runner
-from distop.executor.runner.tally import Tally
-from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.operations import Registry
+from distop.metastore.records.names import OperationId
+from distop.operations import DistributedOperation, Registry
 from distop.process.followers import kept_running
 from distop.process.heap import settle_heap
 from distop.process.loop import event_loop, event_of
@@ -41,6 +40,13 @@ NO_SPARK = "none"
 """The master for threads of this process instead of Spark."""
 
 _RETRY_S = 0.5
+
+T = TypeVar("T")
+
+REST_S = 1.0
+"""How long it waits before it takes its operation again. No other executor takes it."""
+STOP_S = 10.0
+"""How long the executor may take to stop once the operation is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +159,12 @@ async def serve(
         # Before anything speaks to etcd: Spark's Python code forks to start a JVM (see process/forks.py).
         await launcher.start()
         if metrics is not None:
-            from distop.executor.ledger.metrics import is_registered
-            from distop.executor.runner.metrics import executor_metrics
+            from distop.executor.ledger.metrics import executor_metrics, is_registered
 
-            await metrics.start(lambda: executor_metrics(ledger, tally), lambda: is_registered(ledger))
+            await metrics.start(
+                lambda: executor_metrics(ledger, running=tally.running, taken=tally.taken, ended=tally.ended),
+                lambda: is_registered(ledger),
+            )
         # If jobs run in threads, there may be no sidecar that does it.
         sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, place.scratch)))
         served = False
@@ -198,3 +206,54 @@ def make_launcher(ledger: Ledger, config: ExecutorConfig, session: SparkSession 
     from distop.executor.launch.spark import SparkLauncher
 
     return SparkLauncher(config.etcd, master=config.master, settings=config.settings, session=session)
+
+
+def run_hosted(
+    operation: OperationId,
+    kind: DistributedOperation,
+    wait: Callable[[], T],
+    *,
+    session: SparkSession | None,
+    etcd: EtcdConfig,
+    lease_ttl_s: int = 5,
+) -> T:
+    """Execute one operation until ``wait`` returns.
+
+    Parameters
+    ----------
+    kind:
+        Its type, with the objects that only this program has.
+    wait:
+        Returns once the operation is over; raises :class:`~distop.errors.DeadlineExceeded` from time to time
+        while it is not, and is called again then.
+
+    Raises
+    ------
+    LauncherBroken
+        Its Spark session is unusable. Another program can continue the operation.
+    DistopError
+        Any error of ``wait`` or of etcd.
+    """
+    options = RunnerOptions(max_operations=1, lease_ttl_s=lease_ttl_s, rest_s=REST_S, only=operation)
+    config = ExecutorConfig(etcd=etcd, runner=options)
+    stop, failed = threading.Event(), list[BaseException]()
+
+    def run() -> None:
+        try:
+            with asyncio.Runner(loop_factory=event_loop) as runner:
+                runner.run(serve_until_told(config, ServedTypes.only(kind), session, stop))
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name=f"distop-{operation}", daemon=True)
+    thread.start()
+    try:
+        while True:
+            try:
+                return wait()
+            except DeadlineExceeded:
+                if not thread.is_alive():
+                    raise (failed[0] if failed else LauncherBroken("the executor has ended")) from None
+    finally:
+        stop.set()
+        thread.join(STOP_S)

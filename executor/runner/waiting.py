@@ -1,8 +1,12 @@
 """The operations that wait for an executor and that a runner may take: what it watches and lists.
 
-Executors divide the index of waiting operations among themselves (see ``shares.py``), and each watches its
-own piece. Events, lost or not, only spare time: one task looks again and again at all that an executor must
-not forget, whatever has happened to it (:meth:`Waiting._look_at_all`).
+The live executors of a type divide the index of waiting operations among themselves without messages. Each
+operation belongs to a share, by a hash of its name (:meth:`Keyspace.share_of`), and each executor of its type
+has a piece of the shares, which it watches. So only one executor is notified when an operation begins to
+wait. A piece is a hint and no right: the transaction that takes an operation decides which executor runs it.
+
+Events, lost or not, only spare time: one task looks again and again at all that an executor must not forget,
+whatever has happened to it (:meth:`WaitingOperations._look_at_all`).
 """
 
 from __future__ import annotations
@@ -15,19 +19,19 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing, suppress
+from typing import NamedTuple
 
-from distop.errors import DistopError
-from distop.executor.runner.options import RunnerOptions
-from distop.executor.runner.shares import NOTHING, Shares
-from distop.executor.runner.types import ServedTypes
-from distop.metastore.etcd.client import EtcdClient, Snapshot
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import KeyValue
+from distop.errors import CorruptRecord, DistopError
+from distop.executor.runner.options import RunnerOptions, ServedTypes
+from distop.metastore.etcd.client import EtcdClient, Listing
+from distop.metastore.etcd.txn import KeyValue, named
 from distop.metastore.etcd.watch import WatchBatch, follow
-from distop.metastore.operations.active import wait_again
 from distop.metastore.operations.pausing import PauseIndex
-from distop.metastore.records.components import prefix_end
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.operations.runs import wait_again
+from distop.metastore.records.keyspace import SHARES, Keyspace
+from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.names import OperationId, prefix_end
+from distop.metastore.records.record import decode
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +44,91 @@ send no more requests; and one that has just found something."""
 _HELP_PAGE = 100
 
 
-class Waiting:
+class ShareRange(NamedTuple):
+    """Shares from ``first`` to (without) ``end``."""
+
+    first: int
+    end: int
+
+    def __contains__(self, share: object) -> bool:
+        return isinstance(share, int) and self.first <= share < self.end
+
+
+NOTHING = ShareRange(0, 0)
+
+
+def piece_of(member: str, members: Iterable[str]) -> ShareRange:
+    """The piece of one member, given all live ones of its type."""
+    ordered = sorted(members)
+    if member not in ordered:
+        return NOTHING
+    place = ordered.index(member)
+    return ShareRange(place * SHARES // len(ordered), (place + 1) * SHARES // len(ordered))
+
+
+class Shares:
+    """The pieces of one executor, updated from ``follow(keyspace.executors)``, with values."""
+
+    def __init__(self, keyspace: Keyspace, member: str, types: Iterable[str]) -> None:
+        self._keyspace, self._member = keyspace, member
+        self._pieces = dict.fromkeys(types, NOTHING)
+        self._executors: dict[bytes, MemberRecord] = {}
+
+    @property
+    def executors(self) -> int:
+        """How many live executors serve more than one operation."""
+        return len(self._executors)
+
+    @property
+    def divided(self) -> bool:
+        """Whether other executors watch shares that this one may take from."""
+        return self._keyspace.executor(self._member) in self._executors and len(self._executors) > 1
+
+    @property
+    def hull(self) -> ShareRange:
+        """The smallest piece that contains those of all types. Usually all executors serve the same types."""
+        pieces = [piece for piece in self._pieces.values() if piece != NOTHING]
+        return (
+            ShareRange(min(one.first for one in pieces), max(one.end for one in pieces))
+            if pieces
+            else NOTHING
+        )
+
+    def hold(self, operation: OperationId) -> bool:
+        """Whether this executor watches the operation while it waits."""
+        return self._keyspace.share_of(operation) in self._pieces.get(operation.type, NOTHING)
+
+    def apply(self, news: Listing | WatchBatch) -> None:
+        """Apply a listing of executors, or changes to it."""
+        if isinstance(news, Listing):
+            self._executors.clear()
+            for kv in news.kvs:
+                self._put(kv)
+        else:
+            for event in news.events:
+                if event.kind == "put":
+                    self._put(event.kv)
+                else:
+                    self._executors.pop(event.kv.key, None)
+        for kind in self._pieces:
+            serving = (one.id for one in self._executors.values() if kind in one.types)
+            self._pieces[kind] = piece_of(self._member, serving)
+
+    def _put(self, kv: KeyValue) -> None:
+        self._executors.pop(kv.key, None)
+        if not kv.lease:
+            return  # a live one renews a lease: nobody would look after the piece of another
+        try:
+            record = decode(kv.value, MemberRecord, kv.key)
+        except CorruptRecord:
+            return  # of a newer version: executors with free slots find the operations of its piece
+        if (
+            record.types and not record.only
+        ):  # otherwise a sidecar, or a program that serves only its own operation
+            self._executors[kv.key] = record
+
+
+class WaitingOperations:
     """The operations that one runner may take.
 
     Parameters
@@ -124,7 +212,7 @@ class Waiting:
     async def _follow(
         self,
         start: bytes,
-        heed: Callable[[Snapshot | WatchBatch], None],
+        heed: Callable[[Listing | WatchBatch], None],
         end: bytes = b"",
         *,
         keys_only: bool = False,
@@ -162,8 +250,8 @@ class Waiting:
                     following.cancel()
                     await asyncio.gather(following, return_exceptions=True)
 
-    def _heed_waiting(self, news: Snapshot | WatchBatch) -> None:
-        if isinstance(news, Snapshot):
+    def _heed_waiting(self, news: Listing | WatchBatch) -> None:
+        if isinstance(news, Listing):
             kvs = sorted(news.kvs, key=lambda kv: kv.create_revision)
         else:
             kvs = [event.kv for event in news.events]
@@ -171,18 +259,18 @@ class Waiting:
         self.operations.update(dict.fromkeys(found, news.revision))
         self.wake.set()
 
-    def _heed_members(self, news: Snapshot | WatchBatch) -> None:
+    def _heed_members(self, news: Listing | WatchBatch) -> None:
         before = self.shares.hull
         self.shares.apply(news)
         if self.shares.hull != before:
             self._moved.set()
-        if isinstance(news, Snapshot) or any(event.kind == "delete" for event in news.events):
+        if isinstance(news, Listing) or any(event.kind == "delete" for event in news.events):
             self.due.set()
 
-    def _heed_pauses(self, news: Snapshot | WatchBatch) -> None:
+    def _heed_pauses(self, news: Listing | WatchBatch) -> None:
         """Paused operations are not taken; those that run are stopped by the ledger's watch."""
         self._pauses.apply(news)
-        if isinstance(news, Snapshot) or any(event.kind == "delete" for event in news.events):
+        if isinstance(news, Listing) or any(event.kind == "delete" for event in news.events):
             self.due.set()
 
     def _served(self, waiting: Iterable[KeyValue]) -> list[OperationId]:

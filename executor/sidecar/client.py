@@ -1,8 +1,10 @@
-"""A worker process's connection to its host's sidecar.
+"""A worker process's connection to its host's sidecar, which it finds, or starts.
 
 One client per process, kept for later tasks. It outlives sidecars: when one vanishes during a task another is
 found or started, claims are moved, and everything unanswered is sent again, marks with a flag that they are
 repetitions. The task only sees a pause. Between tasks the client rests, and the next task connects.
+
+However many tasks look for a sidecar at the same time, exactly one is started.
 """
 
 from __future__ import annotations
@@ -13,22 +15,44 @@ import logging
 import math
 import os
 import socket
+import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from distop.errors import CorruptRecord, DistopError
-from distop.executor.host.sidecar_folder import SidecarFolder
+from distop.errors import CorruptRecord, DistopError, Unavailable
+from distop.executor.host.sidecar_folder import SidecarFolder, is_locked, take_lock
 from distop.executor.sidecar import wire
-from distop.executor.sidecar.dial import SidecarUnavailable, dial
-from distop.executor.sidecar.pending import Asked, KnownRun, Sent
-from distop.executor.task.session import ANSWER_TIMEOUT_S, Ownership, Session
+from distop.executor.task.session import ANSWER_TIMEOUT_S, Ownership, TaskSession
+from distop.metastore.etcd.config import PASSWORD, PASSWORD_FILE, USER
 from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
 
 log = logging.getLogger(__name__)
+
+START_TIMEOUT_S = 30.0
+"""Longest start of a sidecar."""
+
+WAIT_S = 10.0
+"""How long a process without etcd's password waits for another one to start a sidecar."""
+
+SEND_TIMEOUT_S = 30
+"""How long to wait for a sidecar that does not accept a connection, or does not read."""
+
+MAX_CRASHES = 3
+"""Back-off after a sidecar could not start."""
+
+_MAX_LOG_BYTES = 4 << 20
+_PAUSE_S = 0.02
+
+# A child is remembered so that it can be reaped; it outlives this process.
+_children: list[subprocess.Popen[bytes]] = []
 
 FRAME_MARKS = 100
 """Marks that justify a frame of their own while others are unanswered."""
@@ -38,6 +62,160 @@ KEPT_RUNS = 8
 
 _SHORT_LIVED_S = 0.1
 _CHUNK = 1 << 18
+_clients_lock = threading.Lock()
+
+
+class SidecarUnavailable(Unavailable):
+    """The sidecar of this host does not answer, and none can be started."""
+
+    code = "SIDECAR_UNAVAILABLE"
+    default_hint = "look at the file 'log' in the sidecar's folder"
+
+
+def dial(place: SidecarFolder, environment: Mapping[str, str]) -> socket.socket:
+    """A connection to the sidecar of this host, which is started if there is none.
+
+    Raises
+    ------
+    SidecarUnavailable
+        None could be started within :data:`START_TIMEOUT_S`, or by others within :data:`WAIT_S`.
+    """
+    starts, crashes = _has_password(environment), 0
+    deadline = time.monotonic() + (START_TIMEOUT_S if starts else WAIT_S)
+    lock: int | None = None
+    child: subprocess.Popen[bytes] | None = None
+    try:
+        while True:
+            place.prepare()  # each time: see folder_sweep
+            if (connection := _connect(place)) is not None:
+                break
+            if not starts:
+                pass  # a process with the password starts one
+            elif is_locked(place.service_lock):
+                pass  # `distop sidecar` is about to serve
+            elif lock is None:
+                lock = take_lock(place.starting_lock)
+            elif child is None or child.poll() is not None:
+                # One that ends normally gave way to another one, or its predecessor is about to end.
+                crashes += child is not None and child.returncode != 0
+                if crashes < MAX_CRASHES:
+                    child = start_sidecar(place, environment)
+            if time.monotonic() > deadline and not starts:
+                raise _no_password(place)
+            if time.monotonic() > deadline or crashes >= MAX_CRASHES:
+                raise SidecarUnavailable(
+                    f"no sidecar answers at {place.socket}", hint=f"look at its log, {place.log}"
+                )
+            time.sleep(_PAUSE_S)
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return connection
+
+
+def start_sidecar(place: SidecarFolder, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a sidecar that outlives this process and its process group, and ends when idle.
+
+    Raises
+    ------
+    SidecarUnavailable
+        It would have no password for etcd, and would block one that has.
+    """
+    given = {**os.environ, **environment}
+    if not _has_password(environment):
+        raise _no_password(place)
+    _children[:] = [child for child in _children if child.poll() is None]
+    with Path(place.log).open("ab") as output:
+        if output.tell() > _MAX_LOG_BYTES:
+            output.truncate(0)
+        child = subprocess.Popen(
+            [_python(), "-m", "distop.executor.sidecar.server", "--folder", str(place.folder)],
+            env=given,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
+    _children.append(child)
+    log.info("sidecar_starting", extra={"sidecar_pid": child.pid})
+    return child
+
+
+def _python() -> str:
+    """This interpreter, by a path that stays when the task's folder goes: a container of YARN has links to
+    what it was sent, and is removed with them while the sidecar serves the tasks of others. The program
+    itself may be a link, by which it knows its virtual environment."""
+    folder, name = os.path.split(sys.executable)
+    return os.path.join(os.path.realpath(folder), name)
+
+
+def _has_password(environment: Mapping[str, str]) -> bool:
+    """Whether a sidecar that is started here could authenticate."""
+    given = {**os.environ, **environment}
+    return not given.get(USER) or bool(given.get(PASSWORD) or given.get(PASSWORD_FILE))
+
+
+def _no_password(place: SidecarFolder) -> SidecarUnavailable:
+    return SidecarUnavailable(
+        f"no sidecar answers at {place.socket}, and there is no password to start one",
+        hint=f"run `distop sidecar` on this host, or set {PASSWORD_FILE} for its workers",
+    )
+
+
+def _connect(place: SidecarFolder) -> socket.socket | None:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    # For connecting and sending only: a task may receive nothing for hours.
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", SEND_TIMEOUT_S, 0))
+    try:
+        connection.connect(str(place.socket))
+    except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+        connection.close()
+        return None
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@dataclass
+class KnownRun:
+    """A run on this connection."""
+
+    number: int
+    operation: str
+    token: int
+    claims: bool
+    sessions: list[TaskSession[Any]] = field(default_factory=list)
+    over: str = ""
+    held: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Present claims: partition -> attempt, create revision."""
+
+    def attach(self) -> wire.Attach:
+        return wire.Attach(self.number, self.operation, self.token, self.claims)
+
+
+@dataclass
+class PendingRequest:
+    """An unanswered request."""
+
+    message: wire.Request
+    answer: wire.Answer | DistopError | None = None
+    arrived: threading.Event = field(default_factory=threading.Event)
+
+    def settle(self, answer: wire.Answer | DistopError) -> None:
+        self.answer = answer
+        self.arrived.set()
+
+
+@dataclass(slots=True)
+class Sent:
+    """An unanswered mark."""
+
+    session: TaskSession[Any]
+    number: int
+    """The session's number for it."""
+    run: KnownRun
+    mark: Mark
 
 
 class SidecarClient:
@@ -54,7 +232,7 @@ class SidecarClient:
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._runs: dict[tuple[str, int], KnownRun] = {}
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, PendingRequest] = {}
         self._unanswered: dict[int, Sent] = {}
         self._outbox: list[int] = []
         """Numbers of unsent marks."""
@@ -79,7 +257,7 @@ class SidecarClient:
 
     # -- Port: called by tasks' threads --------------------------------------------------------------
 
-    def attach(self, session: Session[Any]) -> None:
+    def attach(self, session: TaskSession[Any]) -> None:
         with self._lock:
             if not self._reading:
                 self._connect()
@@ -94,7 +272,7 @@ class SidecarClient:
         if over:
             session.end(over)
 
-    def detach(self, session: Session[Any]) -> None:
+    def detach(self, session: TaskSession[Any]) -> None:
         with self._lock:
             run = self._runs.get((session.operation, session.token))
             if run is not None and session in run.sessions:
@@ -106,7 +284,7 @@ class SidecarClient:
                 if self._runs[key].over or index < surplus:
                     self._send(wire.Detach(self._runs.pop(key).number))
 
-    def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
+    def submit(self, session: TaskSession[Any], number: int, mark: Mark) -> None:
         with self._lock:
             run = self._run_of(session)
             mine, all_answered = next(self._numbers), len(self._unanswered) == len(self._outbox)
@@ -120,29 +298,33 @@ class SidecarClient:
         with self._lock:
             self._send_marks()
 
-    def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
+    def claim(self, session: TaskSession[Any], partition: str, attempt: str) -> Ownership | Verdict:
         while not session.over:
-            answer = self._ask(session, lambda number, run: wire.Claim(number, run, partition, attempt))
+            answer = self._ask(
+                session, lambda number, run: wire.ClaimRequest(number, run, partition, attempt)
+            )
             match answer:
-                case wire.Claimed():
+                case wire.ClaimAnswer():
                     return Ownership(answer.claim, answer.checkpoint)
                 case wire.Refused():
                     return Verdict(answer.outcome, answer.reason)
         return Verdict(Outcome.GONE, session.over)
 
-    def release(self, session: Session[Any], partition: str, claim: int) -> None:
+    def release(self, session: TaskSession[Any], partition: str, claim: int) -> None:
         with self._lock:
             self._run_of(session).held.pop(partition, None)
-        self._ask(session, lambda number, run: wire.Release(number, run, partition, claim))
+        self._ask(session, lambda number, run: wire.ReleaseRequest(number, run, partition, claim))
 
-    def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
-        answer = self._ask(session, lambda number, run: wire.Save(number, run, partition, claim, value))
+    def save(self, session: TaskSession[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
+        answer = self._ask(
+            session, lambda number, run: wire.SaveRequest(number, run, partition, claim, value)
+        )
         return Verdict(answer.outcome, answer.reason) if isinstance(answer, wire.Refused) else None
 
-    def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
-        self._ask(session, lambda number, run: wire.Tried(number, run, partition, attempt, error))
+    def count_try(self, session: TaskSession[Any], partition: str, attempt: str, error: str) -> None:
+        self._ask(session, lambda number, run: wire.AttemptFailed(number, run, partition, attempt, error))
 
-    def _run_of(self, session: Session[Any]) -> KnownRun:
+    def _run_of(self, session: TaskSession[Any]) -> KnownRun:
         """Under the lock: the client may fail at any time, and forgets all runs then."""
         run = self._runs.get((session.operation, session.token))
         if run is None or session not in run.sessions:
@@ -151,13 +333,13 @@ class SidecarClient:
 
     def _ask(
         self,
-        session: Session[Any],
-        make: Callable[[int, int], wire.Claim | wire.Release | wire.Save | wire.Tried],
+        session: TaskSession[Any],
+        make: Callable[[int, int], wire.Request],
     ) -> wire.Answer:
         """The answer to a message, made of its number and that of the session's run."""
         with self._lock:
             number, run = next(self._numbers), self._run_of(session)
-            asked = self._asked[number] = Asked(make(number, run.number))
+            asked = self._asked[number] = PendingRequest(make(number, run.number))
             self._send(asked.message)
         if not asked.arrived.wait(ANSWER_TIMEOUT_S):
             with self._lock:
@@ -188,7 +370,7 @@ class SidecarClient:
             marks.setdefault(sent.run.number, []).append((number, sent.mark))
         self._outbox.clear()
         for run, those in marks.items():
-            self._send(wire.Marks(run, those))
+            self._send(wire.MarkGroup(run, those))
 
     def _hang_up(self) -> None:
         """Stop using this connection; the reader notices."""
@@ -268,18 +450,18 @@ class SidecarClient:
                 for partition, (attempt, claim) in run.held.items():
                     number = next(self._numbers)
                     moving[number] = (run, partition, claim)
-                    first.append(wire.Claim(number, run.number, partition, attempt, claim))
+                    first.append(wire.ClaimRequest(number, run.number, partition, attempt, claim))
         connection.sendall(b"".join(map(wire.frame, first)))
         while moving:
             data = connection.recv(_CHUNK)
             if not data:
                 raise ConnectionResetError("the sidecar ended while claims moved to it")
             for message in self._frames.feed(data):
-                numbers = message.numbers if isinstance(message, wire.Failed) else [_number(message)]
+                numbers = message.numbers if isinstance(message, wire.RequestFailed) else [_number(message)]
                 moved = moving.pop(numbers[0], None) if numbers else None
                 if moved is None:
                     self._handle(message)
-                elif isinstance(message, wire.Claimed):
+                elif isinstance(message, wire.ClaimAnswer):
                     self._renew(message.until)
                 else:
                     self._lose_claim(*moved, "it could not be moved to another sidecar")
@@ -312,9 +494,9 @@ class SidecarClient:
                     self._lose_claim(run, message.partition, message.claim, message.reason)
             case wire.Renewed():
                 self._renew(message.until)
-            case wire.Failed() if message.numbers:
+            case wire.RequestFailed() if message.numbers:
                 self._fail(message.numbers, wire.error_of(message))
-            case wire.Failed():
+            case wire.RequestFailed():
                 self._fail_all(wire.error_of(message))
             case _:
                 self._answer(message)
@@ -325,7 +507,7 @@ class SidecarClient:
             if asked is None:
                 return
             claim = asked.message
-            if isinstance(message, wire.Claimed) and isinstance(claim, wire.Claim):
+            if isinstance(message, wire.ClaimAnswer) and isinstance(claim, wire.ClaimRequest):
                 # Before the task knows: if this connection breaks now, the claim must move with it.
                 self._renew(message.until)
                 for run in self._numbered(claim.run):
@@ -333,7 +515,7 @@ class SidecarClient:
         asked.settle(message)
 
     def _heed(self, answers: list[tuple[int, Outcome, str]]) -> None:
-        told: dict[Session[Any], list[tuple[int, Mark, Verdict]]] = {}
+        told: dict[TaskSession[Any], list[tuple[int, Mark, Verdict]]] = {}
         with self._lock:
             for number, outcome, reason in answers:
                 sent = self._unanswered.pop(number, None)
@@ -400,7 +582,6 @@ def _number(message: wire.FromSidecar) -> int:
 
 
 _clients: dict[tuple[int, SidecarFolder], SidecarClient] = {}
-_clients_lock = threading.Lock()
 
 
 def client_of_this_process(place: SidecarFolder, environment: Mapping[str, str]) -> SidecarClient:

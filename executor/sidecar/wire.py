@@ -15,7 +15,7 @@ from distop.errors import CorruptRecord, DistopError, EtcdUnavailable
 from distop.errors.base import error_class
 from distop.executor.host.sidecar_folder import PROTOCOL
 from distop.metastore.operations.jobs import Mark, Outcome
-from distop.metastore.records.structs import ready
+from distop.metastore.records.record import ready
 
 MAX_FRAME_BYTES = 8 << 20
 _HEADER = 4
@@ -44,12 +44,12 @@ class Detach(_Message, frozen=True):
     run: int
 
 
-class Marks(_Message, frozen=True):
+class MarkGroup(_Message, frozen=True):
     run: int
     marks: list[tuple[int, Mark]]
 
 
-class Claim(_Message, frozen=True):
+class ClaimRequest(_Message, frozen=True):
     number: int
     run: int
     partition: str
@@ -58,14 +58,14 @@ class Claim(_Message, frozen=True):
     """The claim that the attempt already holds, from before the connection broke."""
 
 
-class Release(_Message, frozen=True):
+class ReleaseRequest(_Message, frozen=True):
     number: int
     run: int
     partition: str
     claim: int
 
 
-class Save(_Message, frozen=True):
+class SaveRequest(_Message, frozen=True):
     number: int
     run: int
     partition: str
@@ -73,7 +73,7 @@ class Save(_Message, frozen=True):
     value: bytes
 
 
-class Tried(_Message, frozen=True):
+class AttemptFailed(_Message, frozen=True):
     """An attempt has failed, and another one follows."""
 
     number: int
@@ -92,7 +92,7 @@ class Verdicts(_Message, frozen=True):
     answers: list[tuple[int, Outcome, str]]
 
 
-class Claimed(_Message, frozen=True):
+class ClaimAnswer(_Message, frozen=True):
     number: int
     claim: int
     checkpoint: bytes | None
@@ -100,7 +100,7 @@ class Claimed(_Message, frozen=True):
     """As of :class:`Renewed`."""
 
 
-class Occupied(_Message, frozen=True):
+class ClaimOccupied(_Message, frozen=True):
     """Another attempt has owned the job all the time; ask again."""
 
     number: int
@@ -115,11 +115,11 @@ class Refused(_Message, frozen=True):
     reason: str
 
 
-class Done(_Message, frozen=True):
+class RequestDone(_Message, frozen=True):
     number: int
 
 
-class Failed(_Message, frozen=True):
+class RequestFailed(_Message, frozen=True):
     """Requests or marks that could not be answered."""
 
     numbers: list[int]
@@ -151,9 +151,10 @@ class Renewed(_Message, frozen=True):
     until: float
 
 
-FromTask: TypeAlias = Attach | Detach | Marks | Claim | Release | Save | Tried
-FromSidecar: TypeAlias = Verdicts | Claimed | Occupied | Refused | Done | Failed | Over | ClaimLost | Renewed
-Answer: TypeAlias = Claimed | Occupied | Refused | Done | Failed
+Request: TypeAlias = ClaimRequest | ReleaseRequest | SaveRequest | AttemptFailed
+FromTask: TypeAlias = Attach | Detach | MarkGroup | Request
+Answer: TypeAlias = ClaimAnswer | ClaimOccupied | Refused | RequestDone | RequestFailed
+FromSidecar: TypeAlias = Verdicts | Answer | Over | ClaimLost | Renewed
 
 _encoder = msgspec.msgpack.Encoder()
 
@@ -206,12 +207,12 @@ class Frames:
         del buffer[:start]
 
 
-def failed(numbers: list[int], error: DistopError) -> Failed:
+def failed(numbers: list[int], error: DistopError) -> RequestFailed:
     """An error as a message."""
-    return Failed(numbers, error.code, error.message, error.hint)
+    return RequestFailed(numbers, error.code, error.message, error.hint)
 
 
-def error_of(message: Failed) -> DistopError:
+def error_of(message: RequestFailed) -> DistopError:
     """The error in a message; an unknown code counts as "etcd does not answer"."""
     kind = error_class(message.code) or EtcdUnavailable
     return kind(message.message, hint=message.hint)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from distop.errors import Cancelled, DistopError, Unavailable
-from distop.metastore.members.clocks import boot_clock
 from distop.metastore.operations.jobs import Mark, Verdict
+from distop.process.clock import boot_clock
 
 WINDOW = 1024
 """Most unanswered marks of one task; then it waits. Bounds memory, here and in the sidecar."""
@@ -39,32 +39,32 @@ class Ownership:
 class Port(Protocol):
     """Connects a session to etcd. Its methods are called from the session's thread."""
 
-    def attach(self, session: Session[Any]) -> None:
+    def attach(self, session: TaskSession[Any]) -> None:
         """Begin: from now on notify the session when its run is over."""
 
-    def detach(self, session: Session[Any]) -> None:
+    def detach(self, session: TaskSession[Any]) -> None:
         """End: send the session no more notifications."""
 
-    def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
+    def submit(self, session: TaskSession[Any], number: int, mark: Mark) -> None:
         """Send a mark, soon; the session gets its verdict under ``number``."""
 
     def flush(self) -> None:
         """The session waits for its verdicts now: do not delay marks."""
 
-    def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
+    def claim(self, session: TaskSession[Any], partition: str, attempt: str) -> Ownership | Verdict:
         """Claim a job; waits for as long as another attempt owns it."""
 
-    def release(self, session: Session[Any], partition: str, claim: int) -> None:
+    def release(self, session: TaskSession[Any], partition: str, claim: int) -> None:
         """Give a claim back."""
 
-    def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
+    def save(self, session: TaskSession[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
         """Save a checkpoint; returns a verdict if the job is no longer owned."""
 
-    def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
+    def count_try(self, session: TaskSession[Any], partition: str, attempt: str, error: str) -> None:
         """Record that an attempt has failed and is not the last."""
 
 
-class Session(Generic[T]):
+class TaskSession(Generic[T]):
     """A task's part of one run.
 
     Parameters

@@ -2,8 +2,15 @@
 
 The same code runs in a Spark worker and in a thread of the runner. Each job is tried in place; its result is
 marked without waiting for the answer, and the next one begins. An attempt that does not count removes its
-output; an attempt whose mark is in doubt leaves it, since published files stay where they were
-written.
+output; an attempt whose mark is in doubt leaves it, since published files stay where they were written.
+
+One partition of a DataFrame is a job, too (:func:`run_frame_job`). It differs in who decides that it counts.
+Tasks of a frozen plan mark their results themselves, and the first mark wins. Here that would be wrong: a
+stage that is repeated after a lost executor reads rows that may be partitioned differently, and some tasks of
+its first attempt may have marked already, which Spark does not know. So a task returns its result to Spark,
+and the driver marks what Spark has accepted. The files of tasks that Spark does not accept, or kills, are
+swept after the operation. Only a permanent failure is marked at once, so that the operation ends without
+waiting for the other tasks.
 """
 
 from __future__ import annotations
@@ -32,15 +39,21 @@ from distop.errors import (
     shortened,
 )
 from distop.executor.host.scratch import Scratch
-from distop.executor.task.session import Port, Session
+from distop.executor.task.session import Port, TaskSession
 from distop.lake.storage.traces import keep_trace
 from distop.metastore.crashpoints import reached
-from distop.metastore.members.clocks import boot_clock
-from distop.metastore.operations.claims import check_checkpoint
-from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record, success_record
-from distop.metastore.operations.tries import Tried
+from distop.metastore.operations.jobs import (
+    Mark,
+    Outcome,
+    Tried,
+    Verdict,
+    check_checkpoint,
+    failure_record,
+    success_record,
+)
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, OperationArg
 from distop.operations import DistributedOperation, JobContext
+from distop.process.clock import boot_clock
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +90,7 @@ class TaskSummary(msgspec.Struct, array_like=True):
 class TaskJob(JobContext):
     """The :class:`~distop.operations.JobContext` of one attempt."""
 
-    def __init__(self, session: Session[TaskJob], work: Work, partition: str, attempt: str) -> None:
+    def __init__(self, session: TaskSession[TaskJob], work: TaskWork, partition: str, attempt: str) -> None:
         self.operation = work.arg
         self.partition = partition
         self.attempt = attempt
@@ -168,7 +181,7 @@ class TaskJob(JobContext):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Work:
+class TaskWork:
     """What the tasks of one launch share."""
 
     operation: DistributedOperation
@@ -195,8 +208,8 @@ class Task:
         Unique within the run, such as Spark's task attempt id; letters, digits and dashes.
     """
 
-    work: Work
-    session: Session[TaskJob]
+    work: TaskWork
+    session: TaskSession[TaskJob]
     name: str
     hung: Callable[[], None] | None = None
     """Ends this process if an attempt does not end: see :data:`LONGEST_GRACE_S`."""
@@ -381,14 +394,92 @@ def error_text(error: Exception) -> str:
 
 def run_task(
     port: Port,
-    work: Work,
+    work: TaskWork,
     partitions: Iterable[str],
     name: str,
     hung: Callable[[], None] | None = None,
 ) -> TaskSummary:
     """Run one task to its end."""
-    session: Session[TaskJob] = Session(port, str(work.arg.id), work.run_token, claims=work.claims)
+    session: TaskSession[TaskJob] = TaskSession(port, str(work.arg.id), work.run_token, claims=work.claims)
     try:
         return Task(work, session, name, hung).run(partitions)
     finally:
         session.close()
+
+
+class FrameResult(msgspec.Struct, frozen=True, array_like=True):
+    """The result of one partition."""
+
+    partition: int
+    stage: int
+    """Spark's id of the task's stage."""
+    attempt: str
+    value: bytes
+    """The record to mark; empty: none, since the job has failed for good, or is no longer needed."""
+
+
+class FrameJob(TaskJob):
+    """The job of one partition."""
+
+    def __init__(
+        self, session: TaskSession[TaskJob], work: TaskWork, partition: str, attempt: str, rows: Iterable[Any]
+    ) -> None:
+        super().__init__(session, work, partition, attempt)
+        self._rows = rows
+
+    def rows(self) -> Iterator[Any]:
+        yield from self._rows
+
+
+def run_frame_job(
+    port: Port,
+    work: TaskWork,
+    partition: int,
+    rows: Iterable[Any],
+    name: str,
+    *,
+    stage: int = 0,
+    rng: random.Random | None = None,
+) -> FrameResult:
+    """Do the job of a partition.
+
+    Parameters
+    ----------
+    name:
+        Unique within the run, such as Spark's task attempt id.
+
+    Raises the job's transient errors: its rows come only once, so Spark, which computes them, has to
+    retry.
+    """
+    bits = (rng or random.Random()).getrandbits(48)
+    attempt = f"{work.run_token}-{name}-{bits:012x}-1"
+    session: TaskSession[TaskJob] = TaskSession(port, str(work.arg.id), work.run_token, claims=False)
+    try:
+        job = FrameJob(session, work, str(partition), attempt, rows)
+        try:
+            job.raise_if_cancelled()
+            reached("job.before")
+            result = run_attempt(work.operation, job)
+            reached("job.after")
+            _check_in_time(job)
+            value = success_record(attempt, result, time.time(), run=work.run_token)
+        except Exception as error:
+            job.clean(work.operation)
+            if not job.unwanted:
+                if not isinstance(error, InvalidArgument | JobFailed):
+                    _check_in_time(job)  # whatever it raises after it was stopped: this is the reason
+                    raise
+                log.warning("job_failed", extra={"attempt": attempt}, exc_info=error)
+                code, _, text = error_text(error).partition(": ")
+                failure = failure_record(attempt, code, text, time.time(), run=work.run_token)
+                session.mark(Mark(str(partition), attempt, failure), job)
+                session.drain()
+            return FrameResult(partition, stage, attempt, b"")
+        return FrameResult(partition, stage, attempt, value)
+    finally:
+        session.close()
+
+
+def _check_in_time(job: TaskJob) -> None:
+    if job.expired:
+        raise job.timeout()

@@ -29,7 +29,7 @@ from distop.errors import (
 from distop.lake.storage.places import Place
 from distop.lake.storage.storage import StorageOptions, delta_options
 from distop.metastore.crashpoints import reached
-from distop.metastore.records.structs import ready
+from distop.metastore.records.record import ready
 
 MAX_VERSION = 7
 """The newest version of writers; it lists the features of a table by name."""

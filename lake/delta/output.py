@@ -37,7 +37,7 @@ from distop.lake.layout.staging import PRIVATE
 from distop.lake.storage.storage import StorageOptions
 from distop.lake.writing.file_lists import PrivateFileList, WrittenFile
 from distop.metastore.records.operation import JobRecord, StepRecord
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 from distop.operations.job import staging_folder
 
 MAX_INLINE_JOBS = 500

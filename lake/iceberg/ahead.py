@@ -30,7 +30,7 @@ from distop.lake.iceberg.provenance import (
 from distop.lake.layout.model import load_metadata
 from distop.lake.storage.listing import entries
 from distop.lake.storage.storage import StorageOptions
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import from_json
 from distop.metastore.records.table import Watermarks
 
 MAX_READ = 5000

@@ -33,8 +33,7 @@ from distop.lake.layout.model import file_io
 from distop.lake.writing.manifests import ManifestBuilder
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import OperationArg, WatermarkMove
-from distop.metastore.records.record import decode, encode_plain
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import decode, encode_plain, from_json
 from distop.metastore.records.table import Head
 
 

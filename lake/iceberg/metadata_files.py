@@ -27,7 +27,7 @@ from distop.lake.layout.metadata import check_columns, metadata_text, not_metada
 from distop.lake.layout.model import file_io
 from distop.lake.pyiceberg_private import UNCHECKED
 from distop.lake.storage.storage import StorageOptions
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import from_json
 
 _SNAPSHOTS, _SNAPSHOT_LOG, _METADATA_LOG = "snapshots", "snapshot-log", "metadata-log"
 

@@ -12,11 +12,10 @@ from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from distop.commit.partial import Moves
 from distop.errors import PreconditionFailed
 from distop.metastore.backlog.undoing import Done, Undoing
-from distop.metastore.operations.requests import REMEMBER_S
+from distop.metastore.operations.starting import REMEMBER_S
 from distop.metastore.records.operation import OperationArg, RequestNote, WatermarkMove
-from distop.metastore.records.structs import from_json
-from distop.metastore.records.watermark_chunks import position
-from distop.metastore.records.watermarks import Changes, Marks
+from distop.metastore.records.record import from_json
+from distop.metastore.records.watermarks import Changes, Marks, position
 
 MAX_SUMMARY_WATERMARKS_BYTES = 16 << 10
 """Most watermarks in a snapshot's summary: every metadata file repeats the summaries of all snapshots."""

@@ -16,8 +16,7 @@ from distop.errors import WatermarkConflict
 from distop.lake.layout.staging import branch_of
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.watermark_chunks import position
-from distop.metastore.records.watermarks import Marks
+from distop.metastore.records.watermarks import Marks, position
 
 _INTEGER = re.compile(r"-?[0-9]+")
 _DIGITS = re.compile(r"([0-9]+)")

@@ -16,7 +16,7 @@ from pyiceberg.schema import Schema
 
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.lake.index.keys import Key, encoding_of, from_text
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 
 LAYOUT = 1
 """Layout version of manifests and parts. A newer one is not read: the table is scanned instead."""

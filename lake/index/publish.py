@@ -23,8 +23,7 @@ from distop.lake.storage.listing import entries, inside, remove_files, remove_if
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Put, Txn, unchanged
 from distop.metastore.records.operation import HistoryRecord, JobRecord, OperationArg
-from distop.metastore.records.record import decode, encode
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert, decode, encode
 from distop.metastore.records.table import IndexRecord
 from distop.operations.job import staging_folder
 

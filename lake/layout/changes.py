@@ -15,7 +15,7 @@ from distop.lake.layout.evolution import may_widen
 from distop.lake.layout.schemas import fields_within, parse_schema
 from distop.lake.layout.sizes import MAX_ID
 from distop.metastore.records.names import unreadable
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 
 MAX_CHANGES = 1000
 """Most changes of one call."""

@@ -33,7 +33,7 @@ from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import refuse_twins
 from distop.lake.layout.sizes import MAX_ID
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 
 _SPREAD = 1 << 16
 

@@ -19,7 +19,7 @@ from distop.errors import CorruptRecord
 from distop.lake.layout.properties import FORMAT_VERSION
 from distop.lake.layout.schemas import check_types, is_type, unsupported_type
 from distop.lake.pyiceberg_private import UNCHECKED
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import from_json
 
 MAX_METADATA_BYTES = 128 << 20
 """Largest file, decompressed: some hundred thousand snapshots."""

@@ -33,8 +33,7 @@ from distop.lake.storage.places import OBJECT_STORES, Place
 from distop.lake.storage.storage import FILES_AT_ONCE, StorageOptions, file_system, protocol_of
 from distop.lake.writing.file_lists import PrivateFileList, WrittenFile
 from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord
-from distop.metastore.records.record import decode
-from distop.metastore.records.structs import convert, from_json
+from distop.metastore.records.record import convert, decode, from_json
 from distop.metastore.records.table import Head
 from distop.operations.api import OperationView
 from distop.operations.job import staging_folder

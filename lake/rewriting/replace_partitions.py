@@ -33,7 +33,7 @@ from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import Layout, schema_of
 from distop.lake.rewriting.rewrite_plan import Place, unpacked_values
 from distop.lake.storage.storage import FILES_AT_ONCE
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import from_json
 
 Key: TypeAlias = tuple[Any, ...]
 """The partition values of a file."""

@@ -22,7 +22,7 @@ import msgspec
 from distop.errors import CorruptRecord, PreconditionFailed
 from distop.lake.storage.listing import entries
 from distop.lake.storage.storage import StorageOptions, file_system
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import from_json
 
 MAX_KEPT_BYTES = 1 << 20
 """Bytes of a row that are kept."""

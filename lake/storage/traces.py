@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from distop.errors import Crashed, defect_of, encodable, shortened
 from distop.lake.storage.storage import StorageOptions, file_system
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.operation_id import OperationId
 
 log = logging.getLogger(__name__)
 

@@ -25,7 +25,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 from distop.errors import CorruptRecord
 from distop.lake.layout.model import file_io
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import from_json
 from distop.operations.job import staging_folder
 
 TYPE = "write"

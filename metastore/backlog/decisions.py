@@ -26,8 +26,9 @@ from distop.metastore.backlog.batches import (
     Block,
     OrderingRecord,
     ordering_of,
+    without_block,
+    without_failed,
 )
-from distop.metastore.backlog.unordered import without_block, without_failed
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged

@@ -9,7 +9,7 @@ removes it from the backlog, so the removed batch is the applied one, whatever a
 same transaction; the leader removes it, unless it was written since, when nothing is left to do. No lost
 event can strand a batch (B5).
 
-A batch has one name, whether it is applied in order or without one: :mod:`~.unordered` has the keys of the
+A batch has one name, whether it is applied in order or without one: :mod:`~.batches` has the keys of the
 latter. So a batch is published by reading all of its keys, and is applied once whichever way it comes (B1).
 """
 
@@ -33,8 +33,9 @@ from distop.metastore.backlog.batches import (
     BatchRecord,
     check_batch,
     ordering_of,
+    without_block,
+    without_failed,
 )
-from distop.metastore.backlog.unordered import without_block, without_failed
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult, unchanged

@@ -25,14 +25,14 @@ from distop.metastore.backlog.batches import (
     OrderingRecord,
     Returning,
     ordering_of,
+    without_block,
+    without_failed,
 )
-from distop.metastore.backlog.unordered import without_block, without_failed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, unchanged
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import RequestRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import Record, decode, encode
 
 MAX_UNDONE_BYTES = 400_000
@@ -45,7 +45,7 @@ _BITE = 20
 """Batches put back by one transaction."""
 
 
-class Undone(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
+class UndoneRequest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     """A request whose rows were rolled back."""
 
     operation: str = ""
@@ -61,7 +61,7 @@ class Undone(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
 class UndoneRecord(Record, kw_only=True):
     """``<table>.undone``: the requests whose rows were rolled back."""
 
-    requests: dict[str, Undone] = msgspec.field(default_factory=dict)
+    requests: dict[str, UndoneRequest] = msgspec.field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +141,7 @@ def _requests(keys: TableKeys, kv: KeyValue, moved: Undoing, *, by: str, now: fl
         if before is not None and before.still == operation:
             operation = before.operation  # the last one had gone before
         if forget_at > now:
-            found[name] = Undone(operation=operation, by=by, forget_at=forget_at)
+            found[name] = UndoneRequest(operation=operation, by=by, forget_at=forget_at)
     requests = {
         name: msgspec.structs.replace(one, still=left.get(name, ""))
         for name, one in found.items()

@@ -1,4 +1,9 @@
-"""Channels to the members of etcd: TLS, keep-alive, and aetcd's stubs on top."""
+"""Connections to the members of etcd: how they are opened, which one is used, and what their failures mean.
+
+A failed call goes to another member if that cannot repeat a write. Failures of gRPC and of etcd become errors
+of distop here. Values become etcd's protobuf messages and back: tens of thousands of marks a second pass
+through, so messages are filled in place, since building them from parts would copy each part.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +11,53 @@ import asyncio
 import math
 import re
 import ssl
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
-from aetcd.rpc import rpc_pb2, rpc_pb2_grpc
+from aetcd.rpc import kv_pb2, rpc_pb2, rpc_pb2_grpc
 
-from distop.errors import EtcdUnavailable
+from distop.errors import (
+    Busy,
+    Compacted,
+    DistopError,
+    EtcdDenied,
+    EtcdOutOfSpace,
+    EtcdUnavailable,
+    FutureRevision,
+    InvalidArgument,
+    LeaseLost,
+    OutcomeUnknown,
+)
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.convert import txn_message, txn_result
-from distop.metastore.etcd.failures import is_transient, says_token_is_old
-from distop.metastore.etcd.txn import Txn, TxnResult
+from distop.metastore.etcd.deadline import deadline
+from distop.metastore.etcd.txn import Compare, Get, KeyValue, Op, OpResult, Put, Txn, TxnResult
 from distop.process.secret import Secret
 from distop.process.threads import check_not_forked
+
+_TARGETS = {
+    "mod": (rpc_pb2.Compare.MOD, "mod_revision"),
+    "create": (rpc_pb2.Compare.CREATE, "create_revision"),
+    "value": (rpc_pb2.Compare.VALUE, "value"),
+}
+
+Failure: TypeAlias = grpc.aio.AioRpcError | TimeoutError
+"""How a call can fail; a :class:`TimeoutError` means that the call was not even sent in time."""
+
+_TRANSIENT = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+)
+
+# gRPC's messages for a request that never left this process. Any other may have reached the server.
+_NEVER_SENT = ("failed to connect to all addresses", "connections to all backends failing", "no leader")
+
+# etcd's messages for rejected credentials, under several status codes.
+_REFUSALS = ("authentication failed", "user name is empty", "invalid auth token", "permission denied")
+_OLD_TOKEN = ("invalid auth token", "revision of auth store is old")
 
 _CA_BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 """Where Linux distributions keep their trusted CAs."""
@@ -42,9 +80,130 @@ CHANNEL_OPTIONS = [
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-
 JUDGED_FOR_S = 60.0
 """How long the version of a member is remembered: another one may be started in its place."""
+
+
+def txn_message(txn: Txn) -> Any:
+    """A transaction, nested ones included."""
+    message = rpc_pb2.TxnRequest()
+    _fill_txn(message, txn)
+    return message
+
+
+def _fill_txn(message: Any, txn: Txn) -> None:
+    for compare in txn.compares:
+        _fill_compare(message.compare.add(), compare)
+    _fill_ops(message.success, txn.then)
+    _fill_ops(message.failure, txn.otherwise)
+
+
+def _fill_compare(message: Any, compare: Compare) -> None:
+    target, field = _TARGETS[compare.target]
+    message.key, message.target = compare.key, target  # result: EQUAL is the default
+    if compare.end:
+        message.range_end = compare.end
+    setattr(message, field, compare.expected)
+
+
+def _fill_ops(messages: Any, ops: Iterable[Op]) -> None:
+    for op in ops:
+        message = messages.add()
+        if type(op) is Put:
+            message = message.request_put
+            message.key, message.value = op.key, op.value
+            if op.lease:
+                message.lease = op.lease
+        elif type(op) is Txn:
+            _fill_txn(message.request_txn, op)
+        elif type(op) is Get:
+            message = message.request_range
+            message.key, message.range_end = op.key, op.end
+            message.keys_only, message.limit = op.keys_only, op.limit
+            message.revision = op.revision
+        else:
+            message = message.request_delete_range
+            message.key, message.range_end = op.key, op.end
+
+
+def key_value(message: kv_pb2.KeyValue) -> KeyValue:
+    """One key as etcd describes it."""
+    return KeyValue(message.key, message.value, message.mod_revision, message.create_revision, message.lease)
+
+
+def txn_result(response: Any, revision: int) -> TxnResult:
+    """``revision`` is that of the outermost header; nested responses have none of their own."""
+    results: list[OpResult] = []
+    counts: list[int] = []
+    for item in response.responses:
+        kind, count = item.WhichOneof("response"), 0
+        if kind == "response_put":
+            results.append(None)
+        elif kind == "response_txn":
+            results.append(txn_result(item.response_txn, revision))
+        elif kind == "response_range":
+            found = item.response_range
+            count = found.count
+            results.append([key_value(kv) for kv in found.kvs])
+        else:
+            results.append(int(item.response_delete_range.deleted))
+        counts.append(count)
+    return TxnResult(response.succeeded, revision, tuple(results), tuple(counts))
+
+
+def is_transient(error: Failure) -> bool:
+    """Whether another member, or the same one a moment later, may answer."""
+    return isinstance(error, TimeoutError) or error.code() in _TRANSIENT
+
+
+def was_never_sent(error: Failure) -> bool:
+    """Whether the request certainly never reached etcd."""
+    if isinstance(error, TimeoutError):
+        return True
+    return error.code() is grpc.StatusCode.UNAVAILABLE and _says(error, _NEVER_SENT)
+
+
+def says_token_is_old(error: Failure) -> bool:
+    """Whether a new authentication may help."""
+    return not isinstance(error, TimeoutError) and _says(error, _OLD_TOKEN)
+
+
+def translated(error: Failure, *, in_doubt: bool, endpoint: str) -> DistopError:
+    """The failure as an error of distop.
+
+    Parameters
+    ----------
+    in_doubt:
+        Whether it is the failure of a write that etcd may have received.
+    """
+    if isinstance(error, TimeoutError):
+        code, text = grpc.StatusCode.DEADLINE_EXCEEDED, "no answer in time"
+    else:
+        code, text = error.code(), error.details() or ""
+    where = {"endpoint": endpoint}
+    if "space exceeded" in text:
+        return EtcdOutOfSpace(details=where)
+    if "compacted" in text:
+        return Compacted(text, details=where)
+    if "lease not found" in text:
+        return LeaseLost(text, details=where)
+    if any(refusal in text for refusal in _REFUSALS):
+        return EtcdDenied(f"etcd at {endpoint} refuses this user: {text}", details=where)
+    if "future revision" in text:
+        return FutureRevision(text, details=where)
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return InvalidArgument(f"etcd refuses the request: {text}", details=where)
+    # A too large answer is refused on this side, after etcd has executed the request.
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and not (in_doubt and "Received message larger" in text):
+        return Busy(f"etcd at {endpoint}: {text}", details=where)
+    if in_doubt:
+        return OutcomeUnknown(f"etcd at {endpoint} gave no answer to a write: {text}", details=where)
+    return EtcdUnavailable(f"etcd at {endpoint} does not answer: {text}", details=where)
+
+
+def _says(error: grpc.aio.AioRpcError, texts: tuple[str, ...]) -> bool:
+    details = error.details() or ""
+    return any(text in details for text in texts)
 
 
 class MemberStubs:
@@ -131,3 +290,111 @@ def _content(path: str) -> bytes:
 def authenticate_request(config: EtcdConfig) -> rpc_pb2.AuthenticateRequest:
     """Requests a token from etcd."""
     return rpc_pb2.AuthenticateRequest(name=config.user, password=Secret(config.password).reveal())
+
+
+class MemberConnections:
+    """Connections to the members, each made when it is needed; belongs to one event loop."""
+
+    def __init__(self, config: EtcdConfig) -> None:
+        self._config = config
+        self._stubs: dict[str, MemberStubs] = {}
+        self._current = 0
+        self._closed = False
+        self._token: str | None = None
+        self._authenticating = asyncio.Lock()
+
+    async def close(self) -> None:
+        """Close all connections; calls in progress fail, and so do later ones."""
+        self._closed = True
+        standing, self._stubs = list(self._stubs.values()), {}
+        for stubs in standing:
+            await stubs.channel.close(None)
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint of the present member."""
+        return self._config.endpoints[self._current]
+
+    def leave(self, endpoint: str) -> None:
+        """Use another member from now on, unless ``endpoint`` has been left already.
+
+        Many calls fail together when a member dies; together they move on by one.
+        """
+        if endpoint == self.endpoint:
+            self._current = (self._current + 1) % len(self._config.endpoints)
+
+    def forget_token(self) -> None:
+        """Authenticate again before the next call: a restarted etcd does not know earlier tokens."""
+        self._token = None
+
+    def stubs(self) -> MemberStubs:
+        """The services of the present member."""
+        if self._closed:
+            raise EtcdUnavailable("the etcd client is closed")
+        stubs = self._stubs.get(self.endpoint)
+        if stubs is None:
+            stubs = self._stubs[self.endpoint] = MemberStubs(open_channel(self._config, self.endpoint))
+        return stubs
+
+    async def metadata(self, timeout_s: float) -> list[tuple[str, str]] | None:
+        """Metadata of a call: the user's token, if there is one."""
+        if not self._config.user:
+            return None
+        if self._token is None:
+            async with asyncio.timeout(timeout_s), self._authenticating:
+                # One call authenticates for all that wait: it is expensive for etcd.
+                if self._token is None:
+                    self._token = await self._authenticated()
+        return [("token", self._token)]
+
+    async def _authenticated(self) -> str:
+        request = authenticate_request(self._config)
+        return str((await self.stubs().auth.Authenticate(request, timeout=self._config.timeout_s)).token)
+
+    async def call(
+        self,
+        once: Callable[[MemberStubs, Any, float], Awaitable[Any]],
+        *,
+        writes: bool,
+        timeout_s: float | None,
+    ) -> Any:
+        """Try the members in turn until the deadline; a write only if it was certainly not sent.
+
+        Parameters
+        ----------
+        once:
+            Makes the call, with a member's services, metadata, and seconds.
+        """
+        loop = asyncio.get_running_loop()
+        end = min(loop.time() + (timeout_s or self._config.timeout_s), deadline())
+        reauthenticated, pause, untried = False, 0.02, len(self._config.endpoints)
+        while True:
+            endpoint, left = self.endpoint, end - loop.time()
+            # A silent member gets a share of the time, so that the others get theirs.
+            share = max(left if writes else left / max(untried, 1), 0.001)
+            sent = False
+            try:
+                metadata = await self.metadata(share)
+                sent = True
+                return await once(self.stubs(), metadata, share)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if task is None or task.cancelling() or not self._closed:
+                    raise
+                # The task was not cancelled: gRPC cancels the calls of a channel that is closed.
+                failure = OutcomeUnknown if writes and sent else EtcdUnavailable
+                raise failure("the etcd client was closed") from None
+            except (grpc.aio.AioRpcError, TimeoutError) as error:
+                if self._config.user and not reauthenticated and says_token_is_old(error):
+                    reauthenticated, self._token = True, None
+                    continue
+                sent = sent and not was_never_sent(error)
+                transient = is_transient(error)
+                if transient:
+                    self.leave(endpoint)
+                out_of_time = loop.time() + pause >= end
+                if not transient or out_of_time or (writes and sent):
+                    raise translated(error, in_doubt=writes and sent, endpoint=endpoint) from error
+                untried -= 1
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, 0.5)

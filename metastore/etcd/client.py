@@ -4,6 +4,11 @@ Several endpoints with fail-over, TLS and users, a deadline on every call, reads
 and a definite answer about writes: a transaction either has a result, or certainly did not happen
 (:class:`~distop.errors.EtcdUnavailable`), or its outcome is unknown (:class:`~distop.errors.OutcomeUnknown`).
 This module never sends a write twice: its caller can read back what it meant to write.
+
+A long range is read page by page, at a cost that does not grow with the range. etcd counts all keys of a
+range, whatever the limit: a hundred keys of a range of 100,000 cost as much as reading all of them. So a
+range is read through :class:`Windows`, each ending where the keys of one prefix end. The length of that
+prefix follows from the number of keys in the last window.
 """
 
 from __future__ import annotations
@@ -20,15 +25,27 @@ from aetcd.rpc import rpc_pb2
 from msgspec import structs
 
 from distop.errors import Busy, Compacted, EtcdOutOfSpace, LeaseLost, OutcomeUnknown
-from distop.metastore.etcd.channels import MemberStubs
+from distop.metastore.etcd.channels import (
+    MemberConnections,
+    MemberStubs,
+    key_value,
+    translated,
+    txn_message,
+    txn_result,
+)
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.convert import key_value, txn_message, txn_result
-from distop.metastore.etcd.failover import Members
-from distop.metastore.etcd.failures import translated
 from distop.metastore.etcd.together import Together
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, TxnResult
-from distop.metastore.etcd.windows import Beginnings, Windows
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
+
+WIDE = 4
+"""A window with more pages of keys than this is followed by a narrower one."""
+
+FEW = 3
+"""After more empty windows than this, the next ones grow faster."""
+
+MOST_CACHED = 10_000
+"""Ranges whose first window is cached."""
 
 END_OF_STREAM: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 """The value of a stream read at its end; missing from the published stubs."""
@@ -38,6 +55,85 @@ MAX_READS = MAX_OPS - 1
 
 READS_AT_ONCE = 4
 """Concurrent requests of a read of many keys."""
+
+BEGINNING, LONG = 500, 1000
+"""Keys of a first window that is cached, and the minimum number of keys in a range that gets one."""
+
+
+class Windows:
+    """The position of the next page: from :attr:`start` to (without) :attr:`stop`.
+
+    The first window is the whole range if ``start`` is its prefix; if ``start`` lies within (a listing
+    continues there), the first window is narrow.
+
+    Parameters
+    ----------
+    limit:
+        Keys of a page.
+    first:
+        The end of the first window; empty: computed.
+    """
+
+    def __init__(self, start: bytes, end: bytes, limit: int, first: bytes = b"") -> None:
+        self.start, self._end, self._limit = start, end, limit
+        self._depth, self._empty = len(start), 0
+        self._first = first if start < first < end else b""
+
+    @property
+    def stop(self) -> bytes:
+        """The end of the window: after all keys with this many first bytes of ``start``."""
+        if self._first:
+            return self._first
+        prefix = self.start[: self._depth].rstrip(b"\xff")
+        return min(prefix_end(prefix), self._end) if prefix else self._end
+
+    def read(self, keys: list[bytes], *, more: bool, count: int) -> bool:
+        """Record a page of the window, which has ``count`` keys; return whether it was the range's last."""
+        if more:
+            self.start = keys[-1] + b"\0"
+            if count > WIDE * self._limit:
+                # The common prefix of all keys of a page does not distinguish any.
+                self._depth = _in_common(keys[0], keys[-1]) + 1
+            self._empty = 0
+            return False
+        if (stop := self.stop) == self._end:
+            return True
+        if self._first:
+            self.start, self._depth, self._first = stop, len(stop), b""
+            return False
+        # The next window may be wider, and by more if several are empty.
+        self._empty = 0 if count else self._empty + 1
+        self._depth = max(0, min(self._depth, len(stop)) - max(1, self._empty - FEW))
+        self.start = stop
+        return False
+
+
+class Beginnings:
+    """Cached ends of windows over the first keys of long ranges.
+
+    Finding such a window makes etcd count the whole range; so it is cached until it has hardly any keys left.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[bytes, bytes] = {}
+
+    def of(self, start: bytes) -> bytes:
+        """The end of the window that begins with ``start``; empty: unknown."""
+        return self._ends.get(start, b"")
+
+    def note(self, start: bytes, end: bytes) -> None:
+        """Set its end; empty: it is no longer useful."""
+        self._ends.pop(start, None)
+        if end:
+            self._ends[start] = end
+            if len(self._ends) > MOST_CACHED:
+                del self._ends[next(iter(self._ends))]
+
+
+def _in_common(one: bytes, other: bytes) -> int:
+    """The common prefix."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +148,7 @@ class RangePage:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Listing:
     """All keys of a prefix at ``revision``, in key order."""
 
     kvs: list[KeyValue]
@@ -65,7 +161,7 @@ class EtcdClient:
     def __init__(self, config: EtcdConfig) -> None:
         self.config = config
         self.keyspace = config.keyspace
-        self.members = Members(config)
+        self.members = MemberConnections(config)
         self._together = Together(self._send_txn, config.keyspace.is_in_lane)
         self.beginnings = Beginnings()
 
@@ -147,7 +243,7 @@ class EtcdClient:
 
     async def scan(
         self, prefix: bytes, end: bytes = b"", *, revision: int = 0, keys_only: bool = False, page: int = 5000
-    ) -> Snapshot:
+    ) -> Listing:
         """All keys under ``prefix`` (or from there to ``end``), in pages that all show the same revision.
 
         Raises :class:`~distop.errors.Compacted` if a requested revision is gone. The present state is read
@@ -160,14 +256,14 @@ class EtcdClient:
                 raise
             return await self._scan(prefix, end or prefix_end(prefix), revision, keys_only, page)
 
-    async def _scan(self, start: bytes, end: bytes, revision: int, keys_only: bool, page: int) -> Snapshot:
+    async def _scan(self, start: bytes, end: bytes, revision: int, keys_only: bool, page: int) -> Listing:
         kvs: list[KeyValue] = []
         windows, more = Windows(start, end, page), True
         while more:
             part = await self._window(windows, page, revision, keys_only)
             revision, more = part.revision, part.more
             kvs.extend(part.kvs)
-        return Snapshot(kvs, revision)
+        return Listing(kvs, revision)
 
     async def revision(self) -> int:
         """The store's present revision (linearizable)."""
@@ -377,3 +473,36 @@ class EtcdClient:
             return await method(stubs)(request, metadata=metadata, timeout=timeout)
 
         return await self.members.call(once, writes=writes, timeout_s=timeout_s)
+
+
+async def first_of(
+    client: EtcdClient, start: bytes, end: bytes, *, limit: int, revision: int = 0
+) -> RangePage:
+    """The first ``limit`` keys from ``start`` to (without) ``end``, at one revision (0: now)."""
+    windows = Windows(start, end, limit, client.beginnings.of(start))
+    stop = windows.stop
+    page = await client.get_range(start, stop, revision=revision, limit=limit)
+    kvs, revision = page.kvs, revision or page.revision
+    if page.count > LONG:
+        window = await client.get_range(start, stop, revision=revision, keys_only=True, limit=BEGINNING)
+        client.beginnings.note(start, window.kvs[-1].key + b"\0")
+    elif page.count < limit:
+        client.beginnings.note(start, b"")
+    while (over := windows.read([kv.key for kv in page.kvs], more=page.more, count=page.count)) is False:
+        if len(kvs) >= limit:
+            break
+        page = await client.get_range(windows.start, windows.stop, revision=revision, limit=limit)
+        kvs = kvs + page.kvs
+    return RangePage(kvs[:limit], revision, not over or len(kvs) > limit)
+
+
+def beginning(client: EtcdClient, start: bytes, end: bytes, limit: int) -> Get:
+    """A read of the first keys of a range, to combine with others: sufficient if :func:`was_enough` says
+    so."""
+    return Get(start, client.beginnings.of(start) or end, limit=limit)
+
+
+def was_enough(get: Get, end: bytes, found: int, count: int) -> bool:
+    """Whether this many keys are all that was requested, or all there are, and were read cheaply; otherwise
+    use :func:`first_of`. ``count`` is the number of keys in the range of ``get``."""
+    return count <= LONG and (found == get.limit or get.end == end)

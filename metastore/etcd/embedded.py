@@ -183,7 +183,7 @@ def _bindable(port: int) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Membership:
+class ClusterMember:
     """One member's place in a cluster of several."""
 
     name: str
@@ -207,7 +207,7 @@ class Membership:
 
 
 # No one connects to a single member's peer address: any free port works.
-_ALONE = Membership(name="distop", listen_peers="127.0.0.1:0", cluster={"distop": "127.0.0.1:0"})
+_ALONE = ClusterMember(name="distop", listen_peers="127.0.0.1:0", cluster={"distop": "127.0.0.1:0"})
 
 
 class EtcdProcess:
@@ -228,7 +228,7 @@ class EtcdProcess:
         client_port: int = 0,
         binary: EtcdBinary | None = None,
         options: Sequence[str] = (),
-        membership: Membership = _ALONE,
+        membership: ClusterMember = _ALONE,
         ready_timeout: float = 20.0,
     ) -> None:
         self.data_dir = data_dir.absolute()

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from distop.errors import OutcomeUnknown
-from distop.metastore.etcd.client import EtcdClient, RangePage, Snapshot
+from distop.metastore.etcd.client import EtcdClient, Listing, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.txn import KeyValue, Txn, TxnResult
@@ -75,7 +75,7 @@ class SyncEtcd:
             lambda client: client.get_range(start, end, revision=revision, keys_only=keys_only, limit=limit)
         )
 
-    def scan(self, prefix: bytes, *, revision: int = 0, keys_only: bool = False) -> Snapshot:
+    def scan(self, prefix: bytes, *, revision: int = 0, keys_only: bool = False) -> Listing:
         """See :meth:`EtcdClient.scan`."""
         return self.run(lambda client: client.scan(prefix, revision=revision, keys_only=keys_only))
 

@@ -1,4 +1,4 @@
-"""A transaction of etcd as a value.
+"""A transaction of etcd as a value, and the keys that one reads.
 
 ``Txn(compares, then, otherwise)`` is built first, inspected, merged with others, and sent later. The small
 constructors read like the sentence in the design: *if the job's state is absent and the epoch is held, then
@@ -7,16 +7,26 @@ put the state*. Source: etcd's ``Txn`` RPC (API reference, "KV").
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, TypeAlias, final
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Literal, TypeAlias, TypeVar, final
 
 import msgspec
+
+from distop.errors import CorruptRecord
+
+log = logging.getLogger(__name__)
 
 MAX_OPS = 128
 """etcd's default ``--max-txn-ops``: compares, successes or failures of one transaction plus nested ones."""
 
 MAX_REQUEST_BYTES = 1_500_000
 """A little under etcd's default ``--max-request-bytes`` (1.5 MiB), which includes the envelope."""
+
+Target: TypeAlias = Literal["mod", "create", "value"]
+
+
+T = TypeVar("T")
 
 
 class KeyValue(msgspec.Struct, frozen=True, gc=False):
@@ -36,9 +46,6 @@ class KeyValue(msgspec.Struct, frozen=True, gc=False):
     def missing(cls, key: bytes) -> KeyValue:
         """The key, if it does not exist."""
         return cls(key, b"", 0, 0)
-
-
-Target: TypeAlias = Literal["mod", "create", "value"]
 
 
 class Compare(msgspec.Struct, frozen=True, gc=False):
@@ -215,3 +222,20 @@ def equals(key: bytes, value: bytes) -> Compare:
 def created_at(key: bytes, revision: int) -> Compare:
     """``key`` is the one created at ``revision``: not deleted, not created again. The fence of leases."""
     return Compare(key, "create", revision)
+
+
+class Skipped:
+    """How often this process has skipped a key, for Prometheus; one that stays is met again and again."""
+
+    count = 0
+
+
+def named(kvs: Iterable[KeyValue], parse: Callable[[bytes], T]) -> Iterator[tuple[T, KeyValue]]:
+    """What each key names, with the key; without those for which ``parse`` raises
+    :class:`~distop.errors.CorruptRecord`: a key that cannot be read hides no other one."""
+    for kv in kvs:
+        try:
+            yield parse(kv.key), kv
+        except CorruptRecord as error:
+            Skipped.count += 1
+            log.warning("key_unreadable", extra={"error": str(error)})

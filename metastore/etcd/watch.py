@@ -20,17 +20,17 @@ import msgspec
 from aetcd.rpc import kv_pb2, rpc_pb2
 
 from distop.errors import Compacted, EtcdDenied
-from distop.metastore.etcd.client import END_OF_STREAM, EtcdClient, Snapshot
-from distop.metastore.etcd.convert import key_value
+from distop.metastore.etcd.channels import key_value
+from distop.metastore.etcd.client import END_OF_STREAM, EtcdClient, Listing
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
 
 log = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 1.0
 
 
-class Event(msgspec.Struct, frozen=True):
+class KeyEvent(msgspec.Struct, frozen=True):
     """One change of one key. A deleted key's ``kv`` has the key and the revision of its deletion."""
 
     kind: Literal["put", "delete"]
@@ -41,7 +41,7 @@ class WatchBatch(msgspec.Struct, frozen=True):
     """Changes up to ``revision``. Without events: nothing has changed up to there."""
 
     revision: int
-    events: list[Event]
+    events: list[KeyEvent]
 
     def after(self, revision: int) -> WatchBatch:
         """Without the changes that a listing at ``revision`` has already shown."""
@@ -94,7 +94,7 @@ async def watch(
         try:
             call = await client.open_watch(request)
             response: Any
-            fragments: list[Event] = []
+            fragments: list[KeyEvent] = []
             while (response := await call.read()) is not END_OF_STREAM:
                 if response.compact_revision:
                     raise Compacted(
@@ -137,7 +137,7 @@ async def watch(
 
 async def follow(
     client: EtcdClient, prefix: bytes, end: bytes = b"", *, keys_only: bool = False, deletes: bool = True
-) -> AsyncGenerator[Snapshot | WatchBatch, None]:
+) -> AsyncGenerator[Listing | WatchBatch, None]:
     """The present state of a prefix, then its changes; the whole state again whenever history was lost.
 
     With ``end``: all keys from ``prefix`` to (without) ``end``. Without ``deletes`` etcd omits deletions from
@@ -160,7 +160,7 @@ async def follow_key(client: EtcdClient, key: bytes) -> AsyncGenerator[KeyValue,
     """One key as it is, then each time it has changed; :meth:`KeyValue.missing` while it does not exist."""
     async with aclosing(follow(client, key, key + b"\0")) as changes:
         async for change in changes:
-            if isinstance(change, Snapshot):
+            if isinstance(change, Listing):
                 yield change.kvs[0] if change.kvs else KeyValue.missing(key)
             else:
                 last = change.events[-1]
@@ -182,6 +182,6 @@ async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0) -> None
                 return
 
 
-def _event(message: kv_pb2.Event) -> Event:
+def _event(message: kv_pb2.Event) -> KeyEvent:
     kind: Literal["put", "delete"] = "put" if message.type == kv_pb2.Event.PUT else "delete"
-    return Event(kind, key_value(message.kv))
+    return KeyEvent(kind, key_value(message.kv))

@@ -21,8 +21,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import settle, update
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import BackupRecord, InstallationRecord
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
 
 T = TypeVar("T")

@@ -1,18 +1,37 @@
-"""Changes of the access policy: one record, one compare, and the audit entry in the same transaction."""
+"""The access policy: one record, changed by one compare, with the audit entry in the same transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.policy import PolicyRecord
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import Record, decode, encode
 
 REQUESTS = 50
 """Changes whose request ids are remembered."""
+
+
+class GrantRecord(Record, kw_only=True):
+    """One line of the policy. Its fields are checked where it is granted."""
+
+    who: str
+    """A subject, or ``group:NAME``; ``*`` matches any text."""
+    role: str
+    tables: list[str]
+    """Patterns of names of tables."""
+
+
+class PolicyRecord(Record, kw_only=True):
+    """``_policy``: all grants. If it exists, only actions that a grant allows are permitted."""
+
+    grants: list[GrantRecord] = msgspec.field(default_factory=list)
+    requests: list[str] = msgspec.field(default_factory=list)
+    """Request ids of its last changes."""
 
 
 async def read_policy(client: EtcdClient) -> PolicyRecord | None:

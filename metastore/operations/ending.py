@@ -18,7 +18,7 @@ from distop.errors import (
     TooLateToCancel,
 )
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.client import EtcdClient, Windows
 from distop.metastore.etcd.txn import (
     Compare,
     Delete,
@@ -33,13 +33,11 @@ from distop.metastore.etcd.txn import (
     unchanged,
 )
 from distop.metastore.etcd.update import settle, update
-from distop.metastore.etcd.windows import Windows
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.requests import answered
 from distop.metastore.operations.runs import not_paused
-from distop.metastore.operations.starting import FollowUpStart, slots_with, slots_without
-from distop.metastore.records.components import prefix_end
+from distop.metastore.operations.starting import FollowUpStart, answered, slots_with, slots_without
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -154,7 +152,7 @@ async def seal(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finish:
+class FinishParts:
     """The parts of a finishing transaction."""
 
     sealed: bytes
@@ -184,7 +182,7 @@ class Finished(Enum):
     """It did not happen and never will in this form: something it compares has changed. Read again."""
 
 
-def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: Finish) -> Txn:
+def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishParts) -> Txn:
     """The transaction itself, as a value."""
     compares: tuple[Compare, ...] = (
         equals(op.state, finish.sealed),

@@ -1,19 +1,28 @@
-"""The results of jobs: *mark*, alone or in groups, and the meaning of the answer.
+"""Jobs of an operation: their claims and checkpoints, failed attempts, and the *marks* of their results.
 
 A failed compare is an answer, not an error. A sender that repeats a mark after a lost reply sets
 ``repeated``, since only then "the operation is gone" leaves open whether the first copy counted.
+
+A claim is a key bound to the lease of the attempt's sidecar; its create revision is the fence of everything
+the attempt writes. An attempt that was paused past that lease has lost its claim, and can mark nothing and
+save nothing, even if no other attempt has claimed the job since.
+
+Failed attempts are counted in etcd, so that the count survives the process that made them. Only failures that
+are followed by another attempt are written, so a successful job costs nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from distop.errors import CorruptRecord, InvalidArgument, JobResultTooLarge, encodable, shortened
+from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import (
     MAX_REQUEST_BYTES,
     Compare,
@@ -26,11 +35,23 @@ from distop.metastore.etcd.txn import (
     TxnResult,
     absent,
     created_at,
+    unchanged,
 )
+from distop.metastore.etcd.update import PATIENCE_S, settle, update
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.operation import (
+    MAX_CHECKPOINT_BYTES,
+    MAX_JOB_RECORD_BYTES,
+    ClaimRecord,
+    JobRecord,
+)
+from distop.metastore.records.record import Record, decode, encode
+
+if TYPE_CHECKING:
+    from distop.metastore.etcd.client import EtcdClient
+
+log = logging.getLogger(__name__)
 
 SUCCESS, FAILED = "success", "failed"
 """States of a job's record."""
@@ -38,6 +59,9 @@ SUCCESS, FAILED = "success", "failed"
 MAX_GROUP = 120
 """Marks in one transaction: each is one operation of the outer one, which needs room for the reads of its
 failure branch and for the widest mark inside (etcd adds them up to 128)."""
+
+MAX_ERROR_CHARACTERS = 300
+_READ_AT_ONCE = 60
 
 
 def success_record(attempt: str, result: Mapping[str, Any], at: float, *, run: int = 0) -> bytes:
@@ -223,3 +247,233 @@ def _verdict_on(job: KeyValue, mark: Mark) -> Verdict:
     if standing == mark.attempt:
         return WON
     return Verdict(Outcome.LOST, f"attempt {standing} was first")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The job belongs to the attempt as long as the claim's key, created at ``claim``, exists."""
+
+    claim: int
+    checkpoint: KeyValue
+    """The last checkpoint of an earlier attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class Occupied:
+    """Another attempt owns the job."""
+
+    holder: str
+    """Id of that attempt."""
+    standing: KeyValue
+    """Its claim."""
+    revision: int
+    """The revision of the read, to watch from the next one on."""
+
+
+def claim_txn(run: Run, partition: str, record: ClaimRecord, lease: int) -> Txn:
+    """IF the run is held AND the job has no result AND no claim THEN a claim under ``lease``."""
+    keys = run.keys
+    claim, job, progress = keys.claim(partition), keys.job_state(partition), keys.progress(partition)
+    return Txn(
+        (*run.held(), absent(job), absent(claim)),
+        (Put(claim, encode(record), lease), Get(progress)),
+        (Get(keys.state), Get(keys.runner), Get(job), Get(claim)),
+    )
+
+
+def adopt_txn(run: Run, partition: str, record: ClaimRecord, claim: int, lease: int) -> Txn:
+    """IF the claim created at ``claim`` still exists (and the rest of :func:`claim_txn`) THEN it is bound to
+    ``lease``. Its create revision stays, so no other attempt can have owned the job in between."""
+    keys = run.keys
+    key, job = keys.claim(partition), keys.job_state(partition)
+    return Txn(
+        (*run.held(), absent(job), created_at(key, claim)),
+        (Put(key, encode(record), lease), Get(keys.progress(partition))),
+        (Get(keys.state), Get(keys.runner), Get(job), Get(key)),
+    )
+
+
+async def claim(
+    client: EtcdClient, run: Run, partition: str, record: ClaimRecord, lease: int, *, held: int = 0
+) -> Claimed | Occupied | Verdict:
+    """Claim a job for an attempt, or move its claim to another lease.
+
+    Parameters
+    ----------
+    held:
+        Create revision of the attempt's existing claim; 0: it has none. A claim that was lost meanwhile is
+        never silently created again: another attempt may have owned the job in between.
+
+    Returns
+    -------
+    A :class:`Verdict` (LOST or GONE) when the job can no longer be claimed. A repetition after a lost reply
+    finds its own claim by the attempt's id.
+
+    Raises
+    ------
+    LeaseLost
+        ``lease`` has expired; nothing was claimed.
+    """
+    key, job = run.keys.claim(partition), run.keys.job_state(partition)
+    while True:
+        txn = (
+            adopt_txn(run, partition, record, held, lease)
+            if held
+            else claim_txn(run, partition, record, lease)
+        )
+        reached("claim.before")
+        result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("claim.after"))
+        if result.succeeded:
+            return Claimed(held or result.revision, result.one(1, run.keys.progress(partition)))
+        reason = run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner))
+        standing = result.one(3, key)
+        if reason:
+            return Verdict(Outcome.GONE, reason)
+        if result.one(2, job).exists:
+            return Verdict(Outcome.LOST, "the job has a result")
+        if held:
+            return Verdict(Outcome.GONE, "its claim is lost")
+        owner = decode(standing.value, ClaimRecord, key)
+        if owner.attempt != record.attempt:
+            return Occupied(owner.attempt, standing, result.revision)
+        # Our own, from a copy whose reply was lost. Under another lease if another sidecar sent that one.
+        held = standing.create_revision
+
+
+async def release_claim(client: EtcdClient, key: bytes, claim: int) -> None:
+    """Release a claim, given its key and create revision; does nothing if it is already lost."""
+    reached("unclaim.before")
+    txn = Txn((created_at(key, claim),), (Delete(key),))
+    await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("unclaim.after"))
+
+
+def checkpoint_txn(run: Run, partition: str, claim: int, value: bytes, before: KeyValue) -> Txn:
+    """IF the run is held AND the job has no result AND the claim exists AND the checkpoint is as known THEN
+    it is ``value``. The last compare prevents a delayed older save from undoing a newer one."""
+    keys = run.keys
+    job, owned = keys.job_state(partition), created_at(keys.claim(partition), claim)
+    return Txn(
+        (*run.held(), absent(job), owned, unchanged(before)),
+        (Put(keys.progress(partition), value),),
+        (Get(keys.state), Get(keys.runner), Get(job), Get(keys.claim(partition)), Get(before.key)),
+    )
+
+
+async def save_checkpoint(
+    client: EtcdClient, run: Run, partition: str, claim: int, value: bytes, before: KeyValue
+) -> KeyValue | Verdict:
+    """Save the progress of a claimed job.
+
+    Parameters
+    ----------
+    before:
+        The checkpoint that this attempt knows: from :class:`Claimed`, or from its last save.
+
+    Returns
+    -------
+    The present checkpoint, for the next save; or a :class:`Verdict` (LOST or GONE) when the attempt no longer
+    owns the job, and nothing was saved.
+
+    Raises
+    ------
+    InvalidArgument
+        See :func:`check_checkpoint`.
+    """
+    check_checkpoint(value)
+    if claim <= 0:
+        raise InvalidArgument("only a claimed job has checkpoints", details={"field": "claim"})
+    while True:
+        txn = checkpoint_txn(run, partition, claim, value, before)
+        reached("checkpoint.before")
+        result = await settle(client, txn, patience_s=PATIENCE_S, replied=lambda: reached("checkpoint.after"))
+        if result.succeeded:
+            created = before.create_revision or result.revision
+            return KeyValue(before.key, value, result.revision, created)
+        if reason := run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner)):
+            return Verdict(Outcome.GONE, reason)
+        if result.one(2, run.keys.job_state(partition)).exists:
+            return Verdict(Outcome.LOST, "the job has a result")
+        if result.one(3, run.keys.claim(partition)).create_revision != claim:
+            return Verdict(Outcome.GONE, "its claim is lost")
+        # We own the job, so the present value is our own: this save, or an earlier one whose reply was lost.
+        before = result.one(4, before.key)
+        if before.value == value:
+            return before
+
+
+def check_checkpoint(value: object) -> None:
+    """Raise :class:`~distop.errors.InvalidArgument` for what cannot be a checkpoint."""
+    if not isinstance(value, bytes):
+        raise InvalidArgument(f"the checkpoint is {type(value).__name__}, and must be bytes")
+    if len(value) > MAX_CHECKPOINT_BYTES:
+        raise InvalidArgument(
+            f"the checkpoint takes {len(value):,} bytes, at most {MAX_CHECKPOINT_BYTES:,} are allowed",
+            hint="save large progress to a file, and its path as the checkpoint",
+        )
+
+
+class TriesRecord(Record, kw_only=True):
+    """``<root>.<partition>.tries``: attempts at a job that failed and were not the last."""
+
+    tries: int
+    attempt: str
+    """The one that was counted last; a repetition is recognised by it."""
+    error: str = ""
+    """``CODE: message`` of that one."""
+
+
+async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, error: str) -> None:
+    """IF the run is held AND the job has no result AND the count is as read THEN one more.
+
+    For a run that is over, or a job that is done: nothing happens.
+    """
+    keys = run.keys
+    key, job = keys.tries(partition), keys.job_state(partition)
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, None]:
+        standing = read.one(3, key)
+        if read.got(2) or run.why_over(read.one(0, keys.state), read.one(1, keys.runner)):
+            return None, None
+        before = _read(standing)
+        if before is not None and before.attempt == attempt:
+            return None, None  # counted, by a copy whose reply was lost
+        tries = (before.tries if before else 0) + 1
+        count = TriesRecord(tries=tries, attempt=attempt, error=shortened(error, MAX_ERROR_CHARACTERS))
+        reached("try.before")
+        return Txn((*run.held(), absent(job), unchanged(standing)), (Put(key, encode(count)),)), None
+
+    reads = [Get(one) for one in (keys.state, keys.runner, job, key)]
+    what, replied = f"job {partition!r} of {keys.operation}", lambda: reached("try.after")
+    await update(client, reads, decide, what=what, patience_s=PATIENCE_S, replied=replied)
+
+
+class Tried(msgspec.Struct, frozen=True, array_like=True):
+    """The result of the attempts at a job so far."""
+
+    tries: int
+    error: str = ""
+
+
+async def read_tries(client: EtcdClient, keys: OperationKeys, kvs: Iterable[KeyValue]) -> dict[str, Tried]:
+    """The counts among the keys of an operation, by partition; without any, nothing is read."""
+    found = (keys.partition_of(kv.key) for kv in kvs)
+    names = [job[0] for job in found if job is not None and job[1] == "tries"]
+    tried = {}
+    for start in range(0, len(names), _READ_AT_ONCE):
+        some = names[start : start + _READ_AT_ONCE]
+        result = await client.read_at_once([Get(keys.tries(name)) for name in some])
+        for index, name in enumerate(some):
+            record = _read(result.one(index, keys.tries(name)))
+            if record is not None:
+                tried[name] = Tried(record.tries, record.error)
+    return tried
+
+
+def _read(kv: KeyValue) -> TriesRecord | None:
+    """A count; ``None`` if there is none. One that cannot be read is counted anew: it must not keep the job
+    from running."""
+    try:
+        return decode(kv.value, TriesRecord, kv.key) if kv.exists else None
+    except CorruptRecord as error:
+        log.warning("tries_unreadable", extra={"error": str(error)})
+        return None

@@ -32,7 +32,7 @@ from distop.metastore.etcd.txn import (
 )
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.requests import BRIEFLY_S, done_otherwise
+from distop.metastore.operations.starting import BRIEFLY_S, done_otherwise
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import (
     ABORT,

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from distop.errors import OperationNotFound, PreconditionFailed, TableNotFound
 from distop.metastore.crashpoints import reached
-from distop.metastore.etcd.client import EtcdClient, Snapshot
-from distop.metastore.etcd.named import named
+from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.txn import (
     Compare,
     Delete,
@@ -26,13 +25,14 @@ from distop.metastore.etcd.txn import (
     absent,
     created_at,
     equals,
+    named,
     unchanged,
 )
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.etcd.watch import WatchBatch
 from distop.metastore.records.keyspace import Keyspace, OperationKeys, TableKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RUNNING, PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 
 
@@ -148,10 +148,10 @@ class PauseIndex:
         self._keyspace = keyspace
         self._since: dict[bytes, int] = {}
 
-    def apply(self, news: Snapshot | WatchBatch) -> set[str] | None:
+    def apply(self, news: Listing | WatchBatch) -> set[str] | None:
         """Apply a listing or changes of the index; returns the affected tables, ``None``: all. A key that
         names nothing pauses nothing."""
-        if isinstance(news, Snapshot):
+        if isinstance(news, Listing):
             self._since = {kv.key: kv.mod_revision for kv in news.kvs}
             return None
         for event in news.events:

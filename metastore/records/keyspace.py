@@ -1,6 +1,6 @@
 """The layout of etcd: names to keys and back.
 
-Components of a key (:mod:`~distop.metastore.records.components`) are separated by dots. Scans end with the
+Components of a key (:mod:`~distop.metastore.records.names`) are separated by dots. Scans end with the
 separator: a scan of table ``orders`` never includes ``orders2``, one of instance 1 never instance 10.
 """
 
@@ -12,9 +12,7 @@ from functools import cached_property, lru_cache
 from zlib import crc32
 
 from distop.errors import CorruptRecord
-from distop.metastore.records.components import escape, prefix_end, unescape
-from distop.metastore.records.names import check_name
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId, check_name, escape, prefix_end, unescape
 
 SHARES = 1 << 16
 """Parts of the index of waiting operations, which the live executors of a type divide."""

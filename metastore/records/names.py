@@ -1,9 +1,16 @@
-"""Rules for the names of tables, types, objects and partitions."""
+"""Names of tables, operations, objects and partitions: which are allowed, and how they become parts of keys.
+
+A component's own dots, percent signs, spaces, control and non-ASCII bytes are percent-encoded, so that a key
+is readable in ``etcdctl`` and can be split at its dots in only one way.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
+from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from distop.errors import InvalidName
 
@@ -58,6 +65,16 @@ _OPERATION_WORDS = frozenset(
 
 _SEPARATORS = re.compile(r"([/.])[/. ]+")
 _TYPE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+
+_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+"""Categories of Unicode: control and format characters (direction marks among them), unassigned ones, and
+line separators."""
+
+# Printable ASCII that needs no escaping, in addition to letters, digits and "_-~", which quote() always
+# keeps. "." separates, "%" escapes, "/" stays readable since names are often paths.
+_SAFE = "!#$&'()*+,/:;<=>?@[]^`{|}\\\""
+
+_INSTANCE = re.compile(r"[1-9][0-9]{0,17}")
 
 
 def check_name(name: str, what: str) -> str:
@@ -118,11 +135,6 @@ def check_partition(name: str) -> str:
     return name
 
 
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
-"""Categories of Unicode: control and format characters (direction marks among them), unassigned ones, and
-line separators."""
-
-
 def check_new_name(name: str, what: str) -> str:
     """Return ``name`` if a new table may have it.
 
@@ -167,3 +179,72 @@ def unreadable(name: str) -> str:
     if not unicodedata.is_normalized("NFC", name):
         return f"is not in the normal form NFC of Unicode: write {unicodedata.normalize('NFC', name)!r}"
     return ""
+
+
+def escape(name: str) -> str:
+    """One name as one component of a key."""
+    if name.isascii() and name.isalnum():
+        return name  # most partitions are numbers, and there may be a hundred thousand
+    return _quoted(name)
+
+
+@functools.lru_cache(maxsize=4096)
+def _quoted(name: str) -> str:
+    return quote(name, safe=_SAFE).replace(".", "%2E")
+
+
+def unescape(component: str) -> str:
+    """The name in a component of a key."""
+    return unquote(component, errors="strict") if "%" in component else component
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """The end of the range of all keys that begin with ``prefix``."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class OperationId:
+    """Names one operation: ``table/type/instance`` or ``table/type/object/instance``."""
+
+    table: str
+    type: str
+    instance: int
+    object: str = ""
+
+    def __str__(self) -> str:
+        names = (self.table, self.type, self.object) if self.object else (self.table, self.type)
+        path = "/".join(names)
+        if "%" in path or path.count("/") >= len(names):
+            path = "/".join(name.replace("%", "%25").replace("/", "%2F") for name in names)
+        return f"{path}/{self.instance}"
+
+    @property
+    def slot(self) -> str:
+        """Its form in ``runOps``: ``"17"`` or ``"tailnum.3"``."""
+        return f"{escape(self.object)}.{self.instance}" if self.object else str(self.instance)
+
+    @classmethod
+    def parse(cls, text: str) -> OperationId:
+        """The inverse of ``str``: slashes inside names are written ``%2F``, percent signs ``%25``.
+
+        Raises :class:`InvalidName` for any other text, which must not become a key.
+        """
+        try:
+            parts = [unescape(part) for part in text.split("/")]
+        except UnicodeDecodeError:
+            parts = []
+        if len(parts) not in (3, 4) or not _INSTANCE.fullmatch(parts[-1]):
+            raise InvalidName(
+                f"{text[:200]!r} is not the name of an operation",
+                hint="write table/type/instance or table/type/object/instance",
+                details={"field": "name"},
+            )
+        obj = check_object(parts[2]) if len(parts) == 4 else ""
+        return cls(check_table_name(parts[0]), check_type(parts[1]), int(parts[-1]), obj)
+
+    @classmethod
+    def from_slot(cls, table: str, type_name: str, slot: str) -> OperationId:
+        """The operation with this ``slot`` in the table's ``runOps``."""
+        head, _, tail = slot.rpartition(".")
+        return cls(table, type_name, int(tail), unescape(head))

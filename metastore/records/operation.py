@@ -1,15 +1,28 @@
-"""Records of an operation in etcd: its request, its jobs, its end and its history."""
+"""Records of an operation in etcd: its request (with options and effect), its jobs, end and history."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.options import FollowUp, OperationOptions
+from distop.errors import InvalidArgument
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import Record
+
+JOB_BACKOFF_S = 0.1
+MAX_JOB_BACKOFF_S = 600.0
+"""Longest back-off before the second attempt at a job: it occupies a slot in Spark meanwhile."""
+
+MAX_FOLLOW_UPS = 8
+"""How deep follow-ups may be nested."""
+
+FIRST_PAUSE_S = 0.05
+MAX_RETRY_FOR_S = 10 * 365 * 86_400
+MAX_RETRY_PAUSE_S = 3600.0
 
 RUNNING = b"running"
 COMMITTING = b"committing"
@@ -21,6 +34,149 @@ MAX_JOB_RECORD_BYTES = 1024
 
 MAX_CHECKPOINT_BYTES = 1024
 """Limit of a checkpoint; larger progress belongs in files."""
+
+RETRY, SKIP, ABORT = "retry", "skip", "abort"
+"""How a parked operation can be resolved."""
+
+SUCCESS = "success"
+"""Outcomes after which a repeated request starts nothing."""
+
+
+class Effect(StrEnum):
+    """The effect of an operation on its table. Recorded when it starts."""
+
+    READS = "reads"
+    """Reads one snapshot of the table and does not change the table. Files staged by its jobs are swept after
+    the end."""
+    APPENDS = "appends"
+    """Adds rows to the table's content at commit time."""
+    WRITES = "writes"
+    """Adds rows or overwrites the table's content, as its argument says."""
+    REWRITES = "rewrites"
+    """Replaces files by others with the same rows. Files that another operation removed from the table
+    meanwhile stay removed."""
+    DELETES = "deletes"
+    """Deletes rows of one snapshot from the table, by replacing their files. It fails if another operation
+    has removed one of these files meanwhile."""
+    CLEANS = "cleans"
+    """Removes snapshots, or files that no snapshot refers to. It adds no file."""
+    REPLACES = "replaces"
+    """May change the table in any way, and so runs alone."""
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether files of successful jobs become part of the table."""
+        return self not in (Effect.READS, Effect.CLEANS)
+
+
+_TOGETHER: dict[Effect, frozenset[Effect]] = {
+    # Its snapshot must not expire meanwhile, so nothing is cleaned concurrently.
+    Effect.READS: frozenset({Effect.READS, Effect.APPENDS, Effect.WRITES, Effect.REWRITES}),
+    # Cleaning removes no file that a later commit can refer to.
+    Effect.APPENDS: frozenset({Effect.APPENDS, Effect.WRITES, Effect.REWRITES, Effect.CLEANS}),
+    # Two of these may both overwrite, so one waits for the other.
+    Effect.WRITES: frozenset({Effect.REWRITES, Effect.CLEANS}),
+    Effect.REWRITES: frozenset({Effect.CLEANS}),
+    # Its snapshot must not expire. It and other replacements of the same files would invalidate each other's
+    # work; overwriting does so as well, but then the result is well defined.
+    Effect.DELETES: frozenset({Effect.READS, Effect.APPENDS, Effect.WRITES}),
+}
+"""Each pair once."""
+
+
+def may_run_together(one: Effect, other: Effect) -> bool:
+    """Whether neither can invalidate what the other reads or has written, in whatever order they start and
+    end."""
+    return other in _TOGETHER.get(one, ()) or one in _TOGETHER.get(other, ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """How long the completion of an operation is tried again while it fails. Pauses between two attempts
+    begin with 0.1 s, and double."""
+
+    for_s: float = 1800.0
+    """Seconds from the first failure; the last attempt is the first one after that. 0: there is but one."""
+    longest_pause_s: float = 30.0
+
+    def pause_s(self, failures: int) -> float:
+        """Seconds from the last of so many failures to the next attempt."""
+        return min(FIRST_PAUSE_S * 2.0 ** min(failures, 20), self.longest_pause_s)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.for_s <= MAX_RETRY_FOR_S:
+            raise InvalidArgument(
+                f"retry_for must lie between 0 and {MAX_RETRY_FOR_S:,} seconds",
+                details={"field": "options.retry_for_s"},
+            )
+        if not 1 <= self.longest_pause_s <= MAX_RETRY_PAUSE_S:
+            raise InvalidArgument(f"longest_pause_s must lie between 1 and {MAX_RETRY_PAUSE_S:g} seconds")
+
+
+class OperationOptions(
+    msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True
+):
+    """How to run an operation."""
+
+    deadline_s: float | None = None
+    """Seconds from the start after which it is aborted."""
+    max_job_attempts: int = 3
+    """Attempts at one job (in place) before it is marked failed."""
+    job_backoff_s: float = JOB_BACKOFF_S
+    """Seconds before the second attempt at a job; doubled before each further one, up to a bound."""
+    attempt_timeout_s: float | None = None
+    """Seconds after which an attempt is cancelled, and counts as one that failed."""
+    max_failed_partitions: int = 0
+    """How many jobs may fail without failing the operation, which then publishes the results of the others;
+    -1: any number. One must succeed."""
+    retry_for_s: float | None = None
+    """As :attr:`Retry.for_s`; ``None``: as the type of the operation says."""
+
+    def retry(self, of_type: Retry) -> Retry:
+        """The policy of an operation whose type has this one."""
+        return of_type if self.retry_for_s is None else replace(of_type, for_s=self.retry_for_s)
+
+    def too_many_failed(self, failed: int, total: int) -> bool:
+        """Whether this many failed jobs out of ``total`` make the operation fail."""
+        allowed = total if self.max_failed_partitions < 0 else self.max_failed_partitions
+        return failed > allowed or 0 < total <= failed
+
+    def __post_init__(self) -> None:
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise InvalidArgument(
+                "deadline must be positive seconds", details={"field": "options.deadline_s"}
+            )
+        if self.max_failed_partitions < -1:
+            raise InvalidArgument(
+                "max_failed_partitions is a number of partitions, or -1 for any number",
+                details={"field": "options.max_failed_partitions"},
+            )
+        if not 1 <= self.max_job_attempts <= 100:
+            raise InvalidArgument(
+                "max_job_attempts must lie between 1 and 100", details={"field": "options.max_job_attempts"}
+            )
+        if not 0 < self.job_backoff_s <= MAX_JOB_BACKOFF_S:
+            raise InvalidArgument(
+                f"job_backoff must be positive seconds, at most {MAX_JOB_BACKOFF_S:g}",
+                details={"field": "options.job_backoff_s"},
+            )
+        if self.attempt_timeout_s is not None and not 0 < self.attempt_timeout_s < math.inf:
+            raise InvalidArgument(
+                "attempt_timeout must be positive seconds", details={"field": "options.attempt_timeout_s"}
+            )
+        self.retry(Retry())
+
+
+class FollowUp(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel", forbid_unknown_fields=True):
+    """An operation that the finish of another one starts, on the same table, in the same transaction."""
+
+    type: str
+    object: str = ""
+    argument: dict[str, Any] = {}
+    """The argument as the caller sent it: it is planned on the result of the finish."""
+    partitions: list[str] = []
+    options: OperationOptions = msgspec.field(default_factory=OperationOptions)
+    then: FollowUp | None = None
 
 
 class WatermarkMove(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -275,10 +431,6 @@ class CompletionRecord(Record, kw_only=True):
     """When that was noticed, in seconds since the Unix epoch."""
 
 
-RETRY, SKIP, ABORT = "retry", "skip", "abort"
-"""How a parked operation can be resolved."""
-
-
 class ResolveRecord(Record, kw_only=True):
     """``<root>.resolve``: a user's decision on an operation that is parked, or whose completion hangs, for
     its leader to act on."""
@@ -303,10 +455,6 @@ class RequestRecord(Record, kw_only=True):
     """Until when it is remembered."""
     outcome: str = ""
     """The operation's outcome, as in the history; empty: it has not ended."""
-
-
-SUCCESS = "success"
-"""Outcomes after which a repeated request starts nothing."""
 
 
 class ActiveRecord(Record, kw_only=True):

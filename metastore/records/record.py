@@ -1,21 +1,50 @@
-"""The base of all records in etcd, with encoding and decoding.
+"""Records in etcd, and other values, as JSON: encoding and decoding.
 
 Values are JSON that an operator can read. Every record carries the version of its layout: a newer layout
 that this version does not support is refused by name (``CorruptRecord``), unknown optional fields of the same
 layout are ignored.
+
+Any thread may convert. msgspec prepares a type when it is used for the first time. A second thread that uses
+it meanwhile finds it half prepared, and the process crashes (msgspec 0.22: a segmentation fault). So each
+type is prepared before its first use, one at a time: by :func:`convert` and :func:`from_json`, which replace
+msgspec's own.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from distop.errors import CorruptRecord, InvalidArgument
-from distop.metastore.records.structs import from_json, ready
+
+_ready: set[Any] = set()
+_one_at_a_time = threading.Lock()
 
 # Every record type is fixed, so one encoder serves all; sorted keys make equal records equal bytes.
 _encoder = msgspec.json.Encoder(order="deterministic")
+
+T = TypeVar("T")
+
+
+def ready(kind: type[T]) -> type[T]:
+    """The same type, prepared for decoders in any thread."""
+    if kind not in _ready:
+        with _one_at_a_time:
+            msgspec.msgpack.Decoder(kind)
+            _ready.add(kind)
+    return kind
+
+
+def convert(value: object, kind: type[T]) -> T:
+    """Plain values, lists and dictionaries as a ``kind``; ``msgspec.ValidationError`` if they do not fit."""
+    return msgspec.convert(value, ready(kind))
+
+
+def from_json(data: bytes | str, kind: type[T]) -> T:
+    """A ``kind`` from JSON; raises ``msgspec.ValidationError`` or ``msgspec.DecodeError``."""
+    return msgspec.json.decode(data, type=ready(kind))
 
 
 class Record(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -31,7 +60,6 @@ class _Layout(msgspec.Struct):
 
 
 R = TypeVar("R", bound=Record)
-T = TypeVar("T")
 _decoders: dict[type[Record], msgspec.json.Decoder[Any]] = {}
 
 

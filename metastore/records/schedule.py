@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.operation import OperationOptions, PauseRecord
 from distop.metastore.records.record import Record
 
 MAX_SCHEDULES = 20

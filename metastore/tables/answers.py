@@ -35,7 +35,7 @@ class Note:
         return Txn((absent(self.key),), (Put(self.key, encode(record), self.lease),), (Get(self.key),))
 
 
-class Answers:
+class RememberedAnswers:
     """The notes of one process. May be used from several threads."""
 
     def __init__(self, etcd: SyncEtcd) -> None:

@@ -2,7 +2,8 @@
 
 ``<table>.auditTrail.<id>`` for actions on a table and its operations, ``_audit.<id>`` for the rest, and
 ``_denied.<id>`` for refused calls. An id begins with the time, so key order is time order. Each trail is
-bounded by itself: its oldest entries are deleted.
+bounded by itself: its oldest entries are deleted. Denials have limits per caller besides, so that no caller
+can fill their trail (:class:`Denials`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import logging
 import re
 import secrets
 import time
+from collections import Counter
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from zlib import crc32
@@ -18,11 +21,13 @@ from zlib import crc32
 from distop.errors import CorruptRecord, DistopError, InvalidArgument, OutcomeUnknown
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, KeyValue, Put, Txn
-from distop.metastore.records.components import prefix_end
+from distop.metastore.etcd.update import settle
 from distop.metastore.records.keyspace import Keyspace, TableKeys
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import AuditRecord
+from distop.proto.addresses import caller_of
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +43,15 @@ KEEP_S = 400 * 86_400.0
 BITE = 1000
 """Entries deleted by one transaction."""
 
+_CURSOR = re.compile(r"(\d{1,18})(?:\.(\d{13}-[0-9a-f]{8}))?")
+
+WINDOW_S = 60.0
+EACH, MOST = 5, 60
+"""Denials of one caller, and of all, that are written in a window; further ones are only counted."""
+
 
 @dataclass(frozen=True, slots=True)
-class Acting:
+class Actor:
     """The present actor, in addition to the caller's name in a request."""
 
     subject: str = ""
@@ -51,10 +62,8 @@ class Acting:
     """The address of the caller."""
 
 
-_CURSOR = re.compile(r"(\d{1,18})(?:\.(\d{13}-[0-9a-f]{8}))?")
-
-_NOBODY = Acting()
-acting: ContextVar[Acting] = ContextVar("acting", default=_NOBODY)
+_NOBODY = Actor()
+acting: ContextVar[Actor] = ContextVar("acting", default=_NOBODY)
 """Set where a call arrives; every entry written during the call contains it."""
 
 
@@ -145,7 +154,7 @@ def _key(prefix: bytes, at: float, entry: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TrailEntry:
     """One entry, with the id that its key ends with, and the revision that it was written at."""
 
     id: str
@@ -175,12 +184,12 @@ class Cursor:
             )
         return cls(int(match[1]), match[2] or "")
 
-    def precedes(self, entry: Entry) -> bool:
+    def precedes(self, entry: TrailEntry) -> bool:
         """Whether an entry comes after it."""
         return (entry.revision, entry.id) > (self.revision, self.id)
 
 
-def entry_of(keyspace: Keyspace, kv: KeyValue) -> Entry | None:
+def entry_of(keyspace: Keyspace, kv: KeyValue) -> TrailEntry | None:
     """The entry of a key; ``None`` if it is not the key of a trail. What cannot be read is in its place as
     ``unreadable``: it must not hide the others, nor be missing without a word."""
     trail, _, name = kv.key.rpartition(b".")
@@ -200,7 +209,7 @@ def entry_of(keyspace: Keyspace, kv: KeyValue) -> Entry | None:
     except CorruptRecord as error:
         at = int(ident[:13]) / 1000 if ident[:13].isdecimal() else 0.0
         record = AuditRecord(action="unreadable", target=table, reason=str(error), at=at)
-    return Entry(ident, record, kv.mod_revision, table)
+    return TrailEntry(ident, record, kv.mod_revision, table)
 
 
 _BEGINNING = Cursor(0)
@@ -213,16 +222,16 @@ async def read_audit(
     revision: int = 0,
     before: str = "",
     after: Cursor = _BEGINNING,
-) -> tuple[list[Entry], int]:
+) -> tuple[list[TrailEntry], int]:
     """Up to ``limit`` entries of some trails, older than ``before`` (empty: the newest), the newest first;
     and the revision they were read at.
 
     ``after``: only those that were written after this position, such as an older start that has ended since.
     Raises :class:`~distop.errors.InvalidArgument` for one in the future.
     """
-    entries: list[Entry] = []
+    entries: list[TrailEntry] = []
     for prefix in prefixes:
-        end, some, more = prefix + before.encode() if before else prefix_end(prefix), list[Entry](), True
+        end, some, more = prefix + before.encode() if before else prefix_end(prefix), list[TrailEntry](), True
         while more and len(some) < limit:  # those of the revision of the position itself are left out
             page = await client.get_range(
                 prefix, end, revision=revision, limit=limit, backwards=True, written_from=after.revision
@@ -277,3 +286,45 @@ async def prune_softly(client: EtcdClient, prefix: bytes) -> None:
         await prune(client, prefix)
     except DistopError as error:
         log.warning("audit_not_pruned", extra={"prefix": prefix.decode(), "error": str(error)})
+
+
+class Denials:
+    """The denials of one process. Belongs to one event loop."""
+
+    def __init__(self, client: EtcdClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._window = -WINDOW_S
+        self._written = Counter[str]()
+        self._left_out = 0
+
+    async def record(self, action: str, *, by: str, target: str, reason: str = "") -> bool:
+        """Write a denial to its trail; return whether it was written, and not only
+        counted.
+
+        It is written afterwards, and a failure is ignored: the denied action has not happened in any case.
+        The present actor supplies the verified name and the address.
+        """
+        now = self._clock()
+        if now - self._window >= WINDOW_S:
+            self._window = now
+            self._written.clear()
+        who = acting.get()
+        caller = who.subject or caller_of(who.address)
+        if self._written[caller] >= EACH or self._written.total() >= MOST:
+            self._left_out += 1
+            return False
+        self._written[caller] += 1
+        left_out, self._left_out = self._left_out, 0
+        if left_out:
+            reason = f"{reason} ({left_out:,} earlier denials are omitted)".lstrip()
+        keyspace = self._client.keyspace
+        entry = denial_put(keyspace, action, by=by, target=target, reason=reason, at=time.time())
+        try:
+            await settle(self._client, Txn(then=(entry,)), patience_s=self._client.config.timeout_s)
+        except DistopError as error:
+            self._left_out += left_out + 1
+            log.warning("denial_not_recorded", extra={"action": action, "error": str(error)})
+            return False
+        await prune_softly(self._client, keyspace.denials_prefix)
+        return True

@@ -15,7 +15,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
 from distop.metastore.etcd.txn import (
     MAX_REQUEST_BYTES,
     Delete,
@@ -26,16 +25,16 @@ from distop.metastore.etcd.txn import (
     Txn,
     TxnResult,
     absent,
+    named,
     unchanged,
 )
 from distop.metastore.etcd.update import settle, update
-from distop.metastore.records.components import escape, prefix_end
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId, escape, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord, decode_run_ops
 from distop.metastore.tables.listing import table_deletes
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 from distop.metastore.tables.watermarks import watermark_chunks
 
 BITE = 2000
@@ -138,7 +137,9 @@ async def finish_drop(client: EtcdClient, keys: TableKeys, record: DropRecord, l
             bite = Delete(page[0].key, page[-1].key + b"\0")
             if not (await settle(client, Txn((unchanged(tombstone),), (bite,)))).succeeded:
                 return  # the same, meanwhile: these may be keys of another table of this name
-    await _finish(client, tombstone, keys, Claim(keys.keyspace, record.location, record.name, record.uuid))
+    await _finish(
+        client, tombstone, keys, LocationClaim(keys.keyspace, record.location, record.name, record.uuid)
+    )
 
 
 def _is_of(tombstone: KeyValue, record: DropRecord) -> bool:
@@ -177,7 +178,7 @@ def _bite(kvs: Sequence[KeyValue]) -> list[KeyValue]:
     return bite
 
 
-async def _finish(client: EtcdClient, tombstone: KeyValue, keys: TableKeys, claim: Claim) -> None:
+async def _finish(client: EtcdClient, tombstone: KeyValue, keys: TableKeys, claim: LocationClaim) -> None:
     """Remove the tombstone, so that another table can have the location."""
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:

@@ -1,21 +1,26 @@
-"""The index of tables: one key per table below ``_tables.``, written and removed with the table's record.
+"""The index of tables, and the published indexes of a table.
 
-Listings read it instead of the tables, which may have many keys.
+There is one key per table below ``_tables.``, written and removed with the table's record. Listings read it
+instead of the tables, which may have many keys. A published index is one key of its table, which names the
+current manifest.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from functools import partial
 
+from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Delete, Put
-from distop.metastore.records.components import prefix_end
+from distop.metastore.etcd.txn import Delete, Put, named
 from distop.metastore.records.keyspace import TableKeys
-from distop.metastore.records.record import encode
-from distop.metastore.records.table import TableRecord
+from distop.metastore.records.names import prefix_end
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import IndexRecord, TableRecord
+
+log = logging.getLogger(__name__)
 
 PAGE = 1000
 """Most names in one read."""
@@ -43,3 +48,14 @@ async def table_names(
     async with aclosing(pages):
         async for page in pages:
             yield [name for name, _ in named(page.kvs, table_of)], page.revision
+
+
+async def read_indexes(client: EtcdClient, keys: TableKeys) -> list[IndexRecord]:
+    """All indexes of a table that this version understands, by column."""
+    found = []
+    for kv in (await client.scan(keys.index_prefix)).kvs:
+        try:
+            found.append(decode(kv.value, IndexRecord, kv.key))
+        except CorruptRecord as error:  # readers do without it
+            log.warning("index_unreadable", extra={"table": keys.name, "error": str(error)})
+    return found

@@ -23,15 +23,15 @@ from distop.metastore.etcd.txn import (
     absent_range,
     unchanged,
 )
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.locations import place_of, places_above
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import LocationRecord, TableRecord
 
 
 @dataclass(frozen=True)
-class Claim:
+class LocationClaim:
     """The claim of one table.
 
     Parameters
@@ -48,7 +48,7 @@ class Claim:
     uuid: str
 
     @classmethod
-    def of(cls, keyspace: Keyspace, record: TableRecord) -> Claim:
+    def of(cls, keyspace: Keyspace, record: TableRecord) -> LocationClaim:
         """The claim of a table as it is recorded."""
         return cls(keyspace, record.location, record.name, record.uuid)
 
@@ -105,7 +105,7 @@ class Claim:
             return Txn()
         return Txn((unchanged(standing),), (Delete(self.key),))
 
-    def passed_on(self, standing: KeyValue, to: Claim) -> Txn:
+    def passed_on(self, standing: KeyValue, to: LocationClaim) -> Txn:
         """The writes that replace this claim by another one, for a table that is renamed or moves: the new
         place may not contain the present one, or be in it."""
         if not self.is_mine(standing):

@@ -23,11 +23,10 @@ from distop.errors import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.named import named
-from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, named, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import (
     MAX_DECIDED,

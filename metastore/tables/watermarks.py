@@ -21,21 +21,23 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
-from distop.metastore.records.components import prefix_end
-from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import Keyspace, TableKeys
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId, prefix_end
+from distop.metastore.records.operation import Effect, OperationArg
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
-from distop.metastore.records.watermark_chunks import Chunk, Chunks, chunk_value, position, refilled
 from distop.metastore.records.watermarks import (
     FOLD_BYTES,
     MAX_ENTRY_BYTES,
     MAX_RECENT_BYTES,
+    Chunk,
+    Chunks,
     Marks,
     Recent,
+    chunk_value,
     decode_recent,
+    position,
+    refilled,
 )
 
 FOLDED_BYTES = 400_000

@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
-from distop.metastore.records.effects import Effect
 from distop.metastore.records.names import check_partition
-from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.operation import Effect, OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext

@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from distop.errors import PreconditionFailed
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.metastore.records.structs import convert
+from distop.metastore.records.operation import Effect, OperationArg, StepRecord
+from distop.metastore.records.record import convert
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext

@@ -25,7 +25,7 @@ from distop.lake.index.plan import Build, DataFileSeen
 from distop.lake.index.publish import RUN, PartResult, Places
 from distop.lake.writing.sorting import Key
 from distop.metastore.crashpoints import reached
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.operations.plans import Shared
 from distop.spark_jobs.tables.external_sort import sort_rows

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from distop.errors import InvalidName, PreconditionFailed
-from distop.metastore.records.effects import Effect
 from distop.metastore.records.names import check_object
-from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.operation import Effect, OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext

@@ -9,10 +9,10 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from distop.executor.launch.settings import refuse_unchecked
-from distop.executor.runner.hosted import run_hosted
+from distop.executor.runner.service import run_hosted
 from distop.lake.layout.model import Layout
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.sources.formats.conversion import columns_for
 from distop.spark_jobs.ingest.argument import Mode, OnWiderTypes
 from distop.spark_jobs.ingest.operation import DataFrameIngest

@@ -15,8 +15,7 @@ import msgspec
 
 from distop.errors import AlreadyIngested
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.watermark_chunks import Entry, position
-from distop.metastore.records.watermarks import Marks, upwards
+from distop.metastore.records.watermarks import Entry, Marks, position, upwards
 from distop.sources.formats.files import FoundSource, SourceFile
 from distop.spark_jobs.ingest.plan import FileEntry
 from distop.spark_jobs.ingest.watermarks import newest

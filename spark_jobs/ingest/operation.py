@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distop.lake.layout.staging import RULES
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.operation import Effect, OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid

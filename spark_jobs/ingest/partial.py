@@ -11,8 +11,7 @@ from itertools import accumulate, islice
 
 import msgspec
 
-from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.operation import OperationOptions, WatermarkMove
 from distop.operations.arguments import invalid
 from distop.sources.formats.files import FoundSource
 from distop.spark_jobs.ingest.argument import IngestArgument

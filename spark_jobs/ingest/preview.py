@@ -9,7 +9,7 @@ from typing import Any
 from distop.lake.layout.model import Layout
 from distop.lake.rows import table_layout
 from distop.lake.storage.storage import StorageOptions, storage_of
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 from distop.operations.api import PlanRequest
 from distop.sources.formats.bad_rows import BadRowPolicy, RowPosition
 from distop.spark_jobs.ingest.job import FilesSplit

@@ -9,8 +9,7 @@ from itertools import chain, islice
 from distop.errors import AlreadyIngested
 from distop.lake.iceberg.watermarks import is_after
 from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.watermark_chunks import position
-from distop.metastore.records.watermarks import Marks
+from distop.metastore.records.watermarks import Marks, position
 from distop.operations.arguments import invalid
 from distop.sources.formats.files import FoundSource, SourceFile
 

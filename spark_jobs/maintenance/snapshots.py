@@ -14,8 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from distop.errors import PreconditionFailed
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.operation import Effect, OperationArg, StepRecord
 from distop.operations.api import DistributedOperation, Plan, PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext, staging_folder

@@ -20,7 +20,7 @@ from distop.errors import CorruptRecord
 from distop.lake.layout.model import file_io
 from distop.lake.layout.staging import PRIVATE
 from distop.metastore.records.operation import JobRecord, OperationArg
-from distop.metastore.records.structs import from_json
+from distop.metastore.records.record import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.spark_jobs.rules.checks import Samples, Violation
 from distop.spark_jobs.rules.model import RuleSet

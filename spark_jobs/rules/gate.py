@@ -11,7 +11,7 @@ from distop.commit.partial import selection
 from distop.errors import CorruptRecord, ValidationFailed
 from distop.lake.iceberg.content import is_ignored
 from distop.lake.layout.staging import RULES
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 from distop.spark_jobs.rules.findings import TOLD_RULES, Broken, gather, write_report
 from distop.spark_jobs.rules.model import RuleSet
 

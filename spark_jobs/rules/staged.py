@@ -18,7 +18,7 @@ from pyiceberg.schema import Schema
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.lake.layout.model import Layout
 from distop.lake.rows import new_layout
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert
 from distop.metastore.records.table import TableRecord
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext

@@ -14,7 +14,7 @@ from chaos.lab import Lab
 from chaos.ledger import HEADER, Batch, Book
 from distop.client import Operation
 from distop.errors import RolledBack
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head
 

@@ -11,7 +11,7 @@ from chaos.lab import Lab
 from chaos.ledger import Batch, Book, Started
 from distop.metastore.backlog.batches import AppliedRecord, ordering_of
 from distop.metastore.etcd.txn import Put, Txn, unchanged
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head
 

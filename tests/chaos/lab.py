@@ -21,9 +21,9 @@ from chaos.ledger import Batch, Book, Sources, Started
 from distop.client import AsyncClient
 from distop.errors import DistopError, TableExists
 from distop.lake.writing.prepared import TYPE, folder_of
-from distop.metastore.operations.series import entry_of
+from distop.metastore.operations.retention import entry_of
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from chaos.ledger import Batch, Book
 from distop.cli.output.exits import SOMETHING_WRONG
 from distop.client import Batch as Listed
 from distop.errors import ScheduleExists, ScheduleNotFound
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from support.services.schedules import YEARLY, backdate, operations, schedule
 
 

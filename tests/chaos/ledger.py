@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 
 ROWS_PER_FILE, FILES_PER_BATCH = 40, 2
 HEADER = "id,batch,kind\n"

@@ -25,10 +25,8 @@ MOST_WORKLOADS = 8
 """How many workloads may pass by before a point is said to be out of reach."""
 OF_RUNNERS = {
     "distop.metastore.operations.runs",
-    "distop.metastore.operations.dynamic_runs",
     "distop.executor.runner.runner",
     "distop.executor.runner.operation_run",
-    "distop.executor.runner.dynamic_run",
 }
 """Modules whose points are reached by runners."""
 

@@ -15,8 +15,8 @@ from distop.catalog import EtcdCatalog
 from distop.client import OperationState
 from distop.errors import AlreadyIngested, IncompatibleOperation
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.spark_jobs.ingest.operation import Ingest
 from support.etcd.lossy import LossyClient

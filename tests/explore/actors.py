@@ -18,17 +18,26 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.state.actions import Wait, decide
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, LeadershipLost, LeaseLost, OutcomeUnknown, Unavailable
-from distop.executor.ledger.batcher import MarkBatcher
+from distop.executor.ledger.ledger import MarkBatcher
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.election import Epoch, campaign
-from distop.metastore.operations.claims import Claimed, Occupied, claim, release_claim
 from distop.metastore.operations.ending import request_cancel
-from distop.metastore.operations.jobs import Mark, Outcome, Verdict, success_record
+from distop.metastore.operations.jobs import (
+    Claimed,
+    Mark,
+    Occupied,
+    Outcome,
+    Verdict,
+    claim,
+    release_claim,
+    success_record,
+)
 from distop.metastore.operations.parking import request_resolve
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.runs import Run, give_back, release_runner, take_runner
 from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     ABORT,
     RUNNING,
@@ -39,7 +48,6 @@ from distop.metastore.records.operation import (
     ResolveRecord,
     RunnerRecord,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head
 from distop.metastore.tables.audit import audit_put

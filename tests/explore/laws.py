@@ -22,6 +22,7 @@ from typing import Any
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import FAILED
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -31,11 +32,9 @@ from distop.metastore.records.operation import (
     JobRecord,
     OperationArg,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord, decode_run_ops
-from distop.metastore.records.watermark_chunks import Chunks
-from distop.metastore.records.watermarks import Marks, decode_recent
+from distop.metastore.records.watermarks import Chunks, Marks, decode_recent
 from explore.process import Write
 from explore.search import Actor
 from explore.store import Entry, Store

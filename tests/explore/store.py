@@ -22,7 +22,7 @@ from typing import NamedTuple
 from distop.errors import InvalidArgument, LeaseLost
 from distop.metastore.etcd.client import RangePage
 from distop.metastore.etcd.txn import Compare, Delete, Get, KeyValue, OpResult, Put, Txn, TxnResult
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
 
 
 class Entry(NamedTuple):

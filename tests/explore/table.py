@@ -21,17 +21,17 @@ from distop.commit.contract import (
     default_registry,
 )
 from distop.errors import Exhausted, HeadConflict
-from distop.metastore.records.effects import Effect
 from distop.metastore.records.keyspace import Keyspace, OperationKeys, TableKeys
 from distop.metastore.records.operation import (
     COMMITTING,
     CompletionRecord,
+    Effect,
     JobRecord,
     OperationArg,
+    Retry,
     StepRecord,
     WatermarkMove,
 )
-from distop.metastore.records.options import Retry
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest

@@ -19,10 +19,8 @@ from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import watch
-from distop.metastore.records.components import prefix_end
-from distop.metastore.records.operation import COMMITTING, HistoryRecord
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.options import FollowUp
+from distop.metastore.records.names import OperationId, prefix_end
+from distop.metastore.records.operation import COMMITTING, FollowUp, HistoryRecord
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark

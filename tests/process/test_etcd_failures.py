@@ -19,9 +19,8 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.election import campaign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.member import LeaderRecord
-from distop.metastore.records.operation import RUNNING, HistoryRecord
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.names import OperationId
+from distop.metastore.records.operation import RUNNING, HistoryRecord, OperationOptions
 from distop.metastore.records.record import decode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb

@@ -14,7 +14,7 @@ from distop.client import Operation, OperationState
 from distop.metastore.crashpoints import ONCE_VARIABLE, VARIABLE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from support.etcd.jobs import mark_all
 from support.etcd.lossy import LossyClient
 from support.etcd.starts import begin, make_table

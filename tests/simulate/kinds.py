@@ -14,9 +14,7 @@ from typing import Any, ClassVar
 
 from distop.commit.contract import VARIABLE
 from distop.errors import Conflict, InvalidArgument, PreconditionFailed, Unavailable
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.metastore.records.options import Retry
+from distop.metastore.records.operation import Effect, OperationArg, Retry, StepRecord
 from distop.operations.api import DistributedOperation, OperationView, Plan, PlanRequest
 from distop.operations.job import JobContext
 from explore import table

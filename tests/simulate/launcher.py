@@ -12,10 +12,17 @@ from distop.errors import DistopError
 from distop.executor.launch.launch import Launch, LaunchedFrame, LaunchFailed
 from distop.executor.ledger.ledger import Ledger
 from distop.executor.task.task import TaskSummary
-from distop.metastore.operations.claims import Claimed, Occupied
-from distop.metastore.operations.jobs import Mark, Outcome, Verdict, failure_record, success_record
+from distop.metastore.operations.jobs import (
+    Claimed,
+    Mark,
+    Occupied,
+    Outcome,
+    Verdict,
+    failure_record,
+    success_record,
+)
 from distop.metastore.operations.runs import Run
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from simulate.chance import Chance
 from simulate.sources import now
 

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Set
 from typing import Any
 
 from distop.metastore.records.keyspace import Keyspace, TableKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import LocationRecord, TableRecord
 from explore.laws import TableLaws

@@ -18,8 +18,7 @@ from distop.coordinator.work.places import Places
 from distop.errors import LeaseLost
 from distop.executor.host.connect import connect
 from distop.executor.runner import service
-from distop.executor.runner.options import RunnerOptions
-from distop.executor.runner.types import ServedTypes
+from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.tables.watermarks import ChunkReader
 from distop.operations.registry import Registry
@@ -66,10 +65,9 @@ def _etcd(chance: Chance) -> EtcdConfig:
 def replaced(network: Network, doors: Doors, chance: Chance, removed: Removed) -> Iterator[None]:
     """What the product finds instead of gRPC, threads, and processes for user code."""
     replacements: dict[str, Any] = {
-        "distop.metastore.etcd.failover.open_channel": network.channel,
+        "distop.metastore.etcd.channels.open_channel": network.channel,
         "distop.metastore.members.lease.Renewal": partial(Renewal, network),
-        "distop.metastore.members.members.os": SimpleNamespace(getpid=lambda: 1),
-        "distop.metastore.members.own_record.os": SimpleNamespace(getpid=lambda: 1),
+        "distop.metastore.members.registration.os": SimpleNamespace(getpid=lambda: 1),
         "socket.gethostname": lambda: "host",
         "distop.coordinator.service.Processes": lambda operations: Processes(operations, chance),
         "distop.coordinator.api.server.grpc": SimpleNamespace(aio=SimpleNamespace(server=doors.server)),

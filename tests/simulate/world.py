@@ -18,7 +18,7 @@ from unittest import mock
 from distop.commit.contract import default_registry
 from distop.errors import InvalidArgument
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from explore.store import Store
 from simulate import kinds
 from simulate.callers import Callers

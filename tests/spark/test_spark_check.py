@@ -11,7 +11,7 @@ import pytest
 from distop.executor.checking.probe import Asked
 from distop.executor.checking.workers import ask
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.sidecar.dial import dial
+from distop.executor.sidecar.client import dial
 from distop.proto.identity import own_version
 from support.spark.spark_service import Service
 

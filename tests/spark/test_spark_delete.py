@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from distop.executor.runner import run_hosted
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.spark import read
 from distop.spark_jobs.delete.operation import Delete
 from support.spark.spark_driver import numbers

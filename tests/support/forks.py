@@ -25,10 +25,10 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.steplog import CommitStepStore
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import StepRecord
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.record import convert
 from distop.metastore.records.sequence import CommitSequence
-from distop.metastore.records.structs import convert
 from support.types.step_worlds import World
 
 FAILED = 70

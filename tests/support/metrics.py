@@ -6,9 +6,7 @@ from prometheus_client.core import Metric
 
 from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.runner.metrics import executor_metrics
-from distop.executor.runner.tally import Tally
-from distop.executor.sidecar.metrics import sidecar_metrics
+from distop.executor.ledger.metrics import executor_metrics, sidecar_metrics
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 
@@ -19,7 +17,7 @@ async def families() -> list[Metric]:
     try:
         ledger = Ledger(client)
         served = list(PrometheusMetrics().registry.collect())
-        served += executor_metrics(ledger, Tally())
+        served += executor_metrics(ledger, running=0, taken={}, ended={})
         served += sidecar_metrics(ledger, connected=0, accepted=0, refused=0)
     finally:
         await client.close()

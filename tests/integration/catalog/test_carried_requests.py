@@ -10,7 +10,7 @@ from distop.catalog.catalog import EtcdCatalog
 from distop.errors import InvalidName, RequestIdReused
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.operations.requests import forget
+from distop.metastore.operations.starting import forget_requests
 from distop.metastore.records.operation import RequestRecord
 from distop.metastore.records.record import encode
 from distop.metastore.tables.watermarks import read_marks
@@ -75,6 +75,6 @@ def test_an_id_is_forgotten_in_time(catalog: EtcdCatalog, store: SyncEtcd) -> No
     """O9: as those of operations are."""
     catalog.create_table("default.t", SCHEMA).append(ids(0, 1), snapshot_properties=REQUEST)
     keys = keys_of(store, "t")
-    assert store.run(lambda client: forget(client, keys, time.time() + 6 * 86_400)) == 0
-    assert store.run(lambda client: forget(client, keys, time.time() + 8 * 86_400)) == 1
+    assert store.run(lambda client: forget_requests(client, keys, time.time() + 6 * 86_400)) == 0
+    assert store.run(lambda client: forget_requests(client, keys, time.time() + 8 * 86_400)) == 1
     assert not store.get(keys.request("day 1")).exists

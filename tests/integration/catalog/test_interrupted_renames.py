@@ -15,8 +15,8 @@ from distop.errors import TableNotFound
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Put, Txn
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.metastore.records.schedule import MAX_SCHEDULES
 from support.services.coordinators import config_of, running

@@ -32,7 +32,7 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import MAX_OPS, Delete, Get, KeyValue, Put, Txn, absent, created_at, equals
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
 from support.etcd.etcds import enable_users, etcd_with_tls, fill, make_certificates
 from support.etcd.proxy import Proxy
 from support.waiting import PATIENCE, eventually

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
-from distop.executor.sidecar.dial import dial
+from distop.executor.sidecar.client import dial
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from support.etcd.etcds import enable_users

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from distop.client import AsyncClient, Operation
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from support.services.coordinators import CoordinatorProcess, config_of, running
 from support.services.executing import runner
 from support.services.whole import write_csv

@@ -18,9 +18,9 @@ from distop.errors import DistopError
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import (
+    ClusterMember,
     EtcdBinary,
     EtcdProcess,
-    Membership,
     find_etcd,
     find_etcdctl,
     free_port,
@@ -190,7 +190,7 @@ class LocalCluster(Cluster):
 
     def _process(self, name: str, *, joins: bool = False) -> EtcdProcess:
         addresses = {other: proxy.endpoint for other, proxy in self._peer_proxies.items()}
-        membership = Membership(name=name, listen_peers=self._peers[name], cluster=addresses, joins=joins)
+        membership = ClusterMember(name=name, listen_peers=self._peers[name], cluster=addresses, joins=joins)
         return EtcdProcess(
             self._folder / (f"{name}-again" if joins else name),
             client_port=self._clients[name],

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put, Txn, absent, equals
 from distop.metastore.operations.jobs import failure_record, success_record
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RUNNING
-from distop.metastore.records.operation_id import OperationId
 
 _GROUP = 100
 

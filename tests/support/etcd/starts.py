@@ -9,18 +9,18 @@ from typing import Any
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.operations.starting import StartRequest, TableState, digest_of, start
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.listing import table_puts
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 
 
 async def make_table(client: EtcdClient, name: str = "t") -> None:
     """A table's record, and its claim."""
     uuid = secrets.token_hex(4)
     record = TableRecord(name=name, location=f"file:///nowhere/{uuid}", uuid=uuid)
-    claim = Claim.of(client.keyspace, record)
+    claim = LocationClaim.of(client.keyspace, record)
     await client.txn(Txn(then=(*table_puts(client.keyspace.table(name), record), claim.put)))
 
 

@@ -10,8 +10,8 @@ from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, orderi
 from distop.metastore.backlog.queue import Answer, enqueue
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import TableKeys
+from distop.metastore.records.names import prefix_end
 
 
 def record_of(argument: dict[str, Any] | None = None, kind: str = "noop") -> BatchRecord:

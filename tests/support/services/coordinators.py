@@ -27,7 +27,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.member import LeaderRecord, MemberRecord
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb

@@ -17,20 +17,23 @@ from typing import Any, Self
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder, take_lock
 from distop.executor.launch.launch import LocalLauncher
 from distop.executor.ledger.ledger import Ledger
-from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.executor.runner.runner import Runner
-from distop.executor.runner.types import ServedTypes
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Put, Txn
 from distop.metastore.members.installation import enter
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.active import index_puts
-from distop.metastore.operations.runs import Taken, take_runner
-from distop.metastore.records.components import prefix_end
+from distop.metastore.operations.runs import Taken, index_puts, take_runner
 from distop.metastore.records.keyspace import OperationKeys
-from distop.metastore.records.operation import RUNNING, JobRecord, OperationArg, RunnerRecord
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.names import prefix_end
+from distop.metastore.records.operation import (
+    RUNNING,
+    JobRecord,
+    OperationArg,
+    OperationOptions,
+    RunnerRecord,
+)
 from distop.metastore.records.record import decode, encode
 from distop.operations import Registry
 from support.repository import TESTS as TESTS

@@ -17,7 +17,7 @@ import pyarrow as pa
 from distop.client import Client
 from distop.executor.runner import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.spark_jobs.ingest.dataframe import columns_of
 from distop.spark_jobs.ingest.operation import DataFrameIngest
 

@@ -16,7 +16,7 @@ import pytest_asyncio
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import SidecarClient
-from distop.executor.task.task import TaskSummary, Work, run_task
+from distop.executor.task.task import TaskSummary, TaskWork, run_task
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import Taken
@@ -67,9 +67,9 @@ def connected(place: SidecarFolder, etcd: EtcdConfig) -> Iterator[SidecarClient]
         client.close()
 
 
-def work_of(taken: Taken, place: SidecarFolder) -> Work:
+def work_of(taken: Taken, place: SidecarFolder) -> TaskWork:
     operation, scratch = REGISTRY.get(taken.arg.type), Scratch(place)
-    return Work(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
+    return TaskWork(operation=operation, arg=taken.arg, run_token=taken.run.token, scratch=scratch)
 
 
 def task(client: SidecarClient, taken: Taken, name: str = "a") -> asyncio.Future[TaskSummary]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.sidecar.client import client_of_this_process
-from distop.executor.task.task import Work, run_task
+from distop.executor.task.task import TaskWork, run_task
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import decode
@@ -18,7 +18,7 @@ from distop.operations import Registry
 def main(folder: str, arg_file: str, token: str) -> int:
     arg = decode(Path(arg_file).read_bytes(), OperationArg)
     place = SidecarFolder(Path(folder))
-    work = Work(operation=Registry().get(arg.type), arg=arg, run_token=int(token), scratch=Scratch(place))
+    work = TaskWork(operation=Registry().get(arg.type), arg=arg, run_token=int(token), scratch=Scratch(place))
     client = client_of_this_process(place, EtcdConfig.from_env().to_env())
     run_task(client, work, arg.partition_names(), "w")
     return 0

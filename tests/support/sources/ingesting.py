@@ -23,8 +23,7 @@ from distop.lake.rewriting.modes import (
     IcebergOverwritePartitions,
 )
 from distop.lake.rewriting.publish import IcebergMerge
-from distop.metastore.records.operation import JobRecord, OperationArg
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.operation import JobRecord, OperationArg, OperationOptions
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, TableRecord, Watermarks, decode_watermarks
 from distop.operations.api import PlanRequest

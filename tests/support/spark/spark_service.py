@@ -18,7 +18,7 @@ from distop.client import Client, Operation
 from distop.executor.runner import run_hosted
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.spark_jobs.ingest.operation import Ingest
 from support.repository import TESTS as TESTS
 from support.services.coordinators import CoordinatorProcess

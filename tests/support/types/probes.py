@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import Exhausted, InvalidArgument, PermanentStepError, PreconditionFailed
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import OperationArg, WatermarkMove
+from distop.metastore.records.operation import Effect, OperationArg, WatermarkMove
 from distop.operations.api import OperationView, Plan, PlanRequest, Scope
 from support.types.work_types import Given, await_file
 

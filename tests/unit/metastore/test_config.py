@@ -10,7 +10,7 @@ import pytest
 from distop.errors import InvalidArgument
 from distop.executor.host.sidecar_folder import SidecarFolder
 from distop.executor.launch.spark_task import SparkTask
-from distop.executor.sidecar.dial import SidecarUnavailable, start_sidecar
+from distop.executor.sidecar.client import SidecarUnavailable, start_sidecar
 from distop.metastore.etcd.config import EtcdConfig
 from distop.process.secret import Secret
 

@@ -13,9 +13,8 @@ from distop.errors import IncompatibleOperation, InvalidArgument, OperationNotFo
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import RUNNING, OperationArg
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
+from distop.metastore.records.operation import RUNNING, Effect, OperationArg
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
@@ -212,7 +211,7 @@ async def test_cancelling_does_not_wait_for_the_next_try(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O19: while completion fails and its back-off is half a minute."""
-    monkeypatch.setattr("distop.metastore.records.options.FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr("distop.metastore.records.operation.FIRST_PAUSE_S", 30.0)
     argument = {"partitions": 0, "log": str(tmp_path / "log"), "raises": 100}
     operation = await service.start("t", "hooked", argument)
     await eventually((tmp_path / "log").exists)

@@ -16,8 +16,8 @@ from distop.metastore.backlog.queue import Queued
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.pausing import pause_table, resume_table
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg, PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.jobs import mark

@@ -13,8 +13,8 @@ from distop.metastore.backlog.batches import OrderingRecord
 from distop.metastore.backlog.decisions import take_back
 from distop.metastore.backlog.queue import Queued, enqueue
 from distop.metastore.operations.pausing import pause_table, resume_table
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.jobs import mark

@@ -12,8 +12,8 @@ import pytest
 from distop.metastore.backlog.batches import BatchRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.etcd.watch import Event, watch
-from distop.metastore.records.components import prefix_end
+from distop.metastore.etcd.watch import KeyEvent, watch
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_watermarks
 from support.services.backlogs import applied, configure, drained, nothing_left, ordering, put, unblock
@@ -54,7 +54,7 @@ class Referee:
         self.taken: list[str] = []
         """In the order in which they were, without those that came back."""
 
-    def see(self, events: Sequence[Event]) -> None:
+    def see(self, events: Sequence[KeyEvent]) -> None:
         """The changes of one or more revisions."""
         for revision in sorted({event.kv.mod_revision for event in events}):
             group = []

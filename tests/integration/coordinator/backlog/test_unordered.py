@@ -15,7 +15,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Txn
 from distop.metastore.operations.retention import prune
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from support.etcd.jobs import mark
 from support.services.coordinators import config_of, running
 from support.tables.nowhere import nowhere

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
 from support.etcd.jobs import mark

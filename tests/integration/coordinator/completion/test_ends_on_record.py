@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from distop.client import AsyncClient
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import AuditRecord
 from distop.metastore.tables.audit import operation_puts

@@ -14,10 +14,9 @@ from distop.cli.main import app
 from distop.client import AsyncClient, Event
 from distop.coordinator.leading import driver
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.operations.active import wait_again
-from distop.metastore.operations.runs import Run, release_runner, take_runner
+from distop.metastore.operations.runs import Run, release_runner, take_runner, wait_again
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, RunnerRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from support.etcd.jobs import mark
 from support.etcd.lossy import LossyClient

@@ -11,8 +11,8 @@ import pytest_asyncio
 from distop.commit.contract import VARIABLE, default_registry
 from distop.errors import DistopError, NotSkippable
 from distop.metastore.etcd.config import EtcdConfig
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import COMMITTING
-from distop.metastore.records.operation_id import OperationId
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
 from support.etcd.jobs import mark_all

@@ -17,9 +17,9 @@ from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.series import continued, entry_of
+from distop.metastore.operations.retention import continued, entry_of
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg, RequestRecord, SeriesRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.operations.registry import Registry
 from support.etcd.lossy import LossyClient

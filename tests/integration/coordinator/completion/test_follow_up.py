@@ -13,10 +13,15 @@ from distop.coordinator.completion.follow_up import FollowUps
 from distop.errors import InvalidArgument, RequestIdReused, UnknownOperationType
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import take_runner
-from distop.metastore.records.operation import HistoryRecord, OperationArg, RunnerRecord, WatermarkMove
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.options import FollowUp as FollowUpRecord
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.records.names import OperationId
+from distop.metastore.records.operation import FollowUp as FollowUpRecord
+from distop.metastore.records.operation import (
+    HistoryRecord,
+    OperationArg,
+    OperationOptions,
+    RunnerRecord,
+    WatermarkMove,
+)
 from distop.metastore.records.record import decode
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient, puts

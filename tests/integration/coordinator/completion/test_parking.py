@@ -19,11 +19,10 @@ from distop.coordinator.views.why import Mood, why
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn, TxnResult
 from distop.metastore.operations.parking import request_resolve
-from distop.metastore.operations.requests import BRIEFLY_S, forget
-from distop.metastore.records.components import prefix_end
+from distop.metastore.operations.starting import BRIEFLY_S, forget_requests
 from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import COMMITTING, CompletionRecord, ResolveRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from distop.operations import DistributedOperation, Retry
@@ -98,7 +97,7 @@ async def test_a_decision_does_not_wait_for_the_next_attempt(
     etcd_config: EtcdConfig, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
     """C10: while completion fails and its back-off is half a minute."""
-    monkeypatch.setattr("distop.metastore.records.options.FIRST_PAUSE_S", 30.0)
+    monkeypatch.setattr("distop.metastore.records.operation.FIRST_PAUSE_S", 30.0)
     async with serving(etcd_config) as service:
         await service.create_table("t")
         operation = await start_hooked(service, client, tmp_path / "log", raises=1)
@@ -360,7 +359,7 @@ async def test_a_decision_whose_reply_is_lost_is_made_once(client: LossyClient, 
     for request in ("r1", "r2"):
         await request_resolve(client, keys, retry, request=request)
     assert not (await client.get(keys.resolve)).exists
-    await forget(client, client.keyspace.table("t"), 3.0 + BRIEFLY_S)
+    await forget_requests(client, client.keyspace.table("t"), 3.0 + BRIEFLY_S)
     assert not (await client.get(client.keyspace.table("t").request("r2"))).exists
 
 

@@ -17,8 +17,8 @@ from distop.metastore.operations.pausing import pause_operation, pause_table, re
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.operations.starting import StartRequest, TableState, start
 from distop.metastore.records.keyspace import OperationKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
 from distop.metastore.tables.listing import table_deletes

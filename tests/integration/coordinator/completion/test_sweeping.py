@@ -15,8 +15,8 @@ from distop.coordinator.completion.parking import Parking
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.lake.storage.listing import entries
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.operations.job import staging_folder
 from distop.operations.registry import Registry
@@ -101,7 +101,7 @@ async def test_what_raises_is_tried_again_until_it_succeeds(
     service: Service, client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P8: as when storage is away for long. Its operation is over meanwhile, and keeps its keys."""
-    monkeypatch.setattr("distop.metastore.records.options.FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr("distop.metastore.records.operation.FIRST_PAUSE_S", 0.002)
     operation = await service.start("t", "sweeping", {"log": str(tmp_path / "log"), "raises": 6})
     assert await mark(client, operation, "0")
     await collected(client, operation)

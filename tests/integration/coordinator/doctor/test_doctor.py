@@ -43,9 +43,10 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdBinary, EtcdProcess
 from distop.metastore.etcd.txn import Delete, Put, Txn
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.members.own_record import change_own_record
+from distop.metastore.members.registration import change_own_record
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import HeldUp, LeaderRecord, MemberRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     ABORTING,
     CancelRecord,
@@ -54,13 +55,12 @@ from distop.metastore.records.operation import (
     HistoryRecord,
     RunnerRecord,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.audit import read_audit
 from distop.metastore.tables.listing import table_puts
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 from distop.operations.registry import Registry
 from distop.process.loop import event_loop
 from support.etcd.jobs import mark
@@ -414,7 +414,7 @@ async def test_a_fix_whose_reply_was_lost_is_told_as_done(practice: Practice, le
 async def test_folders_that_cannot_be_listed_are_told(practice: Practice, client: EtcdClient) -> None:
     """U1: plain files and Delta tables have no head whose check would tell it."""
     record = TableRecord(name="f", location="unheard-of://bucket/f", format="files", uuid="f")
-    claim = Claim.of(client.keyspace, record)
+    claim = LocationClaim.of(client.keyspace, record)
     await client.txn(Txn(then=(*table_puts(client.keyspace.table("f"), record), claim.put)))
     assert await practice.codes("f") == {"FOLDER_UNREADABLE"}
 

@@ -15,11 +15,11 @@ from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.records.policy import GrantRecord, PolicyRecord
+from distop.metastore.members.policy import GrantRecord, PolicyRecord
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import DropRecord, TableRecord
 from distop.metastore.tables.listing import table_puts
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 from distop.operations.registry import Registry
 from support.etcd.lossy import LossyClient
 from support.services.tokens import answering
@@ -40,7 +40,7 @@ def record_of(name: str, location: str) -> TableRecord:
 async def put(client: EtcdClient, *records: TableRecord, claimed: bool = True) -> None:
     """Put tables without any check."""
     for record in records:
-        claim = Claim.of(client.keyspace, record)
+        claim = LocationClaim.of(client.keyspace, record)
         table = table_puts(client.keyspace.table(record.name), record)
         await client.txn(Txn(then=(*table, claim.put) if claimed else table))
 
@@ -98,7 +98,7 @@ async def test_claims_of_no_table_are_removed(doctor: Doctor, client: LossyClien
         TableRecord(name="again", location="file:///data/again", uuid="of the one before"),
         record_of("dropped", "file:///data/dropped"),
     ]
-    await client.txn(Txn(then=tuple(Claim.of(client.keyspace, claimed).put for claimed in claims)))
+    await client.txn(Txn(then=tuple(LocationClaim.of(client.keyspace, claimed).put for claimed in claims)))
     await put(client, record_of("moved", "file:///data/now"))
     await put(client, record_of("again", "file:///data/then"))
     tombstone = DropRecord(name="dropped", location="file:///data/dropped", uuid="uuid of dropped")

@@ -23,11 +23,11 @@ from distop.metastore.etcd.txn import KeyValue, Put, Txn, TxnResult
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import campaign
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.ending import Finish, finish, finish_txn, seal
+from distop.metastore.operations.ending import FinishParts, finish, finish_txn, seal
 from distop.metastore.operations.retention import EVERY
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -38,7 +38,6 @@ from distop.metastore.records.operation import (
     OperationArg,
     WatermarkMove,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from distop.proto import distop_pb2 as pb
 from support.etcd.etcds import etcdctl, fill
@@ -331,7 +330,7 @@ async def test_a_new_leader_derives_everything_from_etcd(etcd_config: EtcdConfig
         for operation, after in ((committing, COMMITTING), (aborting, ABORTING), (collecting, COMMITTING)):
             because = error if after == ABORTING else None
             await seal(client, keys.operation(operation), epoch, before=RUNNING, after=after, error=because)
-        plan = Finish(
+        plan = FinishParts(
             sealed=COMMITTING,
             run_ops=await client.get(keys.run_ops),
             history=HistoryRecord(outcome="success"),

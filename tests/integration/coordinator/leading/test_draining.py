@@ -11,9 +11,9 @@ import pytest
 from distop.errors import CorruptRecord, NotFound, PreconditionFailed
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import watch
-from distop.metastore.members.draining import set_draining
+from distop.metastore.members.registration import set_draining
 from distop.metastore.records.member import LeaderRecord, MemberRecord
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.tables.audit import audit_put
 from distop.proto import distop_pb2 as pb

@@ -10,8 +10,8 @@ import pytest
 from distop.coordinator.leading.driver import TableDriver
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.operations.pausing import pause_operation, pause_table
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.tables.audit import audit_put
 from support.etcd.counting import Counting
 from support.etcd.jobs import mark, mark_all

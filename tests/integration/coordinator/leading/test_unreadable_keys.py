@@ -21,8 +21,8 @@ from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.pausing import PauseIndex
 from distop.metastore.operations.retention import prune
 from distop.metastore.records.keyspace import Keyspace, TableKeys
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 from support.etcd.lossy import LossyClient
 from support.etcd.starts import begin, make_table

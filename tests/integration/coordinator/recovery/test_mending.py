@@ -22,8 +22,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.installation import enter
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import InstallationRecord
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import read_audit
 from support.etcd.lossy import Fault, LossyClient, puts

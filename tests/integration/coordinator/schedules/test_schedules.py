@@ -15,7 +15,7 @@ from distop.coordinator.leading import timekeeping
 from distop.coordinator.schedules import agenda, policy
 from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNotFound, TablePaused
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
 from distop.metastore.tables.schedules import agenda_of

@@ -32,8 +32,8 @@ from distop.metastore.members.election import Epoch, campaign, resign
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg, PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.schedule import After, AgendaRecord, ScheduleRecord
 from distop.metastore.records.table import Head

@@ -12,8 +12,8 @@ from distop.errors import Compacted, DistopError, IncompatibleOperation, TableNo
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.starting import StartRequest, TableState, digest_of, start, start_reads
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.watermarks import Recent, decode_recent
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark

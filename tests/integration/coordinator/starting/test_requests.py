@@ -12,10 +12,10 @@ import pytest_asyncio
 from distop.client import AsyncClient, Operation, OperationState
 from distop.errors import RequestIdReused
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.operations import requests
-from distop.metastore.operations.requests import BRIEFLY_S, FENCE_S, REMEMBER_S, forget
+from distop.metastore.operations import starting
+from distop.metastore.operations.starting import BRIEFLY_S, FENCE_S, REMEMBER_S, forget_requests
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import RequestRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
@@ -192,13 +192,13 @@ async def test_ids_are_forgotten_after_a_time(client: LossyClient, monkeypatch: 
     for number in range(10):
         await begin(client, kind="noop", object=f"o{number}", request_id=f"a.b {number}", call="c")
     begun = await request_of(client, "a.b 0")
-    assert await forget(client, keys, begun.forget_at) == 0
-    monkeypatch.setattr(requests, "FORGET_MOST", 4)
-    monkeypatch.setattr(requests, "_BITE", 3)
+    assert await forget_requests(client, keys, begun.forget_at) == 0
+    monkeypatch.setattr(starting, "FORGET_MOST", 4)
+    monkeypatch.setattr(starting, "_BITE", 3)
     assert await expiries(client) == 10
     for left in (6, 2, 0):
         client.fail(Fault.LOST_REPLY)
-        assert await forget(client, keys, begun.forget_at + 1.0) == min(4, left + 4 if left else 2)
+        assert await forget_requests(client, keys, begun.forget_at + 1.0) == min(4, left + 4 if left else 2)
         assert await expiries(client) == left
         listing = await client.scan(keys.prefix + b"request.", keys_only=True)
         assert len(listing.kvs) == left

@@ -15,7 +15,7 @@ from distop.coordinator.state.ends import Ends
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all
 from support.etcd.proxy import Proxy

@@ -9,8 +9,7 @@ import pytest_asyncio
 from distop.coordinator.api.backlog import BacklogService
 from distop.coordinator.views.tables import read_table_message, read_table_messages
 from distop.metastore.backlog.batches import AppliedRecord, OrderingRecord
-from distop.metastore.etcd.beginnings import LONG
-from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.client import LONG, EtcdClient
 from distop.metastore.etcd.txn import Delete, Op, Put, Txn
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.retention import SLACK, forget_batches

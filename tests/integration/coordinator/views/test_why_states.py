@@ -33,6 +33,7 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import seal
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.records.member import LeaderRecord, MemberRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -42,7 +43,6 @@ from distop.metastore.records.operation import (
     HistoryRecord,
     RunnerRecord,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from support.etcd.jobs import mark
 from support.etcd.starts import begin

@@ -28,8 +28,8 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.runs import take_runner
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord, RunnerRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode, encode_plain
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark, mark_all

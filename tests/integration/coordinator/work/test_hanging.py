@@ -19,8 +19,8 @@ from distop.coordinator.work import processes, work
 from distop.errors import DistopError, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import watch
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import CompletionRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.operations import registry
 from distop.proto import distop_pb2 as pb

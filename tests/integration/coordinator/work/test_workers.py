@@ -17,7 +17,7 @@ from distop.coordinator.work import processes
 from distop.errors import UnknownOperationType
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 from support.etcd.jobs import mark

@@ -10,7 +10,7 @@ import pytest
 
 from distop.executor.checking import facts
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.sidecar import dial
+from distop.executor.sidecar import client as sidecar_client
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from support.services.executing import place_in, short_folder, sidecar_process
@@ -32,7 +32,7 @@ async def test_a_sidecar_that_serves_is_the_way_to_etcd(host: Host) -> None:
 async def test_where_none_serves_and_none_can_be_started_it_is_said(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dial, "WAIT_S", 0.2)
+    monkeypatch.setattr(sidecar_client, "WAIT_S", 0.2)
     found = await ask(host.place, replace(host.etcd, user="distop"))
     assert f"no sidecar answers at {host.place.socket}" in found["sidecar"]
     assert "DISTOP_ETCD_PASSWORD_FILE" in found["sidecar"]

@@ -18,7 +18,7 @@ from distop.executor.host.scratch_sweep import sweep_scratch
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.executor.launch.launch import LocalLauncher
 from distop.executor.runner import service
-from distop.executor.runner.types import ServedTypes
+from distop.executor.runner.options import ServedTypes
 from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.executor.launch.python import PythonUnusable, refuse_unusable, why_bare
+from distop.executor.launch.settings import PythonUnusable, refuse_unusable, why_bare
 from support.processes import captured
 
 

@@ -14,14 +14,14 @@ import pytest_asyncio
 
 from distop.client import Operation, OperationState
 from distop.errors import InvalidArgument, Unavailable
-from distop.executor.runner import dynamic_run
+from distop.executor.runner import operation_run
 from distop.executor.runner.runner import Runner
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, mark_txn, success_record
+from distop.metastore.operations.runs import DynamicRun
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg, RunRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.spark_jobs.ingest import operation as ingest_operation
 from support.etcd.lossy import Fault, LossyClient, puts
@@ -150,7 +150,7 @@ async def test_a_query_that_exits_has_failed(dealt: Dealt, monkeypatch: pytest.M
 
 async def test_what_ends_all_executors_is_given_up(dealt: Dealt, monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: a query may take the memory of an executor, but not of one after the other for ever."""
-    monkeypatch.setattr(dynamic_run, "MAX_RUNS", 2)
+    monkeypatch.setattr(operation_run, "MAX_RUNS", 2)
     operation = await dealt.start(40)
     for _ in range(2):
         async with LeaseSession(dealt.client, 10) as session:
@@ -164,7 +164,7 @@ async def test_executors_that_are_replaced_in_order_do_not_fail_it(
     dealt: Dealt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O16: an executor that releases it lives, so the operation does not kill executors."""
-    monkeypatch.setattr(dynamic_run, "MAX_RUNS", 1)
+    monkeypatch.setattr(operation_run, "MAX_RUNS", 1)
     operation = await dealt.start_held(90)
     key = dealt.client.keyspace.prefix + b"t.dealing.1.run"
     for _ in range(3):
@@ -185,7 +185,7 @@ async def test_runs_that_end_with_an_error_of_etcd_do_not_fail_it(
     dealt: Dealt, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """O16: each ends in order, though not well, and its executor lives."""
-    monkeypatch.setattr(dynamic_run, "MAX_RUNS", 1)
+    monkeypatch.setattr(operation_run, "MAX_RUNS", 1)
     seal, left = DynamicRun.seal, iter(range(3))
 
     async def failing(self: DynamicRun, count: int) -> bool:

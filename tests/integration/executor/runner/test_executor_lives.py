@@ -21,18 +21,16 @@ from distop.executor.ledger.ledger import Ledger
 from distop.executor.ledger.oversight import Oversight
 from distop.executor.runner import runner as runner_module
 from distop.executor.runner.operation_run import MAX_LAUNCHES
-from distop.executor.runner.options import RunnerOptions
+from distop.executor.runner.options import RunnerOptions, ServedTypes
 from distop.executor.runner.runner import Runner
 from distop.executor.runner.service import ExecutorConfig, serve
-from distop.executor.runner.types import ServedTypes
 from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.claims import Claimed, claim_txn
-from distop.metastore.operations.jobs import FAILED, SUCCESS
+from distop.metastore.operations.jobs import FAILED, SUCCESS, Claimed, claim_txn
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.member import MemberRecord
 from distop.metastore.records.operation import ABORTING, ClaimRecord

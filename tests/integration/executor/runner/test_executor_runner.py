@@ -9,15 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from distop.errors import EtcdDenied, EtcdUnavailable
-from distop.executor.runner.options import RunnerOptions
-from distop.executor.runner.types import ServedTypes
-from distop.executor.runner.waiting import Waiting
-from distop.metastore.etcd.client import Snapshot
+from distop.executor.runner.options import RunnerOptions, ServedTypes
+from distop.executor.runner.waiting import WaitingOperations
+from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Txn, TxnResult
 from distop.metastore.operations.jobs import FAILED, SUCCESS
-from distop.metastore.records.components import prefix_end
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.operation import ABORTING, COMMITTING
 from distop.metastore.records.record import encode
 from distop.operations import Registry
@@ -245,7 +244,7 @@ class Unread(LossyClient):
         super().__init__(config)
         self._prefix, self._times = prefix, times
 
-    async def scan(self, prefix: bytes, *range: Any, **how: Any) -> Snapshot:
+    async def scan(self, prefix: bytes, *range: Any, **how: Any) -> Listing:
         if prefix == self._prefix and self._times:
             self._times -= 1
             raise EtcdUnavailable
@@ -315,7 +314,9 @@ async def test_a_runner_without_free_slots_forgets_what_others_have_taken(client
     async with lease(client) as session:
         record = encode(MemberRecord(id=member, types=types.names))
         await client.put(client.keyspace.executor(member), record, lease=session.lease_id)
-        waiting = Waiting(client, member, types, RunnerOptions(resync_s=0.1), [], nothing, random.Random(1))
+        waiting = WaitingOperations(
+            client, member, types, RunnerOptions(resync_s=0.1), [], nothing, random.Random(1)
+        )
         following = waiting.follow()
         await eventually(lambda: len(waiting.operations) == 4)
         for arg in taken:

@@ -15,8 +15,8 @@ from distop.metastore.etcd.txn import Put, Txn, TxnResult
 from distop.metastore.operations import runs
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.operations.runs import give_back, release_runner
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING, PauseRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.tables.audit import audit_put
 from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import LossyClient

@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 
 from distop.executor.runner.runner import Runner
-from distop.executor.runner.waiting import _HELP_S, Waiting
+from distop.executor.runner.waiting import _HELP_S, WaitingOperations
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put
-from distop.metastore.operations.active import wait_again
-from distop.metastore.operations.runs import release_runner
+from distop.metastore.operations.runs import release_runner, wait_again
 from distop.metastore.records.operation import ABORTING, OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
 from support.etcd.lossy import LossyClient
@@ -103,16 +102,16 @@ async def test_what_is_refused_to_an_executor_is_not_picked_without_a_pause(
     client: LossyClient, etcd_config: EtcdConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as a paused operation, when the executor has not heard of the pause yet."""
-    looks: list[tuple[Waiting, float]] = []
-    look = Waiting._look_at_others
+    looks: list[tuple[WaitingOperations, float]] = []
+    look = WaitingOperations._look_at_others
 
-    async def looked(waiting: Waiting) -> bool:
+    async def looked(waiting: WaitingOperations) -> bool:
         found = await look(waiting)
         if found:
             looks.append((waiting, asyncio.get_running_loop().time()))
         return found
 
-    monkeypatch.setattr(Waiting, "_look_at_others", looked)
+    monkeypatch.setattr(WaitingOperations, "_look_at_others", looked)
     keys = client.keyspace.table("paused")
     async with executors(etcd_config, 2, resync_s=3600) as made:
         await client.put(keys.pause, encode(PauseRecord()))  # without its entry in the index

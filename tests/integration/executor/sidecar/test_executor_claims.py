@@ -13,11 +13,10 @@ import pytest
 
 from distop.executor.ledger.claims import Claimant, ClaimDesk
 from distop.executor.sidecar import wire
-from distop.executor.sidecar.dial import dial
+from distop.executor.sidecar.client import dial
 from distop.executor.task.task import TaskSummary
-from distop.metastore.operations import claims
-from distop.metastore.operations.claims import Claimed
-from distop.metastore.operations.jobs import SUCCESS, Verdict
+from distop.metastore.operations import jobs
+from distop.metastore.operations.jobs import SUCCESS, Claimed, Verdict
 from distop.metastore.operations.pausing import pause_operation
 from distop.metastore.operations.runs import release_runner
 from distop.metastore.records.operation import PauseRecord
@@ -237,7 +236,7 @@ async def test_a_claim_that_etcd_did_not_let_go_of_is_let_go_later(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """H1: its run is over, and nothing of it is watched any more; the lease goes on."""
-    monkeypatch.setattr(claims, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(jobs, "PATIENCE_S", 0.1)
     taken = await host.take("owned", jobs=1, exclusive=True)
     desk = ClaimDesk(host.client)
     desk.begin("tester", host.session)
@@ -255,9 +254,9 @@ async def test_a_task_that_leaves_its_run_leaves_no_claim(host: Host) -> None:
     first, second = (wire.Attach(number, str(taken.arg.id), taken.run.token, True) for number in (1, 2))
     async with host.sidecar():
         with dial(host.place, host.etcd.to_env()) as connection:
-            for message in (first, wire.Claim(3, 1, "0", "a"), wire.Detach(1)):
+            for message in (first, wire.ClaimRequest(3, 1, "0", "a"), wire.Detach(1)):
                 connection.sendall(wire.frame(message))
-            for message in (second, wire.Claim(4, 2, "0", "b")):
+            for message in (second, wire.ClaimRequest(4, 2, "0", "b")):
                 connection.sendall(wire.frame(message))
             await eventually(lambda: host.owner(taken), holds=lambda attempt: attempt == "b")
             connection.sendall(wire.frame(wire.Detach(2)))

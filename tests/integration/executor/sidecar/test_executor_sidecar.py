@@ -19,22 +19,20 @@ from distop.executor.host import scratch_sweep
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import take_lock
 from distop.executor.ledger.oversight import Oversight
-from distop.executor.sidecar import dial, server, wire
-from distop.executor.sidecar.client import SidecarClient
-from distop.executor.sidecar.connection import HIGH_WATER
-from distop.executor.sidecar.dial import SidecarUnavailable
-from distop.executor.sidecar.server import Sidecar, SidecarConfig
+from distop.executor.sidecar import client as sidecar_client
+from distop.executor.sidecar import server, wire
+from distop.executor.sidecar.client import SidecarClient, SidecarUnavailable
+from distop.executor.sidecar.server import HIGH_WATER, Sidecar, SidecarConfig
 from distop.executor.task.task import TaskSummary
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.jobs import Mark, success_record
+from distop.metastore.operations.jobs import Mark, read_tries, success_record
 from distop.metastore.operations.runs import Run
-from distop.metastore.operations.tries import read_tries
 from distop.metastore.records.member import MemberRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from support.defects import fail_once
 from support.etcd.counting import Counting
@@ -253,7 +251,7 @@ def readers() -> list[threading.Thread]:
 async def test_a_task_starts_no_sidecar_while_the_service_is_about_to_serve(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dial, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sidecar_client, "START_TIMEOUT_S", 0.5)
     lock = take_lock(host.place.service_lock)
     assert lock is not None
     with pytest.raises(SidecarUnavailable):
@@ -304,7 +302,7 @@ async def test_a_flood_is_not_read_faster_than_etcd_takes_it(host: Host) -> None
         for start in range(0, count, 100):
             numbers = range(start, start + 100)
             marks = [(n, Mark(str(n), "a", success_record("a", {}, 1.0))) for n in numbers]
-            writer.write(wire.frame(wire.Marks(1, marks)))
+            writer.write(wire.frame(wire.MarkGroup(1, marks)))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(writer.drain(), 0.5)
         assert await eventually(lambda: sidecar.ledger.batcher.waiting) < 3 * HIGH_WATER
@@ -354,8 +352,8 @@ async def test_a_sidecar_that_accepts_no_connection_is_reported(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was halted, and its queue is full of those that have given up."""
-    monkeypatch.setattr(dial, "SEND_TIMEOUT_S", 1)
-    monkeypatch.setattr(dial, "START_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(sidecar_client, "SEND_TIMEOUT_S", 1)
+    monkeypatch.setattr(sidecar_client, "START_TIMEOUT_S", 0.5)
     lock = take_lock(host.place.serving_lock)
     assert lock is not None
     with os.fdopen(lock), socket.socket(socket.AF_UNIX) as halted:

@@ -12,7 +12,7 @@ from distop.metastore.backlog.batches import Block, OrderingRecord
 from distop.metastore.backlog.queue import Queued
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.operations.retention import FORGET_BITE, forget_batches
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import encode
 from distop.metastore.tables.audit import audit_put, read_audit
 from support.etcd.jobs import mark

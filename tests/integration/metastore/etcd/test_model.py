@@ -17,7 +17,7 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Compare, Delete, Get, Op, Put, Txn
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
 from explore.store import Store
 
 KEYS = [b"a", b"a.b", b"a.c", b"b", b"c"]

@@ -16,7 +16,7 @@ from distop.metastore.etcd.deadline import within
 from distop.metastore.etcd.together import IN_FLIGHT, MAX_BYTES, Together
 from distop.metastore.etcd.txn import Get, Put, Txn, TxnResult, absent
 from distop.metastore.etcd.update import settle
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
 from distop.proto import distop_pb2 as pb
 from support.etcd.counting import Counting
 from support.etcd.jobs import mark

@@ -15,12 +15,12 @@ import pytest_asyncio
 
 from distop.errors import Compacted
 from distop.metastore.etcd import channels
-from distop.metastore.etcd.client import EtcdClient, Snapshot
+from distop.metastore.etcd.client import EtcdClient, Listing
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.txn import Put, Txn
-from distop.metastore.etcd.watch import Event, WatchBatch, follow, until_absent, watch
-from distop.metastore.records.components import prefix_end
+from distop.metastore.etcd.watch import KeyEvent, WatchBatch, follow, until_absent, watch
+from distop.metastore.records.names import prefix_end
 from support.etcd.proxy import Proxy
 from support.waiting import eventually
 
@@ -105,7 +105,7 @@ async def test_what_is_larger_than_a_message_arrives_whole(
         await proxy.refuse()
         revisions = [await client.put(prefix_key + b"%d" % index, bytes(900_000)) for index in range(5)]
         await proxy.accept()
-        seen: list[Event] = []
+        seen: list[KeyEvent] = []
         while len(seen) < 5:
             batch = await asyncio.wait_for(anext(changes), 60)
             seen.extend(batch.events)
@@ -200,7 +200,7 @@ async def test_following_shows_the_present_state_again_after_lost_history(
     await client.put(prefix_key + b"old", b"1")
     async with aclosing(follow(victim, prefix_key)) as changes:
         first = await anext(changes)
-        assert isinstance(first, Snapshot)
+        assert isinstance(first, Listing)
         assert [kv.key for kv in first.kvs] == [prefix_key + b"old"]
         await proxy.refuse()
         await client.put(prefix_key + b"new", b"2")
@@ -208,7 +208,7 @@ async def test_following_shows_the_present_state_again_after_lost_history(
         await client.compact(await client.put(prefix_key + b"newer", b"3"))
         await proxy.accept()
         again = await asyncio.wait_for(anext(changes), 60)
-        assert isinstance(again, Snapshot)
+        assert isinstance(again, Listing)
         assert [kv.key for kv in again.kvs] == [prefix_key + b"new", prefix_key + b"newer"]
         last = await client.put(prefix_key + b"last", b"4")
         batch = await asyncio.wait_for(anext(changes), 60)
@@ -227,7 +227,7 @@ async def test_a_follower_ends_with_what_stands_in_etcd(
         nonlocal listings
         async with aclosing(follow(victim, prefix_key)) as changes:
             async for change in changes:
-                if isinstance(change, Snapshot):
+                if isinstance(change, Listing):
                     listings += 1
                     model.clear()
                     model.update({kv.key: kv.value for kv in change.kvs})
@@ -263,7 +263,7 @@ async def test_keys_alone_may_be_followed(client: EtcdClient, prefix_key: bytes)
     await client.put(prefix_key + b"k", b"value")
     async with aclosing(follow(client, prefix_key, keys_only=True)) as changes:
         listing = await anext(changes)
-        assert isinstance(listing, Snapshot)
+        assert isinstance(listing, Listing)
         assert [(kv.key, kv.value) for kv in listing.kvs] == [(prefix_key + b"k", b"")]
 
 

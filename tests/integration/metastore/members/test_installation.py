@@ -11,7 +11,7 @@ from distop.coordinator.service import Coordinator
 from distop.errors import OtherLayout
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.installation import LAYOUT, enter
-from distop.metastore.members.versions import tell_if_apart
+from distop.metastore.members.registration import tell_if_apart
 from distop.metastore.records.member import InstallationRecord, MemberRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord

@@ -9,10 +9,8 @@ import pytest
 from distop.errors import CorruptRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.members import registration
-from distop.metastore.members.lease import LeaseSession
-from distop.metastore.members.own_record import change_own_record, own_record, slow_etcd, still
-from distop.metastore.members.registration import registered
-from distop.metastore.members.renewal import Renewal
+from distop.metastore.members.lease import LeaseSession, Renewal
+from distop.metastore.members.registration import change_own_record, own_record, registered, slow_etcd, still
 from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.metastore.records.record import decode
 from support.defects import fail_once

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.operations import dynamic_runs
-from distop.metastore.operations.dynamic_runs import DynamicRun
 from distop.metastore.operations.jobs import Mark, Outcome, mark_txn, success_record, verdicts
-from distop.metastore.operations.runs import Run, release_runner
+from distop.metastore.operations.runs import DynamicRun, Run, release_runner
 from distop.metastore.records.operation import ABORTING, OperationArg, RunRecord
 from distop.metastore.records.record import decode, encode
 from support.etcd.lossy import Fault, puts
@@ -61,7 +59,7 @@ async def test_a_new_run_begins_from_nothing_and_the_old_one_can_do_nothing_more
 
 
 async def test_what_an_earlier_run_left_goes_in_bites(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dynamic_runs, "REMOVED_AT_ONCE", 3)
+    monkeypatch.setattr("distop.metastore.operations.runs.REMOVED_AT_ONCE", 3)
     arg, old = await dynamic(runs)
     await old.begin()
     await send(runs.client, old.run, *(str(number) for number in range(10)))

@@ -19,7 +19,7 @@ from distop.errors import (
     OutcomeUnknown,
 )
 from distop.metastore.backlog.batches import DONE, OrderingRecord
-from distop.metastore.etcd.client import Snapshot
+from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import MAX_OPS, Delete, KeyValue, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.members.election import Epoch, campaign, resign
@@ -27,8 +27,8 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations import retention
 from distop.metastore.operations.ending import (
     COLLECT_BITE,
-    Finish,
     Finished,
+    FinishParts,
     collect,
     finish,
     finish_txn,
@@ -39,6 +39,7 @@ from distop.metastore.operations.parking import apply_resolve, note_failure, req
 from distop.metastore.operations.retention import EVERY, prune, prune_after
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import LeaderRecord
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     ABORT,
     ABORTING,
@@ -53,7 +54,6 @@ from distop.metastore.records.operation import (
     SeriesEntry,
     SeriesNote,
 )
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head, decode_run_ops
 from support.etcd.jobs import mark, mark_all
@@ -82,14 +82,14 @@ class Led:
         await seal(self.client, op, self.epoch, before=RUNNING, after=to)
         return op
 
-    async def plan(self, sealed: bytes = COMMITTING, **fields: object) -> Finish:
+    async def plan(self, sealed: bytes = COMMITTING, **fields: object) -> FinishParts:
         run_ops = await self.client.get(self.keys.run_ops)
-        return Finish(sealed=sealed, run_ops=run_ops, history=HISTORY, **fields)  # type: ignore[arg-type]
+        return FinishParts(sealed=sealed, run_ops=run_ops, history=HISTORY, **fields)  # type: ignore[arg-type]
 
-    async def finish(self, op: OperationKeys, plan: Finish) -> Finished:
+    async def finish(self, op: OperationKeys, plan: FinishParts) -> Finished:
         return (await finish(self.client, self.keys, op, self.epoch, self.txn(op, plan)))[0]
 
-    def txn(self, op: OperationKeys, plan: Finish) -> Txn:
+    def txn(self, op: OperationKeys, plan: FinishParts) -> Txn:
         return finish_txn(self.keys, op, self.epoch, plan)
 
     async def next_epoch(self) -> Epoch:
@@ -375,7 +375,7 @@ async def test_either_the_cancellation_wins_or_the_finish(led: Led) -> None:
         op = await led.sealed()
         plan = await led.plan()
 
-        async def finish_late(op: OperationKeys = op, plan: Finish = plan) -> Finished:
+        async def finish_late(op: OperationKeys = op, plan: FinishParts = plan) -> Finished:
             for _ in range(sum(wins.values()) % 4):  # a cancellation reads before it writes
                 await led.client.get(op.state)
             return await led.finish(op, plan)
@@ -612,7 +612,7 @@ async def test_pruning_that_comes_late_takes_nothing_of_the_next_table_of_that_n
     await remade()
     listed = led.client.scan
 
-    async def then_remade(prefix: bytes, **how: Any) -> Snapshot:
+    async def then_remade(prefix: bytes, **how: Any) -> Listing:
         listing = await listed(prefix, **how)
         await remade()
         return listing

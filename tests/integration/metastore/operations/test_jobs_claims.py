@@ -11,15 +11,20 @@ import pytest_asyncio
 from distop.errors import InvalidArgument, LeaseLost
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.claims import (
+from distop.metastore.operations.jobs import (
     Claimed,
+    Mark,
     Occupied,
+    Outcome,
+    Verdict,
     claim,
     claim_txn,
+    mark_txn,
     release_claim,
     save_checkpoint,
+    success_record,
+    verdicts,
 )
-from distop.metastore.operations.jobs import Mark, Outcome, Verdict, mark_txn, success_record, verdicts
 from distop.metastore.operations.runs import Run, release_runner
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.operation import ABORTING, MAX_CHECKPOINT_BYTES, ClaimRecord

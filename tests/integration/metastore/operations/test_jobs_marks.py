@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from distop.errors import DistopError, EtcdUnavailable, OutcomeUnknown
-from distop.executor.ledger.batcher import MarkBatcher
+from distop.executor.ledger.ledger import MarkBatcher
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Put, Txn

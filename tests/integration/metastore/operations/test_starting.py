@@ -21,8 +21,8 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, KeyValue
 from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.operations.starting import digest_of
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import COMMITTING, RUNNING, OperationArg
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import decode_run_ops
 from support.etcd.lossy import Fault, LossyClient

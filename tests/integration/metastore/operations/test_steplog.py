@@ -18,7 +18,14 @@ from distop.errors import (
 )
 from distop.metastore.etcd.txn import MAX_OPS, MAX_REQUEST_BYTES, Put, Txn, TxnResult
 from distop.metastore.members.lease import LeaseSession
-from distop.metastore.operations.ending import Finish, Finished, collect, finish, finish_txn, request_cancel
+from distop.metastore.operations.ending import (
+    Finished,
+    FinishParts,
+    collect,
+    finish,
+    finish_txn,
+    request_cancel,
+)
 from distop.metastore.operations.steplog import MAX_STEP_BYTES, CommitStepStore
 from distop.metastore.records.operation import COMMITTING, CancelRecord, HistoryRecord, StepRecord
 from distop.metastore.records.sequence import CommitSequence
@@ -214,7 +221,7 @@ async def test_the_end_of_an_operation_takes_its_log_along(
     """B15, O19."""
     await write(op, op.noted(20))
     run_ops = await client.get(op.table.run_ops)
-    plan = Finish(
+    plan = FinishParts(
         sealed=COMMITTING, run_ops=run_ops, history=HistoryRecord(outcome="success"), leave_keys=leave_keys
     )
     txn = finish_txn(op.table, op.keys, op.epoch, plan)

@@ -7,8 +7,15 @@ from pathlib import Path
 import pytest
 
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.operations.jobs import FAILED, success_record
-from distop.metastore.operations.tries import MAX_ERROR_CHARACTERS, Tried, TriesRecord, count_try, read_tries
+from distop.metastore.operations.jobs import (
+    FAILED,
+    MAX_ERROR_CHARACTERS,
+    Tried,
+    TriesRecord,
+    count_try,
+    read_tries,
+    success_record,
+)
 from distop.metastore.records.operation import ABORTING, OperationArg
 from distop.metastore.records.record import decode
 from support.etcd.lossy import Fault, LossyClient

@@ -13,17 +13,17 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.etcd.update import settle
 from distop.metastore.records.locations import canonical
-from distop.metastore.tables.locations import Claim
+from distop.metastore.tables.locations import LocationClaim
 from support.etcd.lossy import Fault, LossyClient
 
 MANY = 1_000
 
 
-def claim(client: EtcdClient, location: str, table: str = "t") -> Claim:
-    return Claim(client.keyspace, canonical(location), table, f"uuid of {table}")
+def claim(client: EtcdClient, location: str, table: str = "t") -> LocationClaim:
+    return LocationClaim(client.keyspace, canonical(location), table, f"uuid of {table}")
 
 
-async def take(client: EtcdClient, wanted: Claim) -> bool:
+async def take(client: EtcdClient, wanted: LocationClaim) -> bool:
     return (await settle(client, Txn(wanted.free(), (wanted.put,)))).succeeded
 
 
@@ -116,7 +116,7 @@ async def test_an_empty_range_is_compared_through_faults(client: LossyClient, fa
 async def test_a_claim_goes_with_its_table(sdk: AsyncClient, client: LossyClient, tmp_path: Path) -> None:
     """S2: and with no other of that name."""
     await sdk.create_table("t", str(tmp_path))
-    mine = Claim(client.keyspace, f"file://{tmp_path}", "t", (await sdk.get_table("t")).uuid)
+    mine = LocationClaim(client.keyspace, f"file://{tmp_path}", "t", (await sdk.get_table("t")).uuid)
     standing = await client.get(mine.key)
     assert mine.is_mine(standing)
     assert claim(client, f"file://{tmp_path}").given_up(standing) == Txn()

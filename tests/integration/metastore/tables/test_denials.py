@@ -8,8 +8,18 @@ from typing import Any
 import pytest
 
 from distop.metastore.etcd.client import RangePage
-from distop.metastore.tables.audit import DENIED, Acting, acting, audit_put, prune, read_audit
-from distop.metastore.tables.denials import EACH, MOST, WINDOW_S, Denials
+from distop.metastore.tables.audit import (
+    DENIED,
+    EACH,
+    MOST,
+    WINDOW_S,
+    Actor,
+    Denials,
+    acting,
+    audit_put,
+    prune,
+    read_audit,
+)
 from support.etcd.lossy import LossyClient
 
 
@@ -17,11 +27,11 @@ async def test_denials_are_recorded_so_few_that_they_fill_nothing(client: LossyC
     """S6: with the verified name, and with how many more there were."""
     now = [100.0]
     denials = Denials(client, clock=lambda: now[0])
-    acting.set(Acting(subject="eve@example", claimed="root", address="10.0.0.9"))
+    acting.set(Actor(subject="eve@example", claimed="root", address="10.0.0.9"))
     written = [await denials.record("drop-table", by="root", target="t") for _ in range(3 * EACH)]
     assert written == [True] * EACH + [False] * 2 * EACH
     for number in range(2 * MOST):
-        acting.set(Acting(address=f"10.0.1.{number}"))
+        acting.set(Actor(address=f"10.0.1.{number}"))
         await denials.record("drop-table", by="", target="t")
     entries, _ = await read_audit(client, client.keyspace.denials_prefix, limit=1000)
     assert len(entries) == MOST
@@ -43,7 +53,7 @@ async def test_denials_push_out_no_action(client: LossyClient, monkeypatch: pyte
         put = audit_put(space, action, by="ana", target="m", at=time.time())
         await client.put(put.key, put.value)
         for number in range(3):
-            acting.set(Acting(address=f"10.0.0.{number}"))
+            acting.set(Actor(address=f"10.0.0.{number}"))
             assert await denials.record(f"{action}{number}", by="", target="m")
     trails = space.audit_prefix, space.denials_prefix
     merged, revision = await read_audit(client, *trails, limit=10)
@@ -57,7 +67,7 @@ async def test_a_network_is_one_caller(client: LossyClient) -> None:
     """S6: a host may own 2**64 addresses of IPv6."""
     denials, written = Denials(client), []
     for number in range(3 * EACH):
-        acting.set(Acting(address=f"2001:db8::{number:x}"))
+        acting.set(Actor(address=f"2001:db8::{number:x}"))
         written.append(await denials.record("drop-table", by="", target="t"))
     assert written == [True] * EACH + [False] * 2 * EACH
 

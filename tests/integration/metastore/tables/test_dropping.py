@@ -20,7 +20,7 @@ from distop.lake.layout.owner import take_folder
 from distop.metastore.etcd.client import EtcdClient, RangePage
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Delete, Put, Txn, TxnResult
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, LocationRecord, TableRecord
 from distop.metastore.tables.audit import audit_put

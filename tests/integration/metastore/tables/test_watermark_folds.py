@@ -12,11 +12,10 @@ import pytest
 
 from distop.errors import DistopError
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.records.components import prefix_end
+from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import TableRecord
-from distop.metastore.records.watermark_chunks import CHUNK_BYTES
-from distop.metastore.records.watermarks import FOLD_BYTES, Marks
+from distop.metastore.records.watermarks import CHUNK_BYTES, FOLD_BYTES, Marks
 from distop.metastore.tables.audit import audit_put
 from distop.metastore.tables.watermarks import (
     ChunkReader,

@@ -8,9 +8,8 @@ import pytest_asyncio
 from distop.client import AsyncClient
 from distop.errors import IncompatibleOperation, InvalidArgument, NotFound, TableNotFound
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.records.effects import Effect
-from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
+from distop.metastore.records.operation import Effect, WatermarkMove
 from distop.metastore.records.watermarks import Marks
 from distop.metastore.tables.audit import audit_put, read_audit
 from distop.metastore.tables.watermarks import Change, change_watermarks

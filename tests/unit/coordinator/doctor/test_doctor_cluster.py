@@ -8,7 +8,7 @@ from distop.coordinator.doctor.cluster import check_etcd, check_members
 from distop.coordinator.doctor.seen import Members, MemberSeen
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.members.versions import far_apart
+from distop.metastore.members.registration import far_apart
 from distop.metastore.records.member import HeldUp, MemberRecord
 from distop.proto.identity import own_version
 

@@ -11,7 +11,7 @@ import pytest
 
 from distop.coordinator.leading import timekeeping
 from distop.coordinator.leading.timekeeping import SLOT_S, Timekeeping
-from distop.metastore.etcd.client import Snapshot
+from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import encode
@@ -28,12 +28,12 @@ async def test_tables_whose_check_hangs_do_not_hold_up_the_others(monkeypatch: p
     client: Any = SimpleNamespace(keyspace=SPACE)
     kept = Timekeeping(client, lambda: now, lambda _: True, lambda _: None)
 
-    async def changes() -> AsyncIterator[Snapshot]:
+    async def changes() -> AsyncIterator[Listing]:
         kvs = [
             KeyValue(SPACE.table(f"t{at}").agenda, encode(AgendaRecord(due=float(at))), 1, 1)
             for at in range(5)
         ]
-        yield Snapshot(kvs, 1)
+        yield Listing(kvs, 1)
 
     task = asyncio.create_task(kept.run(changes()))
     assert await eventually(lambda: kept.known)

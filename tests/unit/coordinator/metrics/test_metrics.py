@@ -17,6 +17,7 @@ from distop.metastore.etcd.embedded import free_port
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     COMMITTING,
     RUNNING,
@@ -25,7 +26,6 @@ from distop.metastore.records.operation import (
     OperationArg,
     ResolveRecord,
 )
-from distop.metastore.records.operation_id import OperationId
 from support.metrics import families
 from support.repository import ROOT
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from distop.coordinator.schedules.agenda import Agenda
 from distop.coordinator.schedules.policy import AGAIN_S
-from distop.metastore.etcd.client import Snapshot
+from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.etcd.watch import Event, WatchBatch
+from distop.metastore.etcd.watch import KeyEvent, WatchBatch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import encode
 from distop.metastore.records.schedule import AgendaRecord
@@ -30,12 +30,12 @@ def kv(table: str, **fields: object) -> KeyValue:
 
 def agenda_of(clock: Clock, *kvs: KeyValue, mine: Callable[[str], bool] = lambda _: True) -> Agenda:
     agenda = Agenda(SPACE, clock, mine)
-    assert agenda.apply(Snapshot(list(kvs), 1)) is None
+    assert agenda.apply(Listing(list(kvs), 1)) is None
     return agenda
 
 
 def put(agenda: Agenda, one: KeyValue) -> set[str] | None:
-    return agenda.apply(WatchBatch(2, [Event("put", one)]))
+    return agenda.apply(WatchBatch(2, [KeyEvent("put", one)]))
 
 
 def test_tables_fall_due_at_their_times() -> None:
@@ -50,7 +50,7 @@ def test_tables_fall_due_at_their_times() -> None:
     clock.now = 1010.0
     assert list(agenda.fall_due()) == ["d", "b.c"]
     assert agenda.wait_s(30.0) == 30.0
-    agenda.apply(WatchBatch(3, [Event("delete", KeyValue.missing(SPACE.table("d").agenda))]))
+    agenda.apply(WatchBatch(3, [KeyEvent("delete", KeyValue.missing(SPACE.table("d").agenda))]))
     assert list(agenda.fall_due()) == ["b.c"]
 
 
@@ -68,7 +68,7 @@ def test_a_clock_that_is_set_back_makes_tables_wait_again() -> None:
 
 def test_a_new_listing_forgets_what_is_gone() -> None:
     agenda = agenda_of(Clock(), kv("a", due=0.0), kv("b", due=0.0))
-    agenda.apply(Snapshot([kv("b", due=0.0)], 5))
+    agenda.apply(Listing([kv("b", due=0.0)], 5))
     assert list(agenda.fall_due()) == ["b"]
 
 

@@ -15,8 +15,7 @@ from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.work import Work
 from distop.errors import ArgumentTooLarge, Busy, DeadlineExceeded
 from distop.metastore.operations.starting import StartRequest
-from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.options import FollowUp
+from distop.metastore.records.operation import FollowUp, WatermarkMove
 from distop.metastore.records.table import TableRecord
 from distop.operations import Plan, PlanRequest, Registry
 from support.waiting import eventually

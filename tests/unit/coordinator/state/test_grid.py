@@ -13,8 +13,8 @@ from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg, RunRecord
-from distop.metastore.records.operation_id import OperationId
 from distop.metastore.records.record import encode
 
 KEYS = Keyspace().operation(OperationId("flights", "ingest", 17))

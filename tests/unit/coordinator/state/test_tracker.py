@@ -17,6 +17,7 @@ from distop.coordinator.state.tracker import Tracked
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.operations.jobs import failure_record, success_record
 from distop.metastore.records.keyspace import Keyspace
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import (
     ABORTING,
     COMMITTING,
@@ -26,13 +27,12 @@ from distop.metastore.records.operation import (
     ErrorRecord,
     JobRecord,
     OperationArg,
+    OperationOptions,
     PauseRecord,
     ResolveRecord,
     RunnerRecord,
     RunRecord,
 )
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.options import OperationOptions
 from distop.metastore.records.record import encode
 
 OPERATION = OperationId("t", "noop", 1)

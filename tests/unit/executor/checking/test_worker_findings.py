@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from distop.executor.checking.findings import REMEDIES, Driver, Finding, failure, findings
+from distop.executor.checking.workers import REMEDIES, Driver, WorkerFinding, failure, findings
 
 DRIVER = Driver("1.2.3", frozenset({"noop", "mine"}), began=1000.0, ended=1030.0)
 WELL: dict[str, Any] = {
@@ -100,11 +100,11 @@ def test_of_a_worker_that_ends_the_words_of_python_are_told() -> None:
         f"PYTHONPATH was:\n  /a.zip\n{'at java.base/java.lang.Thread.run ' * 30}"
     )
     sentence = "Spark gave up: File daemon.py OSError: AF_UNIX path too long"
-    assert failure(said) == Finding("WORKER_FAILED", sentence)
+    assert failure(said) == WorkerFinding("WORKER_FAILED", sentence)
 
 
 def test_a_job_that_nobody_runs_is_no_failure_of_python() -> None:
-    assert failure("Job 0 cancelled", within_s=120.0) == Finding(
+    assert failure("Job 0 cancelled", within_s=120.0) == WorkerFinding(
         "NO_WORKERS", "no executor of Spark has answered within 120 s"
     )
     assert all(REMEDIES.values())

@@ -12,7 +12,7 @@ from distop.errors import Cancelled
 from distop.executor.host import scratch as module
 from distop.executor.host.scratch import NOTE, Scratch, read_note
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 
 OPERATION = OperationId("flights", "audit", 1)
 

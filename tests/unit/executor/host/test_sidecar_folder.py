@@ -9,9 +9,15 @@ from pathlib import Path
 import pytest
 
 from distop.errors import PreconditionFailed
-from distop.executor.host.folder_sweep import IDLE_S, IDLE_WITH_SCRATCH_S, sweep_folders
-from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder, take_lock
-from distop.metastore.records.operation_id import OperationId
+from distop.executor.host.sidecar_folder import (
+    BASE_VARIABLE,
+    IDLE_S,
+    IDLE_WITH_SCRATCH_S,
+    SidecarFolder,
+    sweep_folders,
+    take_lock,
+)
+from distop.metastore.records.names import OperationId
 
 
 def place(base: Path, prefix: str = "distOp") -> SidecarFolder:

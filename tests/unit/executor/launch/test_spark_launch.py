@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.executor.launch.launch import JOBS_PER_SMALL_TASK, TASKS_PER_SLOT, LaunchFailed, pack
-from distop.executor.launch.python import refuse_unusable
 from distop.executor.launch.settings import (
     ADAPTIVE,
     CHECKED,
@@ -26,6 +25,7 @@ from distop.executor.launch.settings import (
     ShufflesUnchecked,
     SparkTooOld,
     refuse_unchecked,
+    refuse_unusable,
     with_retries,
 )
 from distop.executor.launch.spark import master_away

@@ -11,7 +11,7 @@ from distop.executor.ledger import oversight
 from distop.executor.ledger.oversight import Oversight
 from distop.metastore.operations.runs import RUNNER_GONE, Run
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 
 
 async def test_the_end_of_a_run_is_noticed_after_a_defect(

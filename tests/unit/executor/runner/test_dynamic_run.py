@@ -9,8 +9,8 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from distop.executor.runner import dynamic_run
-from distop.executor.runner.dynamic_run import DynamicOperationRun
+from distop.executor.runner import operation_run
+from distop.executor.runner.operation_run import DynamicOperationRun
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.operations.runs import Run, Taken
 from distop.metastore.records.keyspace import Keyspace
@@ -21,7 +21,7 @@ async def test_progress_is_recorded_again_after_a_defect(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """C11: and the defect is logged."""
-    monkeypatch.setattr(dynamic_run, "NOTE_EVERY_S", 0.0)
+    monkeypatch.setattr(operation_run, "NOTE_EVERY_S", 0.0)
     noted = asyncio.Event()
     counted = Mock(note=AsyncMock(side_effect=lambda *_: noted.set()))
     launched = Mock(wait=AsyncMock(side_effect=noted.wait))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from distop.executor.runner.shares import NOTHING, Shares, piece_of
-from distop.metastore.etcd.client import Snapshot
+from distop.executor.runner.waiting import NOTHING, Shares, piece_of
+from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import KeyValue
-from distop.metastore.etcd.watch import Event, WatchBatch
+from distop.metastore.etcd.watch import KeyEvent, WatchBatch
 from distop.metastore.records.keyspace import SHARES, Keyspace
 from distop.metastore.records.member import MemberRecord
-from distop.metastore.records.operation_id import OperationId
+from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import encode
 
 SPACE = Keyspace()
@@ -28,7 +28,7 @@ def divided(*members: KeyValue, types: tuple[str, ...] = ("noop",)) -> dict[str,
     for kv in members:
         name = kv.key.removeprefix(SPACE.executors).decode()
         made[name] = Shares(SPACE, name, types)
-        made[name].apply(Snapshot(list(members), 1))
+        made[name].apply(Listing(list(members), 1))
     return made
 
 
@@ -75,5 +75,5 @@ def test_the_shares_of_one_that_ended_go_to_the_others() -> None:
     standing, ended = member("a", "noop"), member("b", "noop")
     shares = divided(standing, ended)["a"]
     assert not all(shares.hold(operation) for operation in OPERATIONS)
-    shares.apply(WatchBatch(2, [Event("delete", KeyValue(ended.key, b"", 2, 0))]))
+    shares.apply(WatchBatch(2, [KeyEvent("delete", KeyValue(ended.key, b"", 2, 0))]))
     assert all(shares.hold(operation) for operation in OPERATIONS)

@@ -14,10 +14,10 @@ from distop.metastore.operations.jobs import Mark, Outcome
 
 MESSAGES: list[wire.FromTask] = [
     wire.Attach(1, "t/noop/1", 55, True),
-    wire.Marks(1, [(1, Mark("p", "a", b"{}", 9, True, True)), (2, Mark("q.ü", "b", b"\x00"))]),
-    wire.Claim(3, 1, "p", "a", 4),
-    wire.Save(4, 1, "p", 9, b"\xff"),
-    wire.Release(5, 1, "p", 9),
+    wire.MarkGroup(1, [(1, Mark("p", "a", b"{}", 9, True, True)), (2, Mark("q.ü", "b", b"\x00"))]),
+    wire.ClaimRequest(3, 1, "p", "a", 4),
+    wire.SaveRequest(4, 1, "p", 9, b"\xff"),
+    wire.ReleaseRequest(5, 1, "p", 9),
     wire.Detach(1),
 ]
 
@@ -70,4 +70,4 @@ def test_errors_keep_their_class_and_words() -> None:
 
 
 def test_an_error_of_a_newer_version_may_pass() -> None:
-    assert wire.error_of(wire.Failed([1], "NEWER", "what", "")).retryable
+    assert wire.error_of(wire.RequestFailed([1], "NEWER", "what", "")).retryable

@@ -12,14 +12,12 @@ import pytest
 from distop.errors import Cancelled, InvalidArgument, JobFailed, Unavailable
 from distop.executor.host.scratch import Scratch
 from distop.executor.host.sidecar_folder import SidecarFolder
-from distop.executor.task.session import Ownership, Session
-from distop.executor.task.task import Task, TaskJob, TaskSummary, Work
+from distop.executor.task.session import Ownership, TaskSession
+from distop.executor.task.task import Task, TaskJob, TaskSummary, TaskWork
 from distop.lake.storage.traces import read_traces
-from distop.metastore.operations.jobs import WON, Mark, Outcome, Verdict
-from distop.metastore.operations.tries import Tried
-from distop.metastore.records.operation import JobRecord, OperationArg
-from distop.metastore.records.operation_id import OperationId
-from distop.metastore.records.options import OperationOptions
+from distop.metastore.operations.jobs import WON, Mark, Outcome, Tried, Verdict
+from distop.metastore.records.names import OperationId
+from distop.metastore.records.operation import JobRecord, OperationArg, OperationOptions
 from distop.metastore.records.record import decode
 from distop.operations import DistributedOperation, JobContext, Plan, PlanRequest
 
@@ -36,30 +34,30 @@ class ScriptedPort:
         self._verdicts: Iterator[Verdict] = iter(verdicts)
         self._claims = 0
 
-    def attach(self, session: Session[Any]) -> None:
+    def attach(self, session: TaskSession[Any]) -> None:
         self.session = session
 
-    def detach(self, session: Session[Any]) -> None:
+    def detach(self, session: TaskSession[Any]) -> None:
         pass
 
-    def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
+    def submit(self, session: TaskSession[Any], number: int, mark: Mark) -> None:
         self.marks.append(mark)
         session.answered([(number, mark, next(self._verdicts, WON))])
 
     def flush(self) -> None:
         pass
 
-    def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
+    def claim(self, session: TaskSession[Any], partition: str, attempt: str) -> Ownership | Verdict:
         self._claims += 1
         return Ownership(self._claims, b"saved" if self._claims > 1 else None)
 
-    def release(self, session: Session[Any], partition: str, claim: int) -> None:
+    def release(self, session: TaskSession[Any], partition: str, claim: int) -> None:
         self.released.append(claim)
 
-    def save(self, session: Session[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
+    def save(self, session: TaskSession[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
         return None
 
-    def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
+    def count_try(self, session: TaskSession[Any], partition: str, attempt: str, error: str) -> None:
         self.tries.append((partition, attempt, error))
 
 
@@ -98,7 +96,7 @@ class Immortal(Scripted):
     can_fail = False
 
 
-class NoPause(Session[TaskJob]):
+class NoPause(TaskSession[TaskJob]):
     """Does not wait between attempts."""
 
     paused: ClassVar[list[float]] = []
@@ -124,7 +122,7 @@ def run(operation: Scripted, port: ScriptedPort, *partitions: str, **given: Any)
     arg = OperationArg(
         table="t", type=operation.type, instance=1, uuid="u", location=location, options=options
     )
-    to_do = Work(operation=operation, arg=arg, run_token=7, scratch=NOWHERE, tried=tried)
+    to_do = TaskWork(operation=operation, arg=arg, run_token=7, scratch=NOWHERE, tried=tried)
     session = NoPause(port, str(arg.id), 7, claims=to_do.claims)
     return Task(to_do, session, "s1", clock=lambda: 1.0, rng=random.Random(1)).run(partitions or ["0"])
 
@@ -288,7 +286,7 @@ def test_a_job_without_tries_left_fails_with_the_last_error_and_is_not_tried() -
 
 def test_a_try_that_cannot_be_counted_is_followed_by_the_next() -> None:
     class Forgetful(ScriptedPort):
-        def count_try(self, session: Session[Any], partition: str, attempt: str, error: str) -> None:
+        def count_try(self, session: TaskSession[Any], partition: str, attempt: str, error: str) -> None:
             raise Unavailable
 
     assert run(Scripted(fail(OSError()), work), Forgetful()) == TaskSummary(won=1)
@@ -373,7 +371,7 @@ def test_an_attempt_has_its_time_from_when_it_owns_the_job(monkeypatch: pytest.M
     hours = Hours(monkeypatch)
 
     class Busy(ScriptedPort):
-        def claim(self, session: Session[Any], partition: str, attempt: str) -> Ownership | Verdict:
+        def claim(self, session: TaskSession[Any], partition: str, attempt: str) -> Ownership | Verdict:
             hours.now += 100.0
             return super().claim(session, partition, attempt)
 
@@ -384,7 +382,7 @@ def test_an_attempt_has_its_time_from_when_it_owns_the_job(monkeypatch: pytest.M
 
 def test_a_mark_that_cannot_be_answered_fails_the_task_and_deletes_nothing() -> None:
     class Dead(ScriptedPort):
-        def submit(self, session: Session[Any], number: int, mark: Mark) -> None:
+        def submit(self, session: TaskSession[Any], number: int, mark: Mark) -> None:
             session.unanswered([number], Unavailable("etcd is down"))
 
     operation = Scripted(work)

@@ -11,7 +11,7 @@ from distop.lake.cleanup.staged import sweep
 from distop.lake.iceberg import takeover
 from distop.lake.iceberg.append import IcebergOverwrite
 from distop.lake.storage import listing
-from distop.metastore.records.effects import Effect
+from distop.metastore.records.operation import Effect
 from support.tables.publishing import Staged, Table, new_table, rows
 
 

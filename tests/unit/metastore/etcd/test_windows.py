@@ -7,8 +7,8 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.metastore.etcd.windows import Windows
-from distop.metastore.records.components import prefix_end
+from distop.metastore.etcd.client import Windows
+from distop.metastore.records.names import prefix_end
 
 BYTES = st.sampled_from([b"a", b"b", b"0", b"\x00", b"\xff"])
 SOME_KEYS = st.lists(st.lists(BYTES, max_size=6).map(b"".join), unique=True).map(sorted)

@@ -12,7 +12,7 @@ import threading
 import grpc
 from aetcd.rpc import rpc_pb2_grpc
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.members.renewal import Renewal
+from distop.metastore.members.lease import Renewal
 
 opened, closing = threading.Event(), threading.Event()
 prepare = rpc_pb2_grpc.LeaseStub

@@ -20,9 +20,8 @@ from distop.metastore.operations.jobs import (
 )
 from distop.metastore.operations.runs import Run
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.names import MAX_NAME_BYTES
+from distop.metastore.records.names import MAX_NAME_BYTES, OperationId
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
-from distop.metastore.records.operation_id import OperationId
 
 RUN = Run(Keyspace("t").operation(OperationId("flights", "ingest", 17)), 55)
 STATE, ARG = KeyValue(RUN.keys.state, b"running", 5, 5), KeyValue(RUN.keys.arg, b"", 5, 5)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distop.metastore.records.effects import Effect, may_run_together
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation import Effect, OperationArg, may_run_together
 from distop.metastore.records.record import decode, encode
 
 

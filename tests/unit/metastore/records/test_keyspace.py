@@ -9,18 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.records.components import escape, prefix_end, unescape
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.names import (
     MAX_NAME_BYTES,
+    OperationId,
     check_name,
     check_new_name,
     check_object,
     check_partition,
     check_table_name,
     check_type,
+    escape,
+    prefix_end,
+    unescape,
 )
-from distop.metastore.records.operation_id import OperationId
 
 # What is awkward in names, more often than chance would bring it.
 AWKWARD = st.sampled_from([*'./%_ \n\0"\\0123456789aé日🦆', "%2E", "..", "state", "arg"])

@@ -11,19 +11,21 @@ from hypothesis import strategies as st
 
 from distop.errors import CorruptRecord, InvalidArgument
 from distop.metastore.backlog.batches import AppliedRecord, BatchRecord, Block
-from distop.metastore.records.effects import Effect
 from distop.metastore.records.member import HeldUp, LeaderRecord, LongCall, MemberRecord
 from distop.metastore.records.operation import (
     ActiveRecord,
     CancelRecord,
     ClaimRecord,
     CompletionRecord,
+    Effect,
     ErrorRecord,
     Event,
     EventsRecord,
+    FollowUp,
     HistoryRecord,
     JobRecord,
     OperationArg,
+    OperationOptions,
     PauseRecord,
     QueuedRecord,
     RequestNote,
@@ -35,7 +37,6 @@ from distop.metastore.records.operation import (
     SeriesRecord,
     WatermarkMove,
 )
-from distop.metastore.records.options import FollowUp, OperationOptions
 from distop.metastore.records.record import Record, decode, encode, encode_plain
 from distop.metastore.records.table import (
     AuditRecord,

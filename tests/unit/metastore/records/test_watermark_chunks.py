@@ -9,14 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distop.errors import ArgumentTooLarge, InvalidArgument
-from distop.metastore.records import watermark_chunks
-from distop.metastore.records.watermark_chunks import CHUNK_BYTES, Chunks, position, refilled
+from distop.metastore.records import watermarks
 from distop.metastore.records.watermarks import (
+    CHUNK_BYTES,
     MAX_ENTRY_BYTES,
     MAX_MOVED_BYTES,
+    Chunks,
     Marks,
     Recent,
     check_room,
+    position,
+    refilled,
     upwards,
 )
 
@@ -69,7 +72,7 @@ def test_they_are_what_a_dictionary_would_be(steps: list[list[tuple[str, str, st
     """G4: however they are split, and whenever what is recent is put into the chunks."""
     kept, plain = Kept(), dict[str, dict[str, str]]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watermark_chunks, "CHUNK_BYTES", 60)
+        patch.setattr(watermarks, "CHUNK_BYTES", 60)
         for step in steps:
             if isinstance(step, str):
                 kept.fold()

@@ -10,16 +10,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from distop.metastore.etcd.txn import Delete, Put
-from distop.metastore.records.components import escape
+from distop.metastore.records.names import escape
 from distop.metastore.records.record import encode_plain
-from distop.metastore.records.watermark_chunks import CHUNK_BYTES, Chunks, chunk_value, position
 from distop.metastore.records.watermarks import (
+    CHUNK_BYTES,
     FOLD_BYTES,
     MAX_ENTRY_BYTES,
     MAX_RECENT_BYTES,
+    Chunks,
     Marks,
     Recent,
     check_entry,
+    chunk_value,
+    position,
 )
 from distop.metastore.tables.watermarks import folded
 

@@ -12,8 +12,7 @@ import pytest
 from distop.errors import CorruptRecord, ValidationFailed
 from distop.lake.layout.staging import RULES
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg
-from distop.metastore.records.record import encode
-from distop.metastore.records.structs import convert
+from distop.metastore.records.record import convert, encode
 from distop.spark_jobs.rules.checks import Violation
 from distop.spark_jobs.rules.findings import (
     IN_REPORT,
