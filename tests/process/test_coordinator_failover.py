@@ -20,7 +20,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.watch import watch
 from distop.metastore.records.names import OperationId, prefix_end
-from distop.metastore.records.operation import COMMITTING, FollowUp, HistoryRecord
+from distop.metastore.records.operation import COMMITTING, HistoryRecord
 from distop.metastore.records.record import decode
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark
@@ -248,54 +248,3 @@ async def test_a_leader_that_wakes_after_its_time_writes_nothing(pair: Pair, tmp
     await mark(client, running, "0")
     assert await eventually(lambda: ended(client, running))
     assert [await client.get(keys.history(operation)) for operation in (sealed, finished)] == histories
-
-
-async def test_work_survives_the_loss_of_every_coordinator(
-    pair: Pair, etcd_config: EtcdConfig, tmp_path: Path
-) -> None:
-    """O24: all killed in the middle of several operations; new ones find everything in etcd."""
-    client = pair.client
-    anyone: dict[str, Any] = {"compatible": lambda other: True}
-    marked = await begin(client, kind="noop", partition_count=2, **anyone)
-    failing = await begin(client, kind="friend", partition_count=2, **anyone)
-    log = tmp_path / "log"
-    hooked = await begin(client, kind="hooked", argument={"log": str(log), "raises": 1}, **anyone)
-    await pair.leader_and_other()
-    await eventually(log.exists)
-    for process in pair.processes:
-        process.kill()
-    await mark(client, marked, "0")
-    await mark(client, failing, "0", error="why")
-    async with CoordinatorProcess(etcd_config, tmp_path) as fresh, Service(fresh.address) as service:
-        await fresh.member(client)
-        assert (await service.ended(failing)).state == pb.FAILED
-        assert (await service.ended(hooked)).state == pb.SUCCEEDED
-        assert (await service.get(marked)).jobs.succeeded == 1
-        await mark(client, marked, "1")
-        assert (await service.ended(marked)).state == pb.SUCCEEDED
-        for operation in (marked, failing, hooked):
-            assert await eventually(lambda operation=operation: ended(client, operation))
-
-
-@pytest.mark.parametrize("point", ["finish.before", "finish.after"])
-async def test_the_next_leader_finds_it_started_or_starts_it(
-    client: EtcdClient, etcd_config: EtcdConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
-) -> None:
-    """O23: exactly once, whether the finish had happened or not."""
-    await make_table(client)
-    table = client.keyspace.table("t")
-    monkeypatch.setenv("DISTOP_CRASH_POINTS", f"{point}=die")
-    async with CoordinatorProcess(etcd_config, tmp_path) as first:
-        await first.member(client)
-        operation = await begin(client, partition_count=1, then=FollowUp(type="noop"))
-        await mark(client, operation, "0")
-        assert await first.exit_code() == -9
-        assert (await client.get(table.history(operation))).exists == (point == "finish.after")
-    monkeypatch.delenv("DISTOP_CRASH_POINTS")
-    following = OperationId("t", "noop", 2)
-    async with CoordinatorProcess(etcd_config, tmp_path):
-        await eventually(lambda: client.get(table.operation(following).state), holds=lambda kv: kv.exists)
-        await mark(client, following, "0")
-        await eventually(lambda: client.get(table.history(following)), holds=lambda kv: kv.exists)
-    assert (await client.get(table.next_instance("noop"))).value == b"3"
-    assert not (await client.get(table.run_ops)).exists
