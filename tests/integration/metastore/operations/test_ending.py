@@ -249,12 +249,17 @@ async def test_a_stale_epoch_finishes_nothing(led: Led) -> None:
 @pytest.mark.parametrize("leave_keys", [False, True])
 @pytest.mark.parametrize(
     "faults",
-    [[Fault.LOST_REPLY], [Fault.LOST_REQUEST], [Fault.LOST_REQUEST, Fault.LOST_REPLY, Fault.LOST_REQUEST]],
+    [
+        [Fault.LOST_REPLY],
+        [Fault.LOST_REQUEST],
+        [Fault.LOST_REQUEST, Fault.LOST_REPLY, Fault.LOST_REQUEST],
+        [Fault.LOST_REPLY, Fault.FULL],
+    ],
 )
 async def test_a_lost_reply_to_a_finish_is_done_exactly_once(
     led: Led, faults: list[Fault], leave_keys: bool
 ) -> None:
-    """P8, O17."""
+    """P8, O17, O27: also if etcd has become full meanwhile."""
     op = await led.sealed()
     head = await led.client.put(led.keys.head, b"0")
     base = await led.client.get(led.keys.head)
@@ -283,14 +288,6 @@ async def test_after_a_lost_reply_no_failure_counts_as_certain(led: Led, first: 
     assert caught.value.code == "OUTCOME_UNKNOWN"
     assert led.client.spent
     assert (await led.client.get(led.keys.history(op.operation))).exists is (first is Fault.LOST_REPLY)
-
-
-async def test_a_finish_that_happened_is_found_in_an_etcd_that_has_become_full(led: Led) -> None:
-    """P8, O27."""
-    op = await led.sealed()
-    led.client.fail(Fault.LOST_REPLY, Fault.FULL)
-    assert await led.finish(op, await led.plan()) is Finished.BEFORE
-    assert led.client.spent
 
 
 async def test_a_finish_in_doubt_whose_line_is_gone_is_not_called_failed(led: Led) -> None:

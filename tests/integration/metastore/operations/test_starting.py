@@ -9,9 +9,6 @@ import pytest
 
 from distop.errors import (
     ArgumentTooLarge,
-    DistopError,
-    EtcdOutOfSpace,
-    EtcdUnavailable,
     IncompatibleOperation,
     OutcomeUnknown,
     RequestIdReused,
@@ -201,35 +198,6 @@ async def test_after_a_lost_reply_no_failure_counts_as_certain(client: LossyClie
         await begin(client, request_id="r")
     assert caught.value.details["request_id"] == "r"
     assert await begin(client, request_id="r") == OperationId("t", "noop", 1)
-
-
-@pytest.mark.parametrize(("fault", "error"), [(Fault.DOWN, EtcdUnavailable), (Fault.FULL, EtcdOutOfSpace)])
-async def test_what_certainly_did_not_happen_is_not_called_unknown(
-    client: LossyClient, fault: Fault, error: type[DistopError]
-) -> None:
-    """U4."""
-    client.fail(fault)
-    with pytest.raises(error):
-        await begin(client)
-    assert await running(client) == {}
-
-
-async def test_a_full_etcd_that_has_made_what_it_refuses(client: LossyClient) -> None:
-    """O7, O27."""
-    client.fail(Fault.FULL_YET_DONE)
-    operation = await begin(client)
-    assert await running(client) == {"noop": [str(operation.instance)]}
-    assert client.spent
-
-
-async def test_an_etcd_that_never_replies_ends_in_try_again(client: LossyClient) -> None:
-    """U3: nothing is tried for ever."""
-    client.fail(*[Fault.LOST_REQUEST] * MAX_TRIES)
-    with pytest.raises(DistopError) as caught:
-        await begin(client)
-    assert caught.value.retryable
-    assert client.spent
-    assert await running(client) == {}
 
 
 def test_digests_depend_on_what_was_asked_and_not_on_how() -> None:
