@@ -1,10 +1,23 @@
 """The door for programs with a Spark session: tables as DataFrames, the data source ``format("distop")``,
 streams, and Iceberg's own runtime over distop's catalog (:func:`configure`).
-
-Importing it needs neither pyspark nor pyarrow.
 """
 
-from distop.spark.api import read, register, write
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from distop.spark.session import configure
 
+if TYPE_CHECKING:
+    from distop.spark.api import read, register, write
+
 __all__ = ["configure", "read", "register", "write"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on demand: configure needs no library, so that it can be used wherever a session is made.
+    if name in ("read", "register", "write"):
+        from distop.spark import api
+
+        return getattr(api, name)
+    raise AttributeError(name)

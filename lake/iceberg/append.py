@@ -18,8 +18,6 @@ from pyiceberg.table.snapshots import (
     ADDED_DATA_FILES,
     ADDED_FILE_SIZE,
     ADDED_RECORDS,
-    DELETED_DATA_FILES,
-    DELETED_RECORDS,
     Operation,
     Snapshot,
     Summary,
@@ -45,7 +43,7 @@ from distop.lake.iceberg.content import is_live, named, only_replaced, writer_of
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.provenance import provenance
 from distop.lake.iceberg.snapshots import Draft, merged, snapshot_id_of
-from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, remove_all, take_over
+from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
 from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.staging import branch_of
 from distop.metastore.records.operation import OperationArg
@@ -190,30 +188,6 @@ class IcebergAppend(IcebergStep):
         )
         manifests = [*added, *merged(draft, kept, snapshot_id)]
         return Change(manifests=manifests, summary=summary, facts={ADOPTED_FROM: output.adopt_from})
-
-
-class IcebergOverwrite(IcebergStep):
-    """Replaces the table's whole content with the operation's files, in one snapshot.
-
-    Without any files the table becomes empty.
-    """
-
-    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
-        """See :class:`IcebergStep`."""
-        removed, counts = remove_all(draft, snapshot_id)
-        if output.empty and not counts:
-            return None
-        added = take_over(draft, layout, output, snapshot_id)
-        operation = Operation.OVERWRITE if added else Operation.DELETE
-        # No earlier content is left, so totals restart with the added files.
-        summary = update_snapshot_summaries(Summary(operation=operation, **added_counts(output)))
-        summary.additional_properties.update(counts)
-        facts = {
-            ADOPTED_FROM: output.adopt_from,
-            "removedFiles": int(counts.get(DELETED_DATA_FILES, 0)),
-            "removedRows": int(counts.get(DELETED_RECORDS, 0)),
-        }
-        return Change(manifests=[*added, *removed], summary=summary, facts=facts)
 
 
 # -- the base ----------------------------------------------------------------------------------------

@@ -12,18 +12,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pyiceberg.io import FileIO
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import (
-    DELETED_DATA_FILES,
-    DELETED_RECORDS,
-    REMOVED_DELETE_FILES,
-    REMOVED_FILE_SIZE,
     Snapshot,
 )
 
 from distop.commit.partial import selection
 from distop.errors import CorruptRecord
-from distop.lake.iceberg.content import is_live
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import Layout
 from distop.lake.storage.storage import FILES_AT_ONCE
@@ -165,37 +160,6 @@ def _written(
         except zlib.error as error:
             raise CorruptRecord(f"the list of files in a job's record cannot be read: {error}") from error
     return builder.write(draft.io, draft.new_manifest_path())
-
-
-def remove_all(draft: Draft, snapshot_id: int) -> tuple[list[ManifestFile], dict[str, str]]:
-    """Manifests that mark every live data file as removed, and the number of those files."""
-    base, io = draft.base, draft.io
-    builders: dict[int, ManifestBuilder] = {}
-    files = rows = size = delete_files = 0
-    live = [manifest for manifest in manifests_of(base.current_snapshot(), io) if is_live(manifest)]
-    data = [manifest for manifest in live if manifest.content == ManifestContent.DATA]
-    for manifest in live:
-        if manifest.content == ManifestContent.DELETES:
-            delete_files += (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
-    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
-        for together in _bins(data, lambda manifest: manifest.manifest_length):
-            for entries in pool.map(lambda manifest: manifest.fetch_manifest_entry(io), together):
-                for entry in entries:
-                    spec_id = entry.data_file.spec_id
-                    if spec_id not in builders:
-                        builders[spec_id] = draft.new_manifest(spec_id, snapshot_id)
-                    builders[spec_id].remove(entry)
-                    files += 1
-                    rows += entry.data_file.record_count
-                    size += entry.data_file.file_size_in_bytes
-    written = [builder.write(io, draft.new_manifest_path()) for builder in builders.values()]
-    counts = {
-        DELETED_DATA_FILES: files,
-        DELETED_RECORDS: rows,
-        REMOVED_FILE_SIZE: size,
-        REMOVED_DELETE_FILES: delete_files,
-    }
-    return written, {name: str(count) for name, count in counts.items() if count}
 
 
 def _bins(manifests: Sequence[M], length: Callable[[M], int]) -> Iterator[list[M]]:

@@ -1,17 +1,17 @@
-"""Publishing modes that depend on the table's content: replace parts of it, or leave it unchanged."""
+"""Publishing modes that depend on the table's content: replace it or parts of it, or leave it unchanged."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from dataclasses import replace
 
-from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
+from pyiceberg.table.snapshots import REMOVED_DELETE_FILES, Operation, Summary, update_snapshot_summaries
 
-from distop.commit.contract import ADOPTED_FROM, IGNORED, Contribution, FinishContext
+from distop.commit.contract import IGNORED, Contribution, FinishContext
 from distop.lake.iceberg.append import Change, IcebergAppend, IcebergStep, added_counts, head_conflict
 from distop.lake.iceberg.content import data_of, is_ignored, not_empty, only_replaced
 from distop.lake.iceberg.provenance import INSTEAD_OF
-from distop.lake.iceberg.snapshots import Draft, merged
+from distop.lake.iceberg.snapshots import Draft
 from distop.lake.iceberg.takeover import JobsOutput, take_over
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.replace_partitions import (
@@ -21,6 +21,7 @@ from distop.lake.rewriting.replace_partitions import (
     partitions_in,
     replace_partitions,
     take_out_added,
+    take_out_all,
 )
 from distop.metastore.etcd.txn import Txn, unchanged
 from distop.metastore.records.operation import OperationArg
@@ -45,19 +46,8 @@ class IcebergOverwritePartitions(IcebergStep):
         keys = partitions_in(draft.io, added, layout.spec)
         self._check_partitions(draft, layout, keys)
         replaced = replace_partitions(draft, layout, keys, snapshot_id)
-        parent = draft.base.current_snapshot()
-        summary = update_snapshot_summaries(
-            Summary(operation=Operation.OVERWRITE, **added_counts(output), **replaced.counts()),
-            parent.summary if parent else None,
-        )
-        manifests = [*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)]
-        facts: dict[str, Any] = {
-            ADOPTED_FROM: output.adopt_from,
-            "replacedPartitions": len(keys),
-            "removedFiles": replaced.files,
-            "removedRows": replaced.rows,
-        }
-        return Change(manifests=manifests, summary=summary, facts=facts)
+        facts = {"replacedPartitions": len(keys), "removedRows": replaced.rows}
+        return replaced.replaced_by(draft, output, added, snapshot_id, facts)
 
     def _check_partitions(self, draft: Draft, layout: Layout, keys: Collection[Key]) -> None:
         """Refuse the table if these partitions have changed since the operation began."""
@@ -91,21 +81,33 @@ class IcebergAppendInstead(IcebergStep):
         Raises :class:`~distop.errors.PreconditionFailed` if files of the earlier operation are gone.
         """
         replaced = take_out_added(draft, self._earlier, snapshot_id)
-        parent = draft.base.current_snapshot()
-        summary = update_snapshot_summaries(
-            Summary(operation=Operation.OVERWRITE, **added_counts(output), **replaced.counts()),
-            parent.summary if parent else None,
-        )
-        summary.additional_properties[INSTEAD_OF] = self.argument["operation"]
-        added = [] if output.empty else take_over(draft, layout, output, snapshot_id)
-        manifests = [*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)]
-        facts: dict[str, Any] = {
-            ADOPTED_FROM: output.adopt_from,
-            "insteadOf": self.argument["operation"],
-            "removedFiles": replaced.files,
-            "removedRows": replaced.rows,
-        }
-        return Change(manifests=manifests, summary=summary, facts=facts)
+        added = take_over(draft, layout, output, snapshot_id)
+        facts = {"insteadOf": self.argument["operation"], "removedRows": replaced.rows}
+        change = replaced.replaced_by(draft, output, added, snapshot_id, facts)
+        change.summary.additional_properties[INSTEAD_OF] = self.argument["operation"]
+        return change
+
+
+class IcebergOverwrite(IcebergStep):
+    """Replaces the table's whole content with the operation's files, in one snapshot.
+
+    Without any files the table becomes empty.
+    """
+
+    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+        """See :class:`IcebergStep`."""
+        replaced, delete_files = take_out_all(draft, snapshot_id)
+        if output.empty and not (replaced.files or delete_files):
+            return None
+        added = take_over(draft, layout, output, snapshot_id)
+        change = replaced.replaced_by(draft, output, added, snapshot_id, {"removedRows": replaced.rows})
+        # No earlier content is left, so totals restart with the added files.
+        operation = Operation.OVERWRITE if added else Operation.DELETE
+        summary = update_snapshot_summaries(Summary(operation=operation, **added_counts(output)))
+        summary.additional_properties.update(replaced.counts())
+        if delete_files:
+            summary.additional_properties[REMOVED_DELETE_FILES] = str(delete_files)
+        return replace(change, summary=summary)
 
 
 class IcebergAppendIfEmpty(IcebergAppend):

@@ -9,26 +9,27 @@ from __future__ import annotations
 
 from base64 import b85decode, b85encode
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-from pyiceberg.manifest import DataFile, ManifestContent, ManifestFile
+from pyiceberg.manifest import DataFile, ManifestFile
 from pyiceberg.table import FileScanTask
-from pyiceberg.table.snapshots import Operation, Summary, update_snapshot_summaries
 
-from distop.commit.contract import ADOPTED_FROM, Contribution, FinishContext
-from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
-from distop.lake.iceberg.append import Change, IcebergStep, added_counts
-from distop.lake.iceberg.content import is_live, removers, writer_of
-from distop.lake.iceberg.snapshots import Draft, merged
-from distop.lake.iceberg.takeover import JobsOutput, manifests_of, take_over
+from distop.commit.contract import Contribution, FinishContext
+from distop.errors import CorruptRecord, PreconditionFailed
+from distop.lake.iceberg.append import Change, IcebergStep
+from distop.lake.iceberg.snapshots import Draft
+from distop.lake.iceberg.takeover import JobsOutput, take_over
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.deletes import Deletes
 from distop.lake.rewriting.plan import Concerned, Leaving, SnapshotPlan, concerned, snapshot_plan
-from distop.lake.rewriting.replace_partitions import Replaced, areas_of, take_out
+from distop.lake.rewriting.replace_partitions import (
+    Located,
+    areas_of,
+    files_changed,
+    live_manifests,
+)
 from distop.lake.rewriting.rewrite_plan import Places
-from distop.lake.storage.storage import FILES_AT_ONCE
 from distop.operations.api import OperationView
 
 READ, REMOVED, CHANGED, ADDED = "read", "removed", "changed", "added"
@@ -72,31 +73,21 @@ class IcebergDelete(IcebergStep):
         leaving = {file.path: file for file in (*found.whole, *changed.files)}
         if not leaving and output.empty:
             return None
-        standing = _Standing(draft, leaving)
-        if not (standing.has_all and standing.rows_are_those_of(found, changed)):
-            raise self._conflict(draft, plan)
-        replaced = Replaced(untouched=standing.others)
-        for spec_id, manifests in standing.holding.items():
-            spec = draft.base.specs()[spec_id]
-            take_out(
-                draft, spec, manifests, lambda e: e.data_file.file_path in leaving, replaced, snapshot_id
+        live = live_manifests(draft.base.current_snapshot(), draft.io)
+        areas = areas_of(draft.base, [file.place for file in leaving.values()])
+        located = Located(draft, live, leaving.keys(), areas)
+        if located.there.keys() != leaving.keys() or not _rows_are_those_of(draft, live, found, changed):
+            raise files_changed(
+                arg, draft, plan.snapshot_id, f"in which {arg.id} has found rows", "nothing was changed"
             )
+        replaced = located.take_out(leaving.keys(), snapshot_id)
         if replaced.files != len(leaving) or output.rows + changed.removed != changed.read + changed.added:
             raise PreconditionFailed(
                 f"{arg.id} had to replace {len(leaving)} files, and found {replaced.files}; of "
                 f"{changed.read} rows it has removed {changed.removed}, and it has written {output.rows}"
             )
         added = take_over(draft, layout, output, snapshot_id)
-        facts: dict[str, Any] = {
-            ADOPTED_FROM: output.adopt_from,
-            "removedFiles": replaced.files,
-            **self.row_facts(found, changed),
-        }
-        return Change(
-            manifests=[*added, *replaced.rewritten, *merged(draft, replaced.untouched, snapshot_id)],
-            summary=_summary(draft, output, replaced),
-            facts=facts,
-        )
+        return replaced.replaced_by(draft, output, added, snapshot_id, self.row_facts(found, changed))
 
     def row_facts(self, found: Concerned, changed: Changed) -> dict[str, Any]:
         """Facts about the rows."""
@@ -104,18 +95,6 @@ class IcebergDelete(IcebergStep):
             "removedRows": changed.removed + sum(file.rows for file in found.whole),
             "droppedFiles": len(found.whole),
         }
-
-    def _conflict(self, draft: Draft, plan: SnapshotPlan) -> HeadConflict:
-        current = draft.base.current_snapshot()
-        first = next(iter(removers(draft.file, current, plan.snapshot_id)), None)
-        arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
-        return HeadConflict(
-            f"files in which {arg.id} has found rows to delete, of snapshot {plan.snapshot_id} of table "
-            f"{arg.table!r}, have changed: snapshot {found or 'none'}, written by "
-            f"{writer_of(first)}, is newer",
-            hint="nothing was changed; start the operation again, on the table's present content",
-            details={"expected": str(plan.snapshot_id), "snapshot": found, "by": writer_of(first)},
-        )
 
 
 class IcebergMerge(IcebergDelete):
@@ -214,57 +193,20 @@ def chosen_of(packed: str, tasks: Sequence[FileScanTask]) -> list[FileScanTask]:
     return [task for at, task in enumerate(tasks) if bits >> at & 1]
 
 
-class _Standing:
-    """The files to replace that the table still has."""
-
-    def __init__(self, draft: Draft, leaving: Mapping[str, Leaving]) -> None:
-        self.holding: dict[int, list[ManifestFile]] = {}
-        """Manifests that list some of them, by partition spec."""
-        self.others: list[ManifestFile] = []
-        self._draft = draft
-        self._live = [one for one in manifests_of(draft.base.current_snapshot(), draft.io) if is_live(one)]
-        areas = areas_of(draft.base, [file.place for file in leaving.values()])
-        there: set[str] = set()
-
-        def listed(manifest: ManifestFile) -> set[str]:
-            area = areas.get(manifest.partition_spec_id)
-            if manifest.content != ManifestContent.DATA or area is None or not area.may_hold(manifest):
-                return set()
-            entries = manifest.fetch_manifest_entry(draft.io)
-            return leaving.keys() & {entry.data_file.file_path for entry in entries}
-
-        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
-            for manifest, paths in zip(self._live, pool.map(listed, self._live), strict=True):
-                if paths:
-                    self.holding.setdefault(manifest.partition_spec_id, []).append(manifest)
-                else:
-                    self.others.append(manifest)
-                there |= paths
-        self.has_all = there == leaving.keys()
-
-    def rows_are_those_of(self, found: Concerned, changed: Changed) -> bool:
-        """Whether no rows of the files that were read were deleted or restored meanwhile."""
-        now = Deletes(self._draft.base, self._draft.io, self._live)
-        if not changed.delete_files <= now.paths:
+def _rows_are_those_of(
+    draft: Draft, live: Sequence[ManifestFile], found: Concerned, changed: Changed
+) -> bool:
+    """Whether no rows of the files that were read were deleted or restored meanwhile."""
+    now = Deletes(draft.base, draft.io, live)
+    if not changed.delete_files <= now.paths:
+        return False
+    places = Places(draft.base)
+    # Not as planned: the column of a partition may have been widened since.
+    touched = {places.of(file) for file in changed.data_files}
+    for entry in now.entries:
+        file = entry.data_file
+        if file.file_path in found.delete_files or not touched:
+            continue
+        if now.is_everywhere(entry) or places.of(file) in touched:
             return False
-        places = Places(self._draft.base)
-        # Not as planned: the column of a partition may have been widened since.
-        touched = {places.of(file) for file in changed.data_files}
-        for entry in now.entries:
-            file = entry.data_file
-            if file.file_path in found.delete_files or not touched:
-                continue
-            if now.is_everywhere(entry) or places.of(file) in touched:
-                return False
-        return True
-
-
-def _summary(draft: Draft, output: JobsOutput, replaced: Replaced) -> Summary:
-    parent = draft.base.current_snapshot()
-    operation = Operation.DELETE
-    if output.files:
-        operation = Operation.OVERWRITE if replaced.files else Operation.APPEND
-    return update_snapshot_summaries(
-        Summary(operation=operation, **added_counts(output), **replaced.counts()),
-        parent.summary if parent else None,
-    )
+    return True

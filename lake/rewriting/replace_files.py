@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -30,14 +29,21 @@ from pyiceberg.table.snapshots import (
 from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 
 from distop.commit.contract import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER, Contribution, FinishContext
-from distop.errors import Conflict, HeadConflict, PreconditionFailed
+from distop.errors import Conflict, PreconditionFailed
 from distop.lake.iceberg.append import Change, IcebergStep, added_counts
-from distop.lake.iceberg.content import SHOWN, is_live, removers, writer_of
+from distop.lake.iceberg.content import SHOWN, removers, writer_of
 from distop.lake.iceberg.snapshots import Draft, merged
-from distop.lake.iceberg.takeover import JobsOutput, manifests_of, output_of_jobs, take_over
+from distop.lake.iceberg.takeover import JobsOutput, output_of_jobs, take_over
 from distop.lake.layout.model import Layout, schema_of, schema_with
 from distop.lake.rewriting.deletes import Deletes
-from distop.lake.rewriting.replace_partitions import Replaced, areas_of, take_out
+from distop.lake.rewriting.replace_partitions import (
+    Located,
+    Replaced,
+    areas_of,
+    files_changed,
+    live_manifests,
+    take_out,
+)
 from distop.lake.rewriting.rewrite_plan import (
     Place,
     Places,
@@ -47,7 +53,6 @@ from distop.lake.rewriting.rewrite_plan import (
     packed_values,
     ranges_of,
 )
-from distop.lake.storage.storage import FILES_AT_ONCE
 from distop.operations.api import OperationView
 
 MISSING = "missing"
@@ -92,14 +97,15 @@ class IcebergReplace(IcebergStep):
         found = _Found(draft, self._plan, done)
         intact = {name: job for name, job in done.items() if found.has(job)}
         if done and not intact:
-            raise self._nothing_left(draft)
-        replaced = Replaced(untouched=found.others)
-        leaving = {path for job in intact.values() for path in self._plan.paths(job)}
-        for spec_id, manifests in found.holding.items():
-            spec = draft.base.specs()[spec_id]
-            take_out(
-                draft, spec, manifests, lambda e: e.data_file.file_path in leaving, replaced, snapshot_id
+            raise files_changed(
+                self._view.arg,
+                draft,
+                self._plan.snapshot_id,
+                f"that {self._view.arg.id} has rewritten",
+                "nothing is lost",
             )
+        leaving = {path for job in intact.values() for path in self._plan.paths(job)}
+        replaced = found.located.take_out(leaving, snapshot_id)
         view = replace(self._view, jobs={name: self._view.jobs[name] for name in intact})
         output = output_of_jobs(view)
         deleted = self._check_rows(view, intact, replaced, output)
@@ -182,23 +188,6 @@ class IcebergReplace(IcebergStep):
         ]
         return {DROPPED_JOBS: ranges_of(places), "droppedPartitions": touched[:SHOWN], "conflicts": snapshots}
 
-    def _nothing_left(self, draft: Draft) -> HeadConflict:
-        first = next(iter(removers(draft.file, draft.base.current_snapshot(), self._plan.snapshot_id)), None)
-        arg, found = self._view.arg, "" if first is None else str(first.snapshot_id)
-        removed = "the table has no snapshot"
-        if first is not None:
-            removed = f"snapshot {found}, written by {writer_of(first)}, removed them or some of their rows"
-        return HeadConflict(
-            f"the files that {arg.id} has rewritten, of snapshot {self._plan.snapshot_id} of table "
-            f"{arg.table!r}, are no longer in it: {removed}",
-            hint="nothing is lost; start the operation again to rewrite what the table holds now",
-            details={
-                "expected": str(self._plan.snapshot_id),
-                "snapshot": found,
-                "by": writer_of(first),
-            },
-        )
-
 
 class _Found:
     """The files read that are unchanged in the table, and the delete files that may go."""
@@ -206,15 +195,7 @@ class _Found:
     def __init__(self, draft: Draft, plan: RewritePlan, jobs: Mapping[str, RewriteJob]) -> None:
         self._plan = plan
         wanted = {path for job in jobs.values() for path in plan.paths(job)}
-        self._there: dict[str, ManifestEntry] = {}
-        self.holding: dict[int, list[ManifestFile]] = {}
-        """Manifests that list some of the files, by partition spec."""
-        self.others: list[ManifestFile] = []
-        live = [
-            manifest
-            for manifest in manifests_of(draft.base.current_snapshot(), draft.io)
-            if is_live(manifest)
-        ]
+        live = live_manifests(draft.base.current_snapshot(), draft.io)
         self._deletes = Deletes(draft.base, draft.io, live)
         paths = {one.path for one in plan.deletes}
         self._may_go = [
@@ -222,34 +203,12 @@ class _Found:
             for entry in self._deletes.entries
             if entry.data_file.file_path in paths and _can_go(draft, entry)
         ]
-        self._needed = set[str]()
-        """Delete files that concern a file which was not read."""
         places = [self._place(draft.base, partition) for partition in plan.partitions]
         of_deletes = Places(draft.base)
         places += [of_deletes.of(entry.data_file) for entry in self._may_go]
-        areas = areas_of(draft.base, filter(None, places))
         everywhere = any(map(self._deletes.is_everywhere, self._may_go))
-
-        def listed(manifest: ManifestFile) -> tuple[dict[str, ManifestEntry], set[str]]:
-            area = areas.get(manifest.partition_spec_id)
-            found, needed = dict[str, ManifestEntry](), set[str]()
-            concerned = everywhere or (area is not None and area.may_hold(manifest))
-            if manifest.content == ManifestContent.DATA and concerned:
-                for entry in manifest.fetch_manifest_entry(draft.io):
-                    if entry.data_file.file_path in wanted:
-                        found[entry.data_file.file_path] = entry
-                    elif self._may_go:
-                        needed |= self._deletes_of(entry)
-            return found, needed
-
-        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
-            for manifest, (there, needed) in zip(live, pool.map(listed, live), strict=True):
-                if there:
-                    self.holding.setdefault(manifest.partition_spec_id, []).append(manifest)
-                else:
-                    self.others.append(manifest)
-                self._there |= there
-                self._needed |= needed
+        areas = None if everywhere else areas_of(draft.base, filter(None, places))
+        self.located = Located(draft, live, wanted, areas, self._deletes_of)
 
     def _place(self, base: TableMetadata, partition: RewritePartition) -> Place | None:
         """A partition by the table's present types: its column may have been widened since. ``None``: the
@@ -262,15 +221,15 @@ class _Found:
     def has(self, job: RewriteJob) -> bool:
         """Whether all files of a job still exist, and no other rows of them are deleted by now."""
         return all(
-            path in self._there and self._deletes_of(self._there[path]) == self._plan.deletes_of(file)
+            self.located.there.get(path) == self._plan.deletes_of(file)
             for path, file in zip(self._plan.paths(job), job.files, strict=True)
         )
 
     def needless(self, leaving: Collection[str]) -> list[ManifestEntry]:
         """The plan's delete files that concern no file, once these are gone."""
-        needed = set(self._needed)
-        for path in self._there.keys() - leaving:
-            needed |= self._deletes_of(self._there[path])
+        needed = set(self.located.needed)
+        for path in self.located.there.keys() - leaving:
+            needed.update(self.located.there[path])
         return [entry for entry in self._may_go if entry.data_file.file_path not in needed]
 
     def _deletes_of(self, entry: ManifestEntry) -> set[str]:

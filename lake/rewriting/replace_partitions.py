@@ -1,10 +1,15 @@
-"""Replaces some partitions of a table by the output of an operation, and only those."""
+"""Takes files out of a table's present content: those of partitions, of an earlier operation, or by path.
+
+All that rewrites a table is built on it: overwriting partitions, replacing what was written before, deleting,
+merging and compacting. Manifests that list none of the files stay as they are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, TypeAlias
 
 from pyiceberg.conversions import from_bytes
@@ -21,18 +26,24 @@ from pyiceberg.table.snapshots import (
     REMOVED_FILE_SIZE,
     Operation,
     Snapshot,
+    Summary,
+    update_snapshot_summaries,
 )
 from pyiceberg.typedef import Record
 from pyiceberg.types import PrimitiveType
 
-from distop.errors import CorruptRecord, PreconditionFailed
-from distop.lake.iceberg.content import is_live
+from distop.commit.contract import ADOPTED_FROM
+from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
+from distop.lake.iceberg.append import Change, added_counts
+from distop.lake.iceberg.content import is_live, removers, writer_of
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.provenance import BATCHES, INSTEAD_OF, OPERATION
-from distop.lake.iceberg.snapshots import Draft
+from distop.lake.iceberg.snapshots import Draft, merged
+from distop.lake.iceberg.takeover import JobsOutput
 from distop.lake.layout.model import Layout, schema_of
 from distop.lake.rewriting.rewrite_plan import Place, unpacked_values
 from distop.lake.storage.storage import FILES_AT_ONCE
+from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.record import from_json
 
 Key: TypeAlias = tuple[Any, ...]
@@ -78,6 +89,111 @@ class Replaced:
         counts = {DELETED_DATA_FILES: self.files, DELETED_RECORDS: self.rows, REMOVED_FILE_SIZE: self.bytes}
         return {name: str(count) for name, count in counts.items() if count}
 
+    def replaced_by(
+        self,
+        draft: Draft,
+        output: JobsOutput,
+        added: Sequence[ManifestFile],
+        snapshot_id: int,
+        facts: Mapping[str, Any],
+    ) -> Change:
+        """The content of a snapshot with the operation's files in place of the removed ones."""
+        parent = draft.base.current_snapshot()
+        operation = Operation.OVERWRITE if output.files else Operation.DELETE
+        if output.files and not self.files:
+            operation = Operation.APPEND
+        summary = update_snapshot_summaries(
+            Summary(operation=operation, **added_counts(output), **self.counts()),
+            parent.summary if parent else None,
+        )
+        return Change(
+            manifests=[*added, *self.rewritten, *merged(draft, self.untouched, snapshot_id)],
+            summary=summary,
+            facts={ADOPTED_FROM: output.adopt_from, "removedFiles": self.files, **facts},
+        )
+
+
+class Located:
+    """Which of some files the table still has, and the manifests that list them.
+
+    Parameters
+    ----------
+    live:
+        The manifests of the table's present snapshot that list files.
+    wanted:
+        The paths of the files.
+    areas:
+        The partitions they are in, by partition spec; see :func:`areas_of`. ``None``: read all manifests.
+    deletes_of:
+        The paths of the delete files that concern a file.
+    """
+
+    def __init__(
+        self,
+        draft: Draft,
+        live: Sequence[ManifestFile],
+        wanted: Collection[str],
+        areas: Mapping[int, Area] | None,
+        deletes_of: Callable[[ManifestEntry], Collection[str]] = lambda _: (),
+    ) -> None:
+        self._draft = draft
+        self._holding: dict[int, list[ManifestFile]] = {}
+        """Manifests that list some of the files, by partition spec."""
+        self._others: list[ManifestFile] = []
+        self.there: dict[str, Collection[str]] = {}
+        """The files that the table still has, and the delete files that concern each."""
+        self.needed = set[str]()
+        """Delete files that concern other files of these manifests."""
+
+        def listed(manifest: ManifestFile) -> tuple[dict[str, Collection[str]], set[str]]:
+            found, needed = dict[str, Collection[str]](), set[str]()
+            area = None if areas is None else areas.get(manifest.partition_spec_id)
+            may_hold = areas is None or (area is not None and area.may_hold(manifest))
+            if manifest.content == ManifestContent.DATA and may_hold:
+                for entry in manifest.fetch_manifest_entry(draft.io):
+                    if entry.data_file.file_path in wanted:
+                        found[entry.data_file.file_path] = deletes_of(entry)
+                    else:
+                        needed.update(deletes_of(entry))
+            return found, needed
+
+        with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
+            for manifest, (there, needed) in zip(live, pool.map(listed, live), strict=True):
+                if there:
+                    self._holding.setdefault(manifest.partition_spec_id, []).append(manifest)
+                else:
+                    self._others.append(manifest)
+                self.there |= there
+                self.needed |= needed
+
+    def take_out(self, leaving: Collection[str], snapshot_id: int) -> Replaced:
+        """Remove some of the files from the table."""
+        replaced = Replaced(untouched=self._others)
+        for spec_id, manifests in self._holding.items():
+            spec = self._draft.base.specs()[spec_id]
+            take_out(
+                self._draft,
+                spec,
+                manifests,
+                lambda entry: entry.data_file.file_path in leaving,
+                replaced,
+                snapshot_id,
+            )
+        return replaced
+
+
+def files_changed(arg: OperationArg, draft: Draft, since: str | None, what: str, hint: str) -> HeadConflict:
+    """The error if others have changed the files that an operation has read of the snapshot ``since``; it
+    names the newest snapshot that may have."""
+    first = next(iter(removers(draft.file, draft.base.current_snapshot(), since)), None)
+    found = "" if first is None else str(first.snapshot_id)
+    return HeadConflict(
+        f"the files {what}, of snapshot {since} of table {arg.table!r}, have changed: snapshot "
+        f"{found or 'none'}, written by {writer_of(first)}, has removed them or some of their rows",
+        hint=f"{hint}; start the operation again, on the table's present content",
+        details={"expected": str(since), "snapshot": found, "by": writer_of(first)},
+    )
+
 
 def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snapshot_id: int) -> Replaced:
     """Remove the files of some partitions from a table.
@@ -93,7 +209,7 @@ def replace_partitions(draft: Draft, layout: Layout, keys: Collection[Key], snap
     replaced = Replaced()
     area = Area(layout.spec, draft.base.schema(), keys)
     touched: list[ManifestFile] = []
-    for manifest in _manifests(draft.base.current_snapshot(), draft.io):
+    for manifest in live_manifests(draft.base.current_snapshot(), draft.io):
         if manifest.content == ManifestContent.DELETES:
             # Deletes name files, or apply to older rows: new files are not concerned.
             replaced.untouched.append(manifest)
@@ -153,7 +269,7 @@ def take_out_added(draft: Draft, earlier: Snapshot, snapshot_id: int) -> Replace
     """
     replaced, by_spec = Replaced(), dict[int, list[ManifestFile]]()
     number = earlier.sequence_number or 0
-    for manifest in _manifests(draft.base.current_snapshot(), draft.io):
+    for manifest in live_manifests(draft.base.current_snapshot(), draft.io):
         may_hold = (manifest.min_sequence_number or 0) <= number <= (manifest.sequence_number or number)
         if manifest.content == ManifestContent.DATA and may_hold:
             by_spec.setdefault(manifest.partition_spec_id, []).append(manifest)
@@ -176,6 +292,19 @@ def take_out_added(draft: Draft, earlier: Snapshot, snapshot_id: int) -> Replace
     return replaced
 
 
+def take_out_all(draft: Draft, snapshot_id: int) -> tuple[Replaced, int]:
+    """Remove all files from a table. The second value is the number of delete files among them."""
+    replaced, by_spec, delete_files = Replaced(), dict[int, list[ManifestFile]](), 0
+    for manifest in live_manifests(draft.base.current_snapshot(), draft.io):
+        if manifest.content == ManifestContent.DATA:
+            by_spec.setdefault(manifest.partition_spec_id, []).append(manifest)
+        else:
+            delete_files += (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+    for spec_id, manifests in by_spec.items():
+        take_out(draft, draft.base.specs()[spec_id], manifests, lambda _: True, replaced, snapshot_id)
+    return replaced, delete_files
+
+
 def take_out(
     draft: Draft,
     spec: PartitionSpec,
@@ -187,8 +316,7 @@ def take_out(
 ) -> None:
     """Remove files from manifests of one partition spec and content, and add the rest to ``replaced``."""
     builder = draft.new_manifest(spec.spec_id, snapshot_id, content)
-    for manifest in manifests:
-        entries = manifest.fetch_manifest_entry(draft.io)
+    for manifest, entries in _read(draft.io, manifests):
         leaving = [leaves(entry) for entry in entries]
         if not any(leaving):
             replaced.untouched.append(manifest)
@@ -218,8 +346,8 @@ def changed_since(draft: Draft, layout: Layout, keys: Collection[Key], then: Sna
     """
     now = draft.base.current_snapshot()
     area = Area(layout.spec, draft.base.schema(), keys)
-    before = {manifest.manifest_path: manifest for manifest in _manifests(then, draft.io)}
-    after = {manifest.manifest_path: manifest for manifest in _manifests(now, draft.io)}
+    before = {manifest.manifest_path: manifest for manifest in live_manifests(then, draft.io)}
+    after = {manifest.manifest_path: manifest for manifest in live_manifests(now, draft.io)}
     # Manifests never change, so manifests in both are equal.
     old = dict(area.files(draft.io, (before[path] for path in before.keys() - after.keys())))
     new = dict(area.files(draft.io, (after[path] for path in after.keys() - before.keys())))
@@ -296,5 +424,16 @@ def areas_of(metadata: TableMetadata, places: Iterable[Place]) -> dict[int, Area
     return areas
 
 
-def _manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+def _read(
+    io: FileIO, manifests: Iterable[ManifestFile]
+) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
+    """Manifests and their entries, a few at a time."""
+    rest = iter(manifests)
+    with ThreadPoolExecutor(FILES_AT_ONCE, thread_name_prefix="manifests") as pool:
+        while some := list(islice(rest, FILES_AT_ONCE)):
+            yield from zip(some, pool.map(lambda one: one.fetch_manifest_entry(io), some), strict=True)
+
+
+def live_manifests(snapshot: Snapshot | None, io: FileIO) -> list[ManifestFile]:
+    """The manifests of a snapshot that list files of its content."""
     return [m for m in snapshot.manifests(io) if is_live(m)] if snapshot is not None else []

@@ -9,9 +9,9 @@ from pyiceberg.io import SCHEMA_TO_FILE_IO
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.lake.cleanup.staged import sweep
-from distop.lake.iceberg.append import IcebergOverwrite
 from distop.lake.index import lookup as index_lookup
 from distop.lake.layout.model import Layout
+from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd

@@ -13,13 +13,14 @@ from uuid import uuid4
 import pyarrow as pa
 
 from distop.commit.contract import TransactionalStep
-from distop.lake.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.lake.iceberg.append import IcebergAppend
 from distop.lake.iceberg.watermarks import WatermarkStep
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.modes import (
     IcebergAppendIfEmpty,
     IcebergAppendInstead,
     IcebergAppendOrIgnore,
+    IcebergOverwrite,
     IcebergOverwritePartitions,
 )
 from distop.lake.rewriting.publish import IcebergMerge

@@ -73,4 +73,4 @@ def test_it_loads_nothing() -> None:
         check=True,
     )
     ours = {name for name in done.stdout.split() if name.startswith(("distop.", "pyspark"))}
-    assert ours == {"distop.spark", "distop.proto", "distop.proto.addresses"}
+    assert ours == {"distop.spark", "distop.spark.session", "distop.proto", "distop.proto.addresses"}

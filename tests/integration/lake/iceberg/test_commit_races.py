@@ -18,9 +18,10 @@ from pyiceberg.exceptions import ValidationException
 
 from distop.commit.contract import FinishContext, TransactionalStep
 from distop.errors import HeadConflict
-from distop.lake.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.lake.iceberg.append import IcebergAppend
 from distop.lake.iceberg.watermarks import WatermarkStep
 from distop.lake.layout.model import Layout
+from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.etcd.sync import SyncEtcd

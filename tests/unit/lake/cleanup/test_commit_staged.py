@@ -9,7 +9,7 @@ import pytest
 
 from distop.lake.cleanup.staged import sweep
 from distop.lake.iceberg import takeover
-from distop.lake.iceberg.append import IcebergOverwrite
+from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.lake.storage import listing
 from distop.metastore.records.operation import Effect
 from support.tables.publishing import Staged, Table, new_table, rows

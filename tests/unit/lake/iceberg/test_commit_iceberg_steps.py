@@ -13,10 +13,11 @@ from pyiceberg.types import IntegerType
 
 from distop.errors import Conflict, CorruptRecord, HeadConflict, PreconditionFailed
 from distop.lake.iceberg import takeover
-from distop.lake.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.lake.iceberg.append import IcebergAppend
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import Layout, file_io, load_metadata
+from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.etcd.txn import KeyValue, unchanged
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.record import decode, encode

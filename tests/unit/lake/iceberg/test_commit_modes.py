@@ -14,7 +14,6 @@ from pyiceberg.table.update import RemoveSchemasUpdate, SetSnapshotRefUpdate
 
 from distop.errors import HeadConflict, PreconditionFailed, TableNotEmpty
 from distop.lake.cleanup.staged import sweep
-from distop.lake.iceberg.append import IcebergOverwrite
 from distop.lake.iceberg.branch_steps import IcebergPublishBranch
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.rollback import IcebergRollback
@@ -24,6 +23,7 @@ from distop.lake.layout.model import Layout, file_io
 from distop.lake.rewriting.modes import (
     IcebergAppendIfEmpty,
     IcebergAppendOrIgnore,
+    IcebergOverwrite,
     IcebergOverwritePartitions,
 )
 from distop.metastore.etcd.txn import unchanged

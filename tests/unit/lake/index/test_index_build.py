@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, PreconditionFailed
-from distop.lake.iceberg.append import IcebergOverwrite
 from distop.lake.index import lookup as index_lookup
 from distop.lake.index import plan as index_plan
 from distop.lake.index.manifest import IndexManifest, IndexPart
 from distop.lake.index.publish import IndexPublish, PartResult, Places
 from distop.lake.layout.model import Layout
+from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.names import check_object
 from distop.metastore.records.operation import JobRecord
 from distop.spark_jobs.index import job as index_job

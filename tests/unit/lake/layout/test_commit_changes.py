@@ -16,13 +16,13 @@ from pyiceberg.types import LongType, NestedField
 from distop.catalog.publishing import check_readable
 from distop.errors import InvalidArgument, SchemaConflict
 from distop.lake.altering import altered
-from distop.lake.iceberg.append import IcebergOverwrite
 from distop.lake.layout.changes import changed_columns, parse_changes
 from distop.lake.layout.evolution import evolved, put_on
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.layout.sizes import MAX_ID
 from distop.lake.pyiceberg_private import schema_without_ids
+from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.table import TableRecord
 from support.tables.publishing import Table
 

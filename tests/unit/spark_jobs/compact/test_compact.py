@@ -19,9 +19,8 @@ from pyiceberg.types import LongType
 from distop.coordinator.schedules.conditions import measured
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.lake.cleanup.inspection import view_table
-from distop.lake.iceberg.append import IcebergOverwrite
 from distop.lake.iceberg.content import is_live
-from distop.lake.rewriting.modes import IcebergOverwritePartitions
+from distop.lake.rewriting.modes import IcebergOverwrite, IcebergOverwritePartitions
 from distop.metastore.records.table import TableRecord
 from distop.spark_jobs.compact.choice import Candidate, Choice, plan_of
 from distop.spark_jobs.compact.operation import Compact

@@ -18,10 +18,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, StringType
 
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
-from distop.lake.iceberg.append import IcebergOverwrite
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting import plan as deleting_files
-from distop.lake.rewriting.modes import IcebergOverwritePartitions
+from distop.lake.rewriting.modes import IcebergOverwrite, IcebergOverwritePartitions
 from distop.lake.writing import file_lists
 from distop.lake.writing.writer import StagedWriter
 from distop.metastore.records.operation import JobRecord, OperationArg

@@ -16,12 +16,13 @@ from distop.errors import HeadConflict, InvalidArgument, LocationNotOwned, Preco
 from distop.lake.cleanup.inspection import view_table
 from distop.lake.cleanup.orphans import find_orphans
 from distop.lake.cleanup.purge import check_removal
-from distop.lake.iceberg.append import IcebergAppend, IcebergOverwrite
+from distop.lake.iceberg.append import IcebergAppend
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.provenance import WATERMARKS, WATERMARKS_BEFORE
 from distop.lake.iceberg.watermarks import WatermarkStep
 from distop.lake.layout.model import load_metadata
 from distop.lake.layout.owner import give_folder_up, owner_file
+from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import TableRecord, decode_watermarks
 from distop.operations.api import PlanRequest
