@@ -17,7 +17,7 @@ import time
 from common import Processes, print_json, print_table, run_on_own_etcd, sized, until
 
 from distop.client import AsyncClient
-from distop.metastore.backlog.decisions import open_gate
+from distop.metastore.backlog.queue import open_gate
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port

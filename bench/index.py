@@ -28,7 +28,7 @@ from distop.lake.index import lookup as index_lookup
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
-from distop.metastore.tables.listing import read_indexes
+from distop.metastore.tables.registry import read_indexes
 from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
 
 FILES = int(sys.argv[1]) if sys.argv[1:] else sized(2000, 8)

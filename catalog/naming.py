@@ -26,8 +26,7 @@ from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_new_name, prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, TableRecord
-from distop.metastore.tables.dropping import Leave
-from distop.metastore.tables.listing import table_deletes, table_puts
+from distop.metastore.tables.registry import Leave, table_deletes, table_puts
 from distop.metastore.tables.schedules import looked_at_once
 from distop.metastore.tables.watermarks import watermark_chunks
 

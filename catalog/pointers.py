@@ -47,9 +47,8 @@ from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, Head, TableRecord, ViewRecord, decode_run_ops
 from distop.metastore.tables.answers import Note
 from distop.metastore.tables.audit import audit_put, prune_softly
-from distop.metastore.tables.dropping import Leave, finish_drop
-from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.registry import Leave, finish_drop, table_puts
 
 FOREIGN = "foreign"
 """``Head.operation`` after a program other than distop has moved the head."""

@@ -28,8 +28,7 @@ from distop.errors import (
     shortened,
 )
 from distop.metastore.crashpoints import reached
-from distop.metastore.records.operation import StepRecord
-from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.operation import CommitSequence, StepRecord
 
 log = logging.getLogger(__name__)
 

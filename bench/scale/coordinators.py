@@ -16,7 +16,7 @@ from common import Processes, cpu_s, print_json, print_table, run_on_own_etcd, s
 
 from distop.client import AsyncClient
 from distop.metastore.backlog.batches import BatchRecord, ordering_of
-from distop.metastore.backlog.decisions import open_gate, set_ordering
+from distop.metastore.backlog.queue import open_gate, set_ordering
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import FREQUENT_COMPACTION, free_port

@@ -29,8 +29,8 @@ from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.registry import table_puts
 
 SIZES = sized(tuple(map(int, os.environ.get("DISTOP_BENCH_TABLES", "1000,4000,10000").split(","))), (10, 30))
 LED = sized(int(os.environ.get("DISTOP_BENCH_LED", "1000")), 3)

@@ -15,7 +15,7 @@ from distop.coordinator.access.policy import ALL, changed
 from distop.errors import CorruptRecord, DistopError, Unavailable
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.watch import watch
-from distop.metastore.members.policy import GrantRecord, PolicyRecord, change_policy, read_policy
+from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy, read_policy
 from distop.metastore.tables.audit import audit_put
 from distop.process.followers import kept_running
 

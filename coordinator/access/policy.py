@@ -8,7 +8,7 @@ from functools import cached_property
 
 from distop.coordinator.access.rights import Role
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.members.policy import GrantRecord, PolicyRecord
+from distop.metastore.members.installation import GrantRecord, PolicyRecord
 from distop.metastore.records.names import unreadable
 from distop.metastore.records.record import encode
 

@@ -15,7 +15,7 @@ from distop.coordinator.access.policy import changed, is_of
 from distop.coordinator.access.rights import Role
 from distop.errors import PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.members.policy import GrantRecord, PolicyRecord, change_policy
+from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc

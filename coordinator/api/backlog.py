@@ -23,8 +23,7 @@ from distop.metastore.backlog.batches import (
     check_batch,
     ordering_of,
 )
-from distop.metastore.backlog.decisions import approve, open_gate, set_ordering, take_back, unblock
-from distop.metastore.backlog.queue import enqueue
+from distop.metastore.backlog.queue import approve, enqueue, open_gate, set_ordering, take_back, unblock
 from distop.metastore.etcd.client import EtcdClient, first_of
 from distop.metastore.etcd.txn import Get, Put
 from distop.metastore.operations.starting import digest_of

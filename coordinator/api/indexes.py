@@ -12,7 +12,7 @@ import grpc.aio
 from distop.coordinator.api.stored import StoredCalls
 from distop.errors import Busy, PreconditionFailed
 from distop.lake.storage.storage import StorageOptions, storage_of
-from distop.metastore.tables.listing import read_indexes
+from distop.metastore.tables.registry import read_indexes
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
 from distop.proto.messages import message_of

@@ -42,10 +42,11 @@ from distop.metastore.operations.starting import digest_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import check_name, check_table_name, unreadable
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.schedule import ScheduleRecord, Skip
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import acting, audit_put
 from distop.metastore.tables.schedules import (
+    ScheduleRecord,
+    Skip,
     add_schedule,
     change_schedule,
     read_schedule,

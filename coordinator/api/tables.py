@@ -37,9 +37,8 @@ from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import DropRecord, Head, TableRecord
 from distop.metastore.tables.audit import audit_put, prune_softly
-from distop.metastore.tables.dropping import drop_table, finish_drop
-from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.registry import drop_table, finish_drop, table_puts
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json

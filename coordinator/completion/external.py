@@ -31,7 +31,7 @@ from distop.operations.api import OperationView
 if TYPE_CHECKING:
     from distop.commit.contract import StepContext
     from distop.commit.execution import Undone
-    from distop.metastore.records.sequence import CommitSequence
+    from distop.metastore.records.operation import CommitSequence
 
 
 PARTS = 16

@@ -19,9 +19,15 @@ from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
-from distop.metastore.records.operation import COMMITTING, JobRecord, OperationArg, RunRecord, StepRecord
+from distop.metastore.records.operation import (
+    COMMITTING,
+    CommitSequence,
+    JobRecord,
+    OperationArg,
+    RunRecord,
+    StepRecord,
+)
 from distop.metastore.records.record import decode
-from distop.metastore.records.sequence import CommitSequence
 from distop.metastore.records.table import TableRecord
 from distop.metastore.records.watermarks import Fetch
 from distop.metastore.tables.watermarks import ChunkReader

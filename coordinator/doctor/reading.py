@@ -24,8 +24,8 @@ from distop.metastore.records.names import TABLE_WORDS, OperationId, escape, pre
 from distop.metastore.records.operation import JobRecord, OperationArg
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.listing import table_names
 from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.registry import table_names
 from distop.metastore.tables.schedules import all_of
 
 PAGE = 5000

@@ -46,7 +46,6 @@ from distop.metastore.records.operation import (
     SeriesRecord,
 )
 from distop.metastore.records.record import Record, decode
-from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
 from distop.metastore.records.table import (
     AuditRecord,
     DropRecord,
@@ -59,6 +58,7 @@ from distop.metastore.records.table import (
     decode_run_ops,
 )
 from distop.metastore.records.watermarks import decode_recent
+from distop.metastore.tables.schedules import AgendaRecord, ScheduleRecord
 
 PAGE, VALUES = 1000, 40
 """Keys in one read, without and with their values: each may be as large as a request."""

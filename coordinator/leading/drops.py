@@ -14,7 +14,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import DropRecord
-from distop.metastore.tables.dropping import finish_drop
+from distop.metastore.tables.registry import finish_drop
 
 log = logging.getLogger(__name__)
 

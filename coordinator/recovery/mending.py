@@ -29,7 +29,7 @@ from distop.metastore.records.names import prefix_end
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import audit_put
-from distop.metastore.tables.listing import table_names
+from distop.metastore.tables.registry import table_names
 
 TTL_S = 15
 PAGE = 1000

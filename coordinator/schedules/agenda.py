@@ -17,7 +17,7 @@ from distop.metastore.etcd.txn import KeyValue, named
 from distop.metastore.etcd.watch import WatchBatch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import decode
-from distop.metastore.records.schedule import AgendaRecord
+from distop.metastore.tables.schedules import AgendaRecord
 
 
 class Agenda:

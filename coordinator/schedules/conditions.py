@@ -16,8 +16,8 @@ from distop.errors import InvalidArgument, PreconditionFailed
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.storage.storage import storage_of
 from distop.metastore.records.names import check_table_name
-from distop.metastore.records.schedule import After, ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord
+from distop.metastore.tables.schedules import After, ScheduleRecord
 
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata

@@ -10,7 +10,7 @@ import msgspec
 
 from distop.coordinator.schedules.times import check_cron, last_tick, next_tick
 from distop.errors import CorruptRecord, InvalidArgument
-from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord, Skip
+from distop.metastore.tables.schedules import AgendaRecord, ScheduleRecord, Skip
 
 AGAIN_S = 60.0
 """Shortest interval between looks at the conditions of a table; also after a skipped tick, and for schedules

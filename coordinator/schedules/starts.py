@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from distop.coordinator.schedules.templates import rendered
 from distop.coordinator.starting.body import StartBody
 from distop.metastore.operations.starting import digest_of
-from distop.metastore.records.schedule import ScheduleRecord
+from distop.metastore.tables.schedules import ScheduleRecord
 from distop.operations.api import DistributedOperation
 
 

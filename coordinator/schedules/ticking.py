@@ -39,9 +39,8 @@ from distop.metastore.operations.starting import operation_in_the_way, said_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.schedule import After, ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.tables.schedules import agenda_of, all_of, name_in
+from distop.metastore.tables.schedules import After, ScheduleRecord, agenda_of, all_of, name_in
 from distop.metastore.tables.watermarks import read_mark
 from distop.operations.api import DistributedOperation
 

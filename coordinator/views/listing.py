@@ -28,7 +28,7 @@ from distop.metastore.etcd.txn import Get, KeyValue, named
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, check_table_name, escape, prefix_end
 from distop.metastore.records.record import from_json
-from distop.metastore.tables.listing import PAGE, table_names
+from distop.metastore.tables.registry import PAGE, table_names
 from distop.proto import distop_pb2 as pb
 
 M = TypeVar("M", bound=Message)

@@ -19,9 +19,8 @@ from distop.metastore.records.member import LeaderRecord, MemberRecord
 from distop.metastore.records.names import OperationId, prefix_end
 from distop.metastore.records.operation import HistoryRecord, PauseRecord
 from distop.metastore.records.record import decode
-from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord, decode_run_ops
-from distop.metastore.tables.schedules import all_of, name_in
+from distop.metastore.tables.schedules import ScheduleRecord, all_of, name_in
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import to_json
 from distop.proto.messages import message_of

@@ -11,26 +11,45 @@ event can strand a batch (B5).
 
 A batch has one name, whether it is applied in order or without one: :mod:`~.batches` has the keys of the
 latter. So a batch is published by reading all of its keys, and is applied once whichever way it comes (B1).
+
+How the table is fed is changed by settings, and by decisions about its batches. Each is one transaction that
+compares ``.ordering`` as read, writes the audit entry, and stores the request's id there. So a repeated
+request, after a lost reply or through another coordinator, is recognised as done, whatever was changed since;
+the change and its audit entry happen once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeAlias
 
 import msgspec
 
-from distop.errors import BatchDiffers, BatchLate, Busy, InvalidArgument, NotFound, TableNotFound
+from distop.errors import (
+    BatchDiffers,
+    BatchLate,
+    Busy,
+    CorruptRecord,
+    InvalidArgument,
+    NotFound,
+    PreconditionFailed,
+    TableNotFound,
+)
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
+    LATE,
     MAX_DECIDED,
     REPLACES,
     RUNNING,
     WAITING,
     AppliedRecord,
     BatchRecord,
+    Block,
+    OrderingRecord,
     check_batch,
     ordering_of,
     without_block,
@@ -38,10 +57,14 @@ from distop.metastore.backlog.batches import (
 )
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Delete, Get, Op, Put, Txn, TxnResult, unchanged
+from distop.metastore.etcd.txn import Delete, Get, KeyValue, Op, Put, Txn, TxnResult, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode
+
+Change: TypeAlias = Callable[[OrderingRecord], Awaitable[tuple[OrderingRecord, Txn] | None]]
+"""From the present record to the new one, with further writes; ``None``: nothing
+changes."""
 
 
 class Queued(Enum):
@@ -248,3 +271,305 @@ def _queued_before(
         return None
     became = Queued.FAILED if failed else Queued.QUEUED if own else Queued.ALREADY_QUEUED
     return Answer(became=became, operation=standing.operation)
+
+
+async def change_ordering(
+    client: EtcdClient,
+    keys: TableKeys,
+    change: Change,
+    *,
+    request: str,
+    also: tuple[Op, ...] = (),
+) -> OrderingRecord:
+    """Read the ordering, change it, and write it if it is unchanged since; retry otherwise.
+
+    Raises the errors of ``change``. A leader examines the table afterwards.
+
+    Parameters
+    ----------
+    request:
+        Id of the call, the same in its repetitions. Empty: the change is idempotent.
+    also:
+        Written in the same transaction: the audit entry.
+    """
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, OrderingRecord]:
+        table, kv = read.one(0, keys.table), read.one(1, keys.ordering)
+        if not table.exists:
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        now = ordering_of(kv)
+        if request and request in now.decided:
+            return None, now
+        wanted = await change(now)
+        if wanted is None:
+            return None, now
+        decided = [*now.decided, request][-MAX_DECIDED:] if request else now.decided
+        record = msgspec.structs.replace(wanted[0], decided=decided)
+        puts = (Put(keys.ordering, encode(record)), Put(keys.backlog_index, b"{}"), *also)
+        reached("ordering.before")
+        return Txn((unchanged(table), unchanged(kv)), puts) + wanted[1], record
+
+    what, replied = f"table {keys.name!r}", lambda: reached("ordering.after")
+    reads = (Get(keys.table), Get(keys.ordering))
+    return (await update(client, reads, decide, what=what, replied=replied))[0]
+
+
+async def set_ordering(
+    client: EtcdClient,
+    keys: TableKeys,
+    settings: dict[str, object],
+    *,
+    request: str,
+    also: tuple[Op, ...] = (),
+) -> OrderingRecord:
+    """Change the named fields; a late batch that blocks the table is applied if such batches now are (B4).
+    Idempotent.
+
+    Raises :class:`~distop.errors.InvalidArgument` for an invalid value.
+    """
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        changed = msgspec.structs.replace(now, **settings)
+        if settings.get("before"):
+            changed = msgspec.structs.replace(changed, validation=True)
+        if settings.get("gate") == "open":
+            changed = changed.opened()
+        elif "gate" in settings and not now.held_by:
+            changed = msgspec.structs.replace(changed, closed_by=request)
+        block = changed.blocked
+        if block is not None and block.code == LATE and not changed.stops_at(block.batch):
+            changed = msgspec.structs.replace(changed, blocked=None)
+        if changed.remember != now.remember:
+            changed = msgspec.structs.replace(changed, forget_at=0)
+        return None if changed == now else (changed, Txn())
+
+    return await change_ordering(client, keys, change, request=request, also=also)
+
+
+async def open_gate(
+    client: EtcdClient,
+    keys: TableKeys,
+    *,
+    request: str,
+    signal: str = "",
+    closed_by: str = "",
+    also: tuple[Op, ...] = (),
+) -> OrderingRecord:
+    """Let the collected batches be applied (B6). Idempotent.
+
+    Parameters
+    ----------
+    signal:
+        What opens it: an equal signal opens it once, even if the gate was closed since.
+    closed_by:
+        The request that has closed it, if only that is to be undone.
+
+    Raises
+    ------
+    PreconditionFailed
+        Another request, or a rollback, has closed it since.
+    """
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        if signal and signal in now.signals:
+            return None
+        if closed_by and now.gate == "closed" and now.closed_by != closed_by:
+            raise PreconditionFailed(
+                f"the gate of table {keys.name!r} was closed by {now.held_by or 'another request'} meanwhile",
+                hint=f"to have the collected batches applied all the same: distop backlog open {keys.name}",
+                details={"table": keys.name},
+            )
+        signals = [*now.signals, signal][-MAX_DECIDED:] if signal else now.signals
+        changed = msgspec.structs.replace(now.opened(), signals=signals)
+        return None if changed == now else (changed, Txn())
+
+    return await change_ordering(client, keys, change, request=request, also=also)
+
+
+async def approve(
+    client: EtcdClient,
+    keys: TableKeys,
+    batch: str,
+    *,
+    branch: str = "",
+    request: str,
+    by: str = "",
+    also: tuple[Op, ...] = (),
+) -> OrderingRecord:
+    """Let the next batch come after this one; if it is staged, let it be published (B7). Its end says by
+    whom. Idempotent.
+
+    Parameters
+    ----------
+    batch:
+        The batch that was checked; empty: the waiting one. If named, no other is approved.
+    branch:
+        The branch that was looked at: the batch is not approved if it was staged again since. Empty: the
+        present one.
+
+    Raises
+    ------
+    PreconditionFailed
+        Another batch, or branch, waits for approval.
+    """
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        if not now.awaiting:
+            return None
+        if batch and batch != now.awaiting:
+            raise PreconditionFailed(
+                f"batch {now.awaiting!r} of table {keys.name!r} waits for approval, not {batch!r}",
+                details={"table": keys.name, "batch": now.awaiting},
+            )
+        if now.staged is None and not branch:
+            end, approval = await client.get(keys.applied(now.awaiting)), Txn()
+            if end.exists:  # it may be forgotten, or removed by hand
+                with suppress(CorruptRecord):  # the table must go on without it
+                    done = msgspec.structs.replace(decode(end.value, AppliedRecord, end.key), decided_by=by)
+                    approval = Txn((unchanged(end),), (Put(end.key, encode(done)),))
+            return msgspec.structs.replace(now, awaiting=""), approval
+        present = now.staged.branch if now.staged is not None else ""
+        if now.staged is None or branch not in ("", present):
+            raise PreconditionFailed(
+                f"batch {now.awaiting!r} of table {keys.name!r} waits on branch {present!r}, not {branch!r}",
+                hint=f"look at it again: distop why {keys.name}",
+                details={"table": keys.name, "batch": now.awaiting, "branch": present},
+            )
+        approved = msgspec.structs.replace(now.staged, approved_by=by)
+        return msgspec.structs.replace(now, awaiting="", staged=approved), Txn()
+
+    return await change_ordering(client, keys, change, request=request, also=also)
+
+
+async def unblock(
+    client: EtcdClient,
+    keys: TableKeys,
+    batch: str,
+    *,
+    skip: bool,
+    now: float,
+    request: str,
+    by: str = "",
+    also: tuple[Op, ...] = (),
+) -> OrderingRecord:
+    """Decide about a blocked table: retry its batch, or skip the batch for good (B8). The same for a batch
+    that is staged: its branch is dropped.
+
+    Parameters
+    ----------
+    batch:
+        The one that blocks or is staged, or, being late, is about to block; empty: the present one. Or a
+        failed unordered batch. While a rollback holds the table any waiting batch may be skipped.
+
+    Raises
+    ------
+    PreconditionFailed
+        The table is not blocked, or another batch blocks it.
+    """
+
+    def skipped(record: BatchRecord) -> AppliedRecord:
+        return AppliedRecord(
+            outcome="skipped",
+            digest=record.digest,
+            uid=record.uid,
+            at=now,
+            attempts=record.earlier + record.attempts,
+            decided_by=by,
+        )
+
+    def again(record: BatchRecord) -> BatchRecord:
+        earlier = record.earlier + record.attempts
+        return msgspec.structs.replace(record, attempts=0, earlier=earlier, code="", error="")
+
+    async def of_unordered(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn]:
+        entry = await client.get(keys.unordered(FAILED, batch))
+        if skip and ordering.held_by and not entry.exists:
+            entry = await client.get(keys.unordered(WAITING, batch))
+        done = await client.get(keys.unordered(DONE, batch))
+        ops: tuple[Op, ...] = ()
+        if entry.exists:
+            failed = decode(entry.value, BatchRecord, entry.key)
+            waits = Put(keys.unordered(WAITING, batch), encode(again(failed)))
+            ops = (Delete(entry.key), *(_skipped(done, skipped(failed)) if skip else [waits]))
+        return without_failed(ordering, batch), Txn((unchanged(entry), unchanged(done)), ops)
+
+    async def change(ordering: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        if batch and any(one.batch == batch for one in ordering.failed):
+            return await of_unordered(ordering)
+        block, staged = ordering.blocked, ordering.staged
+        if block is None and staged is not None and not ordering.running and batch in ("", staged.batch):
+            block = Block(batch=staged.batch, code="")
+        entry = await client.get(keys.backlog(batch or (block.batch if block is not None else "")))
+        held = skip and ordering.held_by != ""
+        if held and batch and not entry.exists and (await client.get(keys.unordered(WAITING, batch))).exists:
+            return await of_unordered(ordering)
+        if block is None and entry.exists and (held or ordering.stops_at(batch)):
+            block = Block(batch=batch, code=LATE)  # the leader is about to say so, or holds it
+        if block is None or (batch and batch != block.batch):
+            by = f", but by {block.batch!r}" if block is not None else ""
+            raise PreconditionFailed(
+                f"table {keys.name!r} is not blocked{f' by {batch!r}' if batch else ''}{by}",
+                details={"table": keys.name},
+            )
+        record = msgspec.structs.replace(ordering, blocked=None)
+        record = record.unstaged() if record.has_staged(block.batch) else record
+        ops: tuple[Op, ...] = ()
+        applied = await client.get(keys.applied(block.batch))
+        if entry.exists:
+            queued = decode(entry.value, BatchRecord, entry.key)
+            if skip:
+                ops = (Delete(entry.key), *_skipped(applied, skipped(queued)))
+            else:
+                anyway = queued.anyway or block.code == LATE
+                waits = msgspec.structs.replace(again(queued), anyway=anyway, in_doubt=False)
+                ops = (Put(entry.key, encode(waits)),)
+        if skip:
+            record = record.done_with(block.batch)
+        return record, Txn((unchanged(entry), unchanged(applied)), ops)
+
+    return await change_ordering(client, keys, change, request=request, also=also)
+
+
+def _skipped(end: KeyValue, skipped: AppliedRecord) -> list[Put]:
+    """What becomes of a skipped batch; nothing if it was applied before: its rows stay in the table."""
+    before = decode(end.value, AppliedRecord, end.key) if end.exists else None
+    return [] if before is not None and before.outcome == "applied" else [Put(end.key, encode(skipped))]
+
+
+async def take_back(
+    client: EtcdClient, keys: TableKeys, batch: str, *, request: str, also: tuple[Op, ...] = ()
+) -> OrderingRecord:
+    """Remove a batch that is not applied yet, as if it had never been published. Idempotent.
+
+    Raises
+    ------
+    NotFound
+        No such batch waits.
+    PreconditionFailed
+        It is being applied.
+    """
+    places = (keys.backlog(batch), *(keys.unordered(state, batch) for state in (WAITING, FAILED, RUNNING)))
+
+    async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
+        read = await client.read_at_once([Get(key) for key in places])
+        found = [read.one(index, key) for index, key in enumerate(places)]
+        standing = [(kv, decode(kv.value, BatchRecord, kv.key)) for kv in found if kv.exists]
+        if not standing:
+            raise NotFound(
+                f"no batch {batch!r} of table {keys.name!r} waits",
+                hint=f"list waiting batches: distop backlog ls {keys.name}",
+                details={"table": keys.name, "batch": batch},
+            )
+        operation = next((record.operation for _, record in standing if record.operation), "")
+        if operation:
+            raise PreconditionFailed(
+                f"batch {batch!r} of table {keys.name!r} is being applied by {operation}",
+                hint=f"cancel that first: distop cancel {operation}",
+                details={"table": keys.name, "batch": batch, "operation": operation},
+            )
+        left = without_block(without_failed(now, batch), batch)
+        left = left.unstaged() if left.has_staged(batch) else left
+        deletes = tuple(Delete(kv.key) for kv, _ in standing)
+        return left, Txn(tuple(unchanged(kv) for kv in found), deletes)
+
+    return await change_ordering(client, keys, change, request=request, also=also)

@@ -1,7 +1,7 @@
 """Connections to the members of etcd: how they are opened, which one is used, and what their failures mean.
 
 A failed call goes to another member if that cannot repeat a write. Failures of gRPC and of etcd become errors
-of distop here. Values become etcd's protobuf messages and back: tens of thousands of marks a second pass
+of distop here. Values become etcd's protobuf messages and back: tens of thousands of writes a second pass
 through, so messages are filled in place, since building them from parts would copy each part.
 """
 

@@ -1,6 +1,6 @@
 """Find an etcd on this machine and run it as a child process.
 
-For ``distop dev`` one member, for tests also several; on loopback only, each in a folder of its own.
+One member for development, several for tests; on loopback only, each in a folder of its own.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _found: deque[int] = deque(maxlen=1000)
 
 LOSSY_WARNING = "can lose acknowledged writes when killed: its index may be saved ahead of the data it covers"
 FREQUENT_COMPACTION = ("--auto-compaction-mode=periodic", "--auto-compaction-retention=5m")
-"""A range costs etcd as much for deleted keys as for existing ones, until it has compacted: keys written and
-deleted with every operation would make later reads slower and slower."""
+"""A range costs etcd as much for deleted keys as for existing ones, until it has compacted: keys that are
+written and deleted all the time would make later reads slower and slower."""
 
 # Runs before etcd replaces the process: makes the kernel send SIGTERM when our parent dies. Done here and
 # not in a preexec_fn, which would run Python code in a fork of a program that may have gRPC's threads.

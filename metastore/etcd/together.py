@@ -2,9 +2,9 @@
 
 A request costs etcd and its callers about the same whether it carries one small transaction or thirty. So
 those that come while some are under way gather, and go together, each with its own compares as a nested
-transaction. Few wait for nobody. Where those of many tables come one upon the other, requests keep a
-distance, the greater the more tables there are: some milliseconds, when all of them share the processors and
-an operation takes many times as long.
+transaction. Each belongs to a *lane*, a prefix of keys that no other lane's transactions touch. Few wait for
+nobody. Where those of many lanes come one upon the other, requests keep a distance, the greater the more
+lanes there are: some milliseconds, when all of them share the processors and need many times as long.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A transaction of etcd as a value, and the keys that one reads.
 
 ``Txn(compares, then, otherwise)`` is built first, inspected, merged with others, and sent later. The small
-constructors read like the sentence in the design: *if the job's state is absent and the epoch is held, then
-put the state*. Source: etcd's ``Txn`` RPC (API reference, "KV").
+constructors read like the sentence in the design: *if the key is absent and the lease is held, then put
+the key*. Source: etcd's ``Txn`` RPC (API reference, "KV").
 """
 
 from __future__ import annotations
@@ -104,8 +104,8 @@ class Txn(msgspec.Struct, frozen=True):
     then: tuple[Op, ...] = ()
     otherwise: tuple[Op, ...] = ()
     lane: bytes = b""
-    """The prefix of the keys of its table. If it touches nothing but these and the table's entries in indexes
-    (:meth:`Keyspace.is_in_lane`), it may be batched with transactions of other tables. Empty: it is sent
+    """A prefix of keys. If it touches nothing but these and their entries in indexes
+    (:meth:`Keyspace.is_in_lane`), it may be batched with transactions of other lanes. Empty: it is sent
     alone."""
 
     def __add__(self, other: Txn) -> Txn:

@@ -5,8 +5,7 @@ change of the metastore uses one of the two functions here, which alone handle t
 
 - :func:`settle` sends a transaction that is fixed until it is known whether it happened;
 - :func:`update` reads, lets its caller decide on a transaction, settles it, and starts again when another
-process
-    was faster.
+  process was faster.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from distop.metastore.etcd import deadline
 from distop.metastore.etcd.txn import Get, Txn, TxnResult
 
 if TYPE_CHECKING:
-    # Workers that only send marks through a sidecar import this module, and must not load gRPC.
+    # Processes that have no client of etcd import this module, too, and must not load gRPC.
     from distop.metastore.etcd.client import EtcdClient
 
 A = TypeVar("A")

@@ -1,1 +1,1 @@
-"""Members of an installation: live processes, the leases they hold, and the election of a table's leader."""
+"""An installation and its members: live processes, the leases they hold, and who leads a table."""

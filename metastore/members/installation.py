@@ -1,5 +1,5 @@
-"""Checks before a process registers: does this version understand the existing keys, and is etcd not a
-restored backup?
+"""An installation as a whole: its access policy, and checks before a process registers: does this version
+understand the existing keys, and is etcd not a restored backup?
 
 ``_installation`` has the layout of the keys. The first process of an installation writes it. Keys with
 another layout are refused by name, before anything is read.
@@ -7,6 +7,9 @@ another layout are refused by name, before anything is read.
 ``_backup`` exists during a backup, and so in an etcd restored from it. A restore raises the revision by a
 lot; a process that finds the revision far ahead of the key does nothing before the tables are repaired. A
 killed backup leaves the key, too: the next process removes it, long before so much is written.
+
+``_policy`` is the access policy: one record, changed by one compare, with the audit entry in the same
+transaction.
 """
 
 from __future__ import annotations
@@ -16,14 +19,17 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import msgspec
+
 from distop.errors import DistopError, OtherLayout, Restored
+from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.member import BackupRecord, InstallationRecord
 from distop.metastore.records.names import prefix_end
-from distop.metastore.records.record import decode, encode
+from distop.metastore.records.record import Record, decode, encode
 
 T = TypeVar("T")
 
@@ -38,6 +44,9 @@ LEAP = BUMP // 2
 
 BACKUP_LIMIT_S = 3600.0
 """Longest time that etcd may take to send a backup."""
+
+REQUESTS = 50
+"""Changes whose request ids are remembered."""
 
 
 async def enter(client: EtcdClient) -> None:
@@ -134,3 +143,67 @@ def _other(name: str, layout: int) -> OtherLayout:
         f"the keys of installation {name!r} have layout {layout}, this version of distop has layout {LAYOUT}",
         details={"installation": name, "layout": str(layout)},
     )
+
+
+class GrantRecord(Record, kw_only=True):
+    """One line of the policy. Its fields are checked where it is granted."""
+
+    who: str
+    """A subject, or ``group:NAME``; ``*`` matches any text."""
+    role: str
+    tables: list[str]
+    """Patterns of names of tables."""
+
+
+class PolicyRecord(Record, kw_only=True):
+    """``_policy``: all grants. If it exists, only actions that a grant allows are permitted."""
+
+    grants: list[GrantRecord] = msgspec.field(default_factory=list)
+    requests: list[str] = msgspec.field(default_factory=list)
+    """Request ids of its last changes."""
+
+
+async def read_policy(client: EtcdClient) -> PolicyRecord | None:
+    """The present policy, if there is one."""
+    kv = await client.get(client.keyspace.policy)
+    return decode(kv.value, PolicyRecord, kv.key) if kv.exists else None
+
+
+async def change_policy(
+    client: EtcdClient,
+    change: Callable[[PolicyRecord | None], PolicyRecord | None],
+    request: str,
+    audit: Put,
+) -> PolicyRecord | None:
+    """IF the policy is as read AND this request has not changed it yet THEN the changed one, and the audit
+    entry.
+
+    Parameters
+    ----------
+    change:
+        Makes the policy from the present one; the same one, and ``None``, if nothing changes. Its errors end
+        the change, and nothing has been written.
+    request:
+        Id of this change, the same in its repetitions.
+
+    Returns
+    -------
+    The policy after that.
+    """
+    key = client.keyspace.policy
+
+    async def decide(read: TxnResult) -> tuple[Txn | None, PolicyRecord | None]:
+        kv = read.one(0, key)
+        standing = decode(kv.value, PolicyRecord, kv.key) if kv.exists else None
+        if standing is not None and request in standing.requests:
+            return None, standing
+        changed = change(standing)
+        if changed is None or changed is standing:
+            return None, standing
+        changed.requests = [*(standing.requests if standing is not None else ()), request][-REQUESTS:]
+        reached("grant.before")
+        return Txn((unchanged(kv),), (Put(key, encode(changed)), audit)), changed
+
+    return (
+        await update(client, (Get(key),), decide, what="the policy", replied=lambda: reached("grant.after"))
+    )[0]

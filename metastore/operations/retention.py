@@ -17,7 +17,7 @@ import msgspec
 
 from distop.errors import CorruptRecord, InvalidName, OutcomeUnknown
 from distop.metastore.backlog.batches import DONE, OrderingRecord, ordering_of
-from distop.metastore.backlog.decisions import change_ordering
+from distop.metastore.backlog.queue import change_ordering
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, named, unchanged

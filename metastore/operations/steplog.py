@@ -37,9 +37,8 @@ from distop.metastore.etcd.update import settle
 from distop.metastore.members.election import Epoch
 from distop.metastore.records.keyspace import OperationKeys
 from distop.metastore.records.names import prefix_end
-from distop.metastore.records.operation import COMMITTING, StepRecord
+from distop.metastore.records.operation import COMMITTING, CommitSequence, StepRecord
 from distop.metastore.records.record import Record, decode, encode
-from distop.metastore.records.sequence import CommitSequence
 
 log = logging.getLogger(__name__)
 

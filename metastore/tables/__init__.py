@@ -1,1 +1,1 @@
-"""Whole tables: audit trail, schedules, published indexes, the claim to the location, and dropping."""
+"""Whole tables: which there are, audit trail, schedules, watermarks, and the claim to the location."""

@@ -314,7 +314,7 @@ def open_snapshot(
         The snapshot that a branch or a tag names.
     indexes:
         The table's indexes: from the client (:meth:`~distop.client.Client.indexes`), or from etcd
-        (:func:`distop.metastore.tables.listing.read_indexes`).
+        (:func:`distop.metastore.tables.registry.read_indexes`).
 
     Raises
     ------

@@ -11,7 +11,7 @@ from distop.client import Operation
 from distop.errors import IncompatibleOperation, InvalidArgument
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.table import decode_run_ops
-from distop.metastore.tables.listing import read_indexes
+from distop.metastore.tables.registry import read_indexes
 from distop.spark.options import read_options
 from distop.spark.read import FileSplit, TableReader, table_schema
 from distop.spark_jobs.tables.snapshot import open_snapshot

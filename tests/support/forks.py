@@ -26,9 +26,8 @@ from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.election import Epoch
 from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.names import OperationId
-from distop.metastore.records.operation import StepRecord
+from distop.metastore.records.operation import CommitSequence, StepRecord
 from distop.metastore.records.record import convert
-from distop.metastore.records.sequence import CommitSequence
 from support.types.step_worlds import World
 
 FAILED = 70

@@ -41,7 +41,7 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.record import encode, encode_plain
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.tables.listing import table_puts
+from distop.metastore.tables.registry import table_puts
 from support.tables.catalogs import SCHEMA, all_keys, ids, keys_of
 
 NO_NAMES: list[Any] = ["", (), ("",), " ", ("a", ""), ("", "t"), "a..t", ".t", "t.", "a. .t", "_t"]

@@ -47,7 +47,7 @@ from distop.metastore.etcd.update import MAX_TRIES
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import decode, encode_plain
 from distop.metastore.records.table import Head, NamespaceRecord, TableRecord
-from distop.metastore.tables.listing import table_puts
+from distop.metastore.tables.registry import table_puts
 from support.etcd.lossy import Fault
 from support.tables.catalogs import (
     SCHEMA,

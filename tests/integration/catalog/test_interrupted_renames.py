@@ -18,7 +18,7 @@ from distop.metastore.etcd.txn import Put, Txn
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import encode
-from distop.metastore.records.schedule import MAX_SCHEDULES
+from distop.metastore.tables.schedules import MAX_SCHEDULES
 from support.services.coordinators import config_of, running
 from support.tables.catalogs import SCHEMA, all_keys, give_a_past, keys_of
 from support.tables.nowhere import nowhere

@@ -18,7 +18,7 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, Put, Txn
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import Head, TableRecord
-from distop.metastore.tables.listing import table_puts
+from distop.metastore.tables.registry import table_puts
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from support.sources.s3 import S3
 from support.tables.catalogs import ids, ids_in

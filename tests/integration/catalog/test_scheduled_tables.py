@@ -13,8 +13,15 @@ from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.etcd.txn import Delete, KeyValue
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.record import encode_plain
-from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, ScheduleRecord
-from distop.metastore.tables.schedules import add_schedule, agenda_of, read_schedules, remove_schedule
+from distop.metastore.tables.schedules import (
+    MAX_SCHEDULE_BYTES,
+    MAX_SCHEDULES,
+    ScheduleRecord,
+    add_schedule,
+    agenda_of,
+    read_schedules,
+    remove_schedule,
+)
 from support.tables.catalogs import SCHEMA, all_keys, keys_of
 
 LARGE = {"x": "y" * (MAX_SCHEDULE_BYTES - 200)}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.tables.listing import read_indexes
+from distop.metastore.tables.registry import read_indexes
 from distop.spark_jobs.tables.snapshot import open_snapshot
 from support.etcd.lossy import LossyClient
 from support.services.executing import executor_process, runner

@@ -12,9 +12,8 @@ from distop.metastore.members.lease import LeaseSession
 from distop.metastore.operations.ending import seal
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.member import LeaderRecord
-from distop.metastore.records.operation import COMMITTING, RUNNING, OperationArg, StepRecord
+from distop.metastore.records.operation import COMMITTING, RUNNING, CommitSequence, OperationArg, StepRecord
 from distop.metastore.records.record import decode
-from distop.metastore.records.sequence import CommitSequence
 from support.etcd.starts import begin
 
 _numbers = itertools.count()

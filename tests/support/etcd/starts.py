@@ -12,8 +12,8 @@ from distop.metastore.operations.starting import StartRequest, TableState, diges
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg
 from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.registry import table_puts
 
 
 async def make_table(client: EtcdClient, name: str = "t") -> None:

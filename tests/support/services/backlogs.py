@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from distop.metastore.backlog import decisions as deciding
+from distop.metastore.backlog import queue as deciding
 from distop.metastore.backlog.batches import BatchRecord, OrderingRecord, ordering_of
 from distop.metastore.backlog.queue import Answer, enqueue
 from distop.metastore.etcd.client import EtcdClient

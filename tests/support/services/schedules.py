@@ -10,9 +10,8 @@ import msgspec
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, Put, Txn, unchanged
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.schedule import ScheduleRecord
 from distop.metastore.tables.audit import read_audit
-from distop.metastore.tables.schedules import agenda_of, looked_at_once
+from distop.metastore.tables.schedules import ScheduleRecord, agenda_of, looked_at_once
 
 YEARLY, LONG_AGO_S = "30 3 1 1 *", 800 * 86_400.0
 """No time of it comes while a test runs; two or three have, if nothing was decided for so long."""

@@ -15,8 +15,7 @@ from distop.lake.plain.publish import FilesPublish, visible_files
 from distop.lake.storage.storage import file_system
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
-from distop.metastore.records.operation import JobRecord, OperationArg, StepRecord
-from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.operation import CommitSequence, JobRecord, OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
 from distop.operations.api import OperationView
 from support.sources.ingesting import LocalJob

@@ -21,8 +21,7 @@ from distop.errors import (
     UnknownCommitStep,
 )
 from distop.lake.iceberg.append import IcebergAppend
-from distop.metastore.records.operation import OperationArg, StepRecord
-from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.operation import CommitSequence, OperationArg, StepRecord
 from distop.metastore.records.table import TableRecord
 from support.types.numbered_steps import REGISTRY, world
 

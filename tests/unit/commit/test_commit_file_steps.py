@@ -24,8 +24,7 @@ from distop.lake.storage import moving
 from distop.lake.storage.moving import ONE_PIECE_BYTES
 from distop.lake.storage.places import Md5Writer, Place
 from distop.metastore import crashpoints
-from distop.metastore.records.operation import StepRecord
-from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.operation import CommitSequence, StepRecord
 from support.sources.s3 import S3
 from support.types.step_worlds import CASES, TOKEN, World, across, rename, success
 

@@ -13,7 +13,7 @@ from distop.commit.execution import StepFailed, execute
 from distop.commit.hook import Hook, HookArgument, HookCall
 from distop.errors import LeadershipLost, OutcomeUnknown, UnknownCommitStep
 from distop.metastore import crashpoints
-from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.operation import CommitSequence
 from support.types import hooks
 from support.types.step_worlds import TOKEN, World
 

@@ -21,7 +21,7 @@ from distop.coordinator.api.limits import Limits
 from distop.coordinator.service import Coordinator
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.config import EtcdConfig
-from distop.metastore.members.policy import GrantRecord, PolicyRecord
+from distop.metastore.members.installation import GrantRecord, PolicyRecord
 from distop.metastore.records.member import HeldUp, LongCall, MemberRecord
 from distop.metastore.records.record import encode
 from distop.operations.registry import Registry

@@ -14,7 +14,7 @@ from distop.coordinator.access.following import Policies
 from distop.coordinator.access.policy import changed
 from distop.errors import Unavailable
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.members.policy import GrantRecord, PolicyRecord, change_policy, read_policy
+from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy, read_policy
 from distop.metastore.tables.audit import audit_put
 from support.defects import fail_once
 from support.waiting import HANG_S, eventually

@@ -29,7 +29,7 @@ from distop.metastore.records.operation import HistoryRecord, OperationArg
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import TableRecord, Watermarks
 from distop.metastore.tables.audit import denial_put
-from distop.metastore.tables.listing import table_puts
+from distop.metastore.tables.registry import table_puts
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc

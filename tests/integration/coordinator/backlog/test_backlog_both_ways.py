@@ -10,8 +10,7 @@ import pytest
 
 from distop.errors import BatchDiffers, BatchLate
 from distop.metastore.backlog.batches import OrderingRecord
-from distop.metastore.backlog.decisions import take_back
-from distop.metastore.backlog.queue import Queued, enqueue
+from distop.metastore.backlog.queue import Queued, enqueue, take_back
 from distop.metastore.operations.pausing import pause_table, resume_table
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import PauseRecord

@@ -21,7 +21,7 @@ from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING, RUNNING, OperationArg, PauseRecord, RunnerRecord
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put, prune, read_audit
-from distop.metastore.tables.listing import table_deletes
+from distop.metastore.tables.registry import table_deletes
 from distop.proto import distop_pb2 as pb
 from support.etcd.jobs import mark_all
 from support.etcd.lossy import Fault, LossyClient, puts

@@ -56,11 +56,11 @@ from distop.metastore.records.operation import (
     RunnerRecord,
 )
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.schedule import AgendaRecord, ScheduleRecord
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.tables.audit import read_audit
-from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.registry import table_puts
+from distop.metastore.tables.schedules import AgendaRecord, ScheduleRecord
 from distop.operations.registry import Registry
 from distop.process.loop import event_loop
 from support.etcd.jobs import mark

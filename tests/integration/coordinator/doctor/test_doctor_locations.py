@@ -15,11 +15,11 @@ from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Txn
-from distop.metastore.members.policy import GrantRecord, PolicyRecord
+from distop.metastore.members.installation import GrantRecord, PolicyRecord
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import DropRecord, TableRecord
-from distop.metastore.tables.listing import table_puts
 from distop.metastore.tables.locations import LocationClaim
+from distop.metastore.tables.registry import table_puts
 from distop.operations.registry import Registry
 from support.etcd.lossy import LossyClient
 from support.services.tokens import answering

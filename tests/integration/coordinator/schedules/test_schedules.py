@@ -17,8 +17,7 @@ from distop.errors import DistopError, ScheduleExists, ScheduleNotFound, TableNo
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.schedule import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord
-from distop.metastore.tables.schedules import agenda_of
+from distop.metastore.tables.schedules import MAX_SCHEDULE_BYTES, MAX_SCHEDULES, AgendaRecord, agenda_of
 from distop.process.secret import MASK
 from support.etcd.jobs import mark, mark_all
 from support.etcd.lossy import LossyClient

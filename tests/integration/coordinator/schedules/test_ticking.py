@@ -35,9 +35,9 @@ from distop.metastore.records.member import LeaderRecord
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode, encode_plain
-from distop.metastore.records.schedule import After, AgendaRecord, ScheduleRecord
 from distop.metastore.records.table import Head
 from distop.metastore.tables import schedules
+from distop.metastore.tables.schedules import After, AgendaRecord, ScheduleRecord
 from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from support.etcd.lossy import Fault, LossyClient, puts

@@ -14,7 +14,7 @@ from distop.metastore.operations.retention import prune
 from distop.metastore.records.operation import HistoryRecord
 from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.listing import table_puts
+from distop.metastore.tables.registry import table_puts
 from distop.proto import distop_pb2 as pb
 from distop.proto.messages import timestamp
 from support.etcd.counting import Counting

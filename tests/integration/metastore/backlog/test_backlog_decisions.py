@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from distop.errors import BatchLate, PreconditionFailed
-from distop.metastore.backlog import decisions as deciding
+from distop.metastore.backlog import queue as deciding
 from distop.metastore.backlog.batches import Block, OrderingRecord
 from distop.metastore.backlog.queue import Queued
 from distop.metastore.etcd.txn import Put, Txn

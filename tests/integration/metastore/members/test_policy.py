@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distop.metastore.members.policy import GrantRecord, PolicyRecord, change_policy, read_policy
+from distop.metastore.members.installation import GrantRecord, PolicyRecord, change_policy, read_policy
 from distop.metastore.tables.audit import audit_put, read_audit
 from support.etcd.lossy import Fault, LossyClient, puts
 

@@ -27,8 +27,13 @@ from distop.metastore.operations.ending import (
     request_cancel,
 )
 from distop.metastore.operations.steplog import MAX_STEP_BYTES, CommitStepStore
-from distop.metastore.records.operation import COMMITTING, CancelRecord, HistoryRecord, StepRecord
-from distop.metastore.records.sequence import CommitSequence
+from distop.metastore.records.operation import (
+    COMMITTING,
+    CancelRecord,
+    CommitSequence,
+    HistoryRecord,
+    StepRecord,
+)
 from support.etcd.leading import Committing
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import make_table

@@ -24,7 +24,7 @@ from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import DropRecord, LocationRecord, TableRecord
 from distop.metastore.tables.audit import audit_put
-from distop.metastore.tables.dropping import drop_table, finish_drop
+from distop.metastore.tables.registry import drop_table, finish_drop
 from support.etcd.jobs import mark
 from support.etcd.lossy import Fault, LossyClient, puts
 from support.etcd.starts import begin, make_table

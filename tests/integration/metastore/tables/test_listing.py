@@ -15,7 +15,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.txn import Txn
 from distop.metastore.records.table import TableRecord
-from distop.metastore.tables.listing import table_names, table_puts
+from distop.metastore.tables.registry import table_names, table_puts
 from distop.proto import distop_pb2 as pb
 from support.etcd.counting import Counting
 

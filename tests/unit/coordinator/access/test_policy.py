@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from distop.coordinator.access.policy import EVERYTHING, MAX_GRANTS, changed, checked, held_by, is_of, matches
 from distop.coordinator.access.rights import Role
 from distop.errors import InvalidArgument, PreconditionFailed
-from distop.metastore.members.policy import GrantRecord, PolicyRecord
+from distop.metastore.members.installation import GrantRecord, PolicyRecord
 
 
 def grant(who: str, role: str = "reader", *tables: str) -> GrantRecord:

@@ -15,7 +15,7 @@ from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import encode
-from distop.metastore.records.schedule import AgendaRecord
+from distop.metastore.tables.schedules import AgendaRecord
 from support.waiting import eventually
 
 SPACE = Keyspace()

@@ -11,7 +11,7 @@ from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import KeyEvent, WatchBatch
 from distop.metastore.records.keyspace import Keyspace
 from distop.metastore.records.record import encode
-from distop.metastore.records.schedule import AgendaRecord
+from distop.metastore.tables.schedules import AgendaRecord
 
 SPACE = Keyspace()
 

@@ -18,7 +18,7 @@ from distop.coordinator.schedules.policy import AGAIN_S, Tick, due_tick, looks, 
 from distop.coordinator.schedules.times import check_cron, last_tick, next_tick, zone_of
 from distop.errors import InvalidArgument
 from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.schedule import After, AgendaRecord, ScheduleRecord
+from distop.metastore.tables.schedules import After, AgendaRecord, ScheduleRecord
 
 
 def at(text: str) -> float:

@@ -22,9 +22,8 @@ from distop.errors import LeadershipLost, OutcomeUnknown, PermanentStepError, St
 from distop.lake.delta.commit import DeltaArgument, DeltaCommit, DeltaFile, application_of
 from distop.lake.storage.storage import delta_options
 from distop.metastore import crashpoints
-from distop.metastore.records.operation import OperationArg
+from distop.metastore.records.operation import CommitSequence, OperationArg
 from distop.metastore.records.record import convert
-from distop.metastore.records.sequence import CommitSequence
 from distop.metastore.records.table import TableRecord
 from support.sources.s3 import S3
 from support.types.step_worlds import World

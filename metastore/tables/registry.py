@@ -1,18 +1,26 @@
-"""Dropping a table: one transaction makes it invisible, then its keys are removed in bounded steps.
+"""Which tables there are: their index, their published indexes, and how one is dropped or renamed.
+
+There is one key per table below ``_tables.``, written and removed with the table's record. Listings read it
+instead of the tables, which may have many keys. A published index is one key of its table, which names the
+current manifest.
+
+One transaction makes a dropped table invisible, then its keys are removed in bounded steps.
 
 ``_dropped.<table>`` is the tombstone: it says that keys remain, and whether files are to be removed, too. It
 is the last key to be removed, together with the claim to the folder: a repeated call, the creation of a table
 of that name, or later a coordinator finishes the drop, and until then no other table can have the folder. A
-rename leaves a tombstone under the old name, until history and audit trail have been moved to the new
-one.
+rename leaves a tombstone under the old name, until history and audit trail have been moved to the new one.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from functools import partial
 
-from distop.errors import Exhausted, IncompatibleOperation, TableNotFound
+from distop.errors import CorruptRecord, Exhausted, IncompatibleOperation, TableNotFound
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import (
@@ -32,10 +40,14 @@ from distop.metastore.etcd.update import settle, update
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.names import OperationId, escape, prefix_end
 from distop.metastore.records.record import decode, encode
-from distop.metastore.records.table import DropRecord, TableRecord, decode_run_ops
-from distop.metastore.tables.listing import table_deletes
+from distop.metastore.records.table import DropRecord, IndexRecord, TableRecord, decode_run_ops
 from distop.metastore.tables.locations import LocationClaim
 from distop.metastore.tables.watermarks import watermark_chunks
+
+log = logging.getLogger(__name__)
+
+PAGE = 1000
+"""Most names in one read."""
 
 BITE = 2000
 """Keys removed by one transaction."""
@@ -51,6 +63,41 @@ WAIT_S = 8.0
 Leave = Callable[[DropRecord], Awaitable[None]]
 """Removes the files of a table if requested, and the proof that its folder is its own.
 Idempotent."""
+
+
+def table_puts(keys: TableKeys, record: TableRecord) -> tuple[Put, Put]:
+    """The writes that create a table: its record, and its entry in the index."""
+    return Put(keys.table, encode(record)), Put(keys.entry, b"{}")
+
+
+def table_deletes(keys: TableKeys) -> tuple[Delete, Delete]:
+    """The writes that remove a table."""
+    return Delete(keys.table), Delete(keys.entry)
+
+
+async def table_names(
+    client: EtcdClient, *, after: str = "", revision: int = 0, limit: int = PAGE
+) -> AsyncGenerator[tuple[list[str], int], None]:
+    """Names of all tables in key order, after ``after``, and the revision (0: the present one), in lists of
+    up to ``limit``. Lists may be empty."""
+    keyspace = client.keyspace
+    table_of = partial(keyspace.name_in, keyspace.tables)
+    start = keyspace.table(after).entry + b"\0" if after else keyspace.tables
+    pages = client.pages(start, prefix_end(keyspace.tables), revision=revision, keys_only=True, limit=limit)
+    async with aclosing(pages):
+        async for page in pages:
+            yield [name for name, _ in named(page.kvs, table_of)], page.revision
+
+
+async def read_indexes(client: EtcdClient, keys: TableKeys) -> list[IndexRecord]:
+    """All indexes of a table that this version understands, by column."""
+    found = []
+    for kv in (await client.scan(keys.index_prefix)).kvs:
+        try:
+            found.append(decode(kv.value, IndexRecord, kv.key))
+        except CorruptRecord as error:  # readers do without it
+            log.warning("index_unreadable", extra={"table": keys.name, "error": str(error)})
+    return found
 
 
 async def drop_table(
