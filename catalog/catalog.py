@@ -82,7 +82,7 @@ Present = tuple[Table | None, Pointer]
 """A table, if there is one, and what etcd has of it."""
 
 
-def raced(
+def retry_lost_commit(
     changes: Sequence[Change],
     present: Callable[[], list[Present]],
     publish: Callable[[list[Present]], list[Table]],
@@ -360,7 +360,7 @@ class EtcdCatalog(ViewCatalog):
         names = [table_name(identifier) for identifier, _, _ in changes]
         if len(set(names)) < len(names):
             raise InvalidArgument("a table is there twice", details={"field": "table-changes"})
-        done = raced(
+        done = retry_lost_commit(
             changes,
             lambda: [self._present(change) for change in changes],
             lambda found: self._published_on(changes, found),

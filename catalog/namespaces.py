@@ -194,13 +194,13 @@ class Namespaces:
             reached("namespace.before")
             return Txn((unchanged(kv),), (op, *self._pointers.audit(f"{action}-namespace", name))), True
 
-        def is_ours(read: TxnResult) -> bool | None:
+        def is_own_write(read: TxnResult) -> bool | None:
             # It does not matter which caller wrote the same value.
             return True if read.one(0, key).value == standing else None
 
         what, replied = f"namespace {name!r}", lambda: reached("namespace.after")
         return self._etcd.run(
-            lambda client: update(client, (Get(key),), decide, is_ours, what=what, replied=replied)
+            lambda client: update(client, (Get(key),), decide, is_own_write, what=what, replied=replied)
         )[0]
 
 

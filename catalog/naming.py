@@ -36,7 +36,7 @@ MAX_TRIES = 10
 """How often dropping or renaming a table is tried again when the table moves meanwhile."""
 
 
-def insist(attempt: Callable[[], Swap], what: str, done: str) -> None:
+def retry_until_known(attempt: Callable[[], Swap], what: str, done: str) -> None:
     """Try until the outcome is known. Raises :class:`~distop.errors.OutcomeUnknown`, and
     ``CommitFailedException`` if it is always lost."""
     for _ in range(MAX_TRIES):
@@ -85,7 +85,7 @@ class Naming:
                 raise no_such_table(table)
             return attempt(base, record)
 
-        insist(once, f"table {table!r}", done)
+        retry_until_known(once, f"table {table!r}", done)
 
     def _drop(self, base: Pointer, record: TableRecord, leave: Leave) -> Swap:
         """Drop a table, unless it has moved since ``base`` was read."""
@@ -96,19 +96,19 @@ class Naming:
         chunks = watermark_chunks(self._keyspace, record)
         gone = (*(Delete(key) for key in (*own, *indexes)), Delete(chunks, prefix_end(chunks)))
         txn = Txn(same(base), (*gone, *self._pointers.audit("drop-table", keys.name)), reads(keys))
-        txn += self._buried(keys, record)
+        txn += self._tombstoned(keys, record)
 
-        def ours(read: TxnResult) -> bool:
+        def is_own_write(read: TxnResult) -> bool:
             found = pointer_of(keys, read).record
             return found is None or found.uuid != record.uuid  # another one may have been created since
 
         reached("catalog.drop.before")
-        outcome = self._pointers.settled(txn, ours, lambda: reached("catalog.drop.after"))
+        outcome = self._pointers.settled(txn, is_own_write, lambda: reached("catalog.drop.after"))
         if outcome is Swap.DONE:
             self._tidy(keys, leave)
         return outcome
 
-    def _buried(self, keys: TableKeys, record: TableRecord, renamed_to: str = "") -> Txn:
+    def _tombstoned(self, keys: TableKeys, record: TableRecord, renamed_to: str = "") -> Txn:
         """Remove the table's name, and leave a tombstone until its other keys are removed."""
         tombstone = DropRecord(
             name=keys.name,
@@ -196,7 +196,7 @@ class Naming:
         ops += [Put(new.prefix + kv.key[len(old.prefix) :], kv.value) for kv in moving]
         looks = (Get(new.table), Get(old.table))
         txn = Txn(compares, tuple(ops), looks) + self._pointers.passed_on(base, record)
-        txn += self._buried(old, record, new.name)
+        txn += self._tombstoned(old, record, new.name)
         if not self._pointers.fits(txn):
             raise PreconditionFailed(
                 f"table {old.name!r} has {len(moving)} keys of its own, more than one transaction can rename",
@@ -204,7 +204,7 @@ class Naming:
                 details=details,
             )
 
-        def ours(read: TxnResult) -> bool | None:
+        def is_own_write(read: TxnResult) -> bool | None:
             renamed, as_before = (
                 kv.exists and decode(kv.value, TableRecord, kv.key).uuid == record.uuid
                 for kv in (read.one(0, new.table), read.one(1, old.table))
@@ -213,7 +213,7 @@ class Naming:
             return True if renamed else False if as_before else None
 
         reached("catalog.rename.before")
-        outcome = self._pointers.settled(txn, ours, lambda: reached("catalog.rename.after"))
+        outcome = self._pointers.settled(txn, is_own_write, lambda: reached("catalog.rename.after"))
         if outcome is Swap.DONE:
             self._tidy(old)
         return outcome

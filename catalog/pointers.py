@@ -94,7 +94,7 @@ class Move:
     keys: TableKeys
     txn: Txn
     head: Head
-    ours: Callable[[Pointer], bool | None]
+    is_own_write: Callable[[Pointer], bool | None]
     """Whether the present state results from it; ``None`` if that is unknown."""
     claim: LocationClaim | None = None
     """The claim to the table's new location, if that changes."""
@@ -263,7 +263,7 @@ class Pointers:
             (*table_puts(keys, record), Put(keys.head, encode(head)), claim.put, *audit),
         )
 
-        def ours(found: Pointer) -> bool | None:
+        def is_own_write(found: Pointer) -> bool | None:
             if found.record is not None and found.record.uuid == record.uuid:
                 return True
             try:  # it may have been renamed since
@@ -271,7 +271,7 @@ class Pointers:
             except DistopError:
                 return None
 
-        return Move(keys, txn, head, ours, claim, new=True)
+        return Move(keys, txn, head, is_own_write, claim, new=True)
 
     def check_new(self, record: TableRecord) -> str:
         """The kind of the present owner of a table's name, see :attr:`Pointer.kind`; empty: it is free. A
@@ -317,7 +317,7 @@ class Pointers:
         Parameters
         ----------
         landed:
-            Whether ours is an ancestor of the given, later head; ``None`` if that is unknown.
+            Whether the own commit is an ancestor of the given, later head; ``None`` if that is unknown.
         """
         keys = self.keyspace.table(self.keyspace.table_of(base.record_kv.key))
         txn = Txn((unchanged(base.head_kv), unchanged(base.record_kv)), (Put(keys.head, encode(head)),))
@@ -353,15 +353,15 @@ class Pointers:
         """
         txn = _together(moves)
 
-        def ours(read: TxnResult) -> bool | None:
+        def is_own_write(read: TxnResult) -> bool | None:
             # All of it has happened or nothing: a match in one table proves all. No match
             # proves nothing: a table that was created may have been dropped since.
-            verdicts = {move.ours(move.found(read, 2 * at)) for at, move in enumerate(moves)}
+            verdicts = {move.is_own_write(move.found(read, 2 * at)) for at, move in enumerate(moves)}
             return True if True in verdicts else None if None in verdicts else False
 
         reached("catalog.swap.before")
         location = moves[0].head.metadata_location if len(moves) == 1 else ""
-        outcome = self.settled(txn, ours, lambda: reached("catalog.swap.after"), location)
+        outcome = self.settled(txn, is_own_write, lambda: reached("catalog.swap.after"), location)
         if outcome is Swap.LOST:
             for move in moves:
                 if move.claim is not None and not (move.new and self._read_record(move)):
@@ -383,7 +383,7 @@ class Pointers:
     def settled(
         self,
         txn: Txn,
-        ours: Callable[[TxnResult], bool | None],
+        is_own_write: Callable[[TxnResult], bool | None],
         replied: Callable[[], None],
         result: str = "",
     ) -> Swap:
@@ -393,7 +393,7 @@ class Pointers:
 
         Parameters
         ----------
-        ours:
+        is_own_write:
             Whether the values that its ``otherwise`` branch has read were written by it.
         result:
             The result in the note of the request, if there is one.
@@ -415,7 +415,7 @@ class Pointers:
             standing, put = read.got(len(read.results) - 1), note.then[0]
             assert isinstance(put, Put)
             return Swap.DONE if standing and standing[0].value == put.value else Swap.LOST
-        verdict = ours(read) if read.doubt else False
+        verdict = is_own_write(read) if read.doubt else False
         return Swap.UNKNOWN if verdict is None else Swap.DONE if verdict else Swap.LOST
 
     def audit(self, action: str, target: str, *tables: TableKeys, reason: str = "") -> list[Put]:

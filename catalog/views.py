@@ -12,7 +12,7 @@ from dataclasses import replace
 from pyiceberg.exceptions import CommitFailedException
 
 from distop.catalog.namespaces import no_such_view, view_exists
-from distop.catalog.naming import check_target, insist
+from distop.catalog.naming import check_target, retry_until_known
 from distop.catalog.pointers import Pointer, Pointers, Swap
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, TxnResult, absent, unchanged
@@ -57,12 +57,12 @@ class Views:
             (Get(keys.view), Get(claim.key)),
         )
 
-        def ours(read: TxnResult) -> bool:
+        def is_own_write(read: TxnResult) -> bool:
             found, claimed = _record(read.one(0, keys.view)), owner_of(read.one(1, claim.key))
             # It may have been renamed since.
             return record.uuid in {one.uuid for one in (found, claimed) if one is not None}
 
-        return self._swap(txn, ours, record.metadata_location)
+        return self._swap(txn, is_own_write, record.metadata_location)
 
     def why_lost(self, name: str, record: ViewRecord) -> Exception:
         """The obstacle to :meth:`create`. Raises :class:`~distop.errors.LocationInUse` if that is a
@@ -85,14 +85,14 @@ class Views:
         if record.location != before.location:
             txn += self._passed_on(self._claim(name, before), self._claim(name, record))
 
-        def ours(read: TxnResult) -> bool | None:
+        def is_own_write(read: TxnResult) -> bool | None:
             if (found := _record(read.one(0, keys.view))) is None:
                 return None
             if found.metadata_location in (record.metadata_location, before.metadata_location):
                 return found.metadata_location == record.metadata_location
             return None  # it may have been there in the meantime
 
-        return self._swap(txn, ours, record.metadata_location)
+        return self._swap(txn, is_own_write, record.metadata_location)
 
     def drop(self, name: str) -> None:
         """Remove a view; its files stay. Raises ``NoSuchViewError``."""
@@ -104,14 +104,14 @@ class Views:
             txn = Txn((unchanged(base.view_kv),), (Delete(key), *audit), (Get(key),))
             txn += claim.given_up(self._pointers.standing(claim))
 
-            def ours(read: TxnResult) -> bool:
+            def is_own_write(read: TxnResult) -> bool:
                 found = _record(read.one(0, key))
                 return found is None or found.uuid != record.uuid
 
             reached("catalog.drop.before")
-            return self._pointers.settled(txn, ours, lambda: reached("catalog.drop.after"))
+            return self._pointers.settled(txn, is_own_write, lambda: reached("catalog.drop.after"))
 
-        insist(once, f"view {name!r}", "dropped")
+        retry_until_known(once, f"view {name!r}", "dropped")
 
     def rename(self, name: str, new: str) -> None:
         """Give a view another name; its files stay where they are.
@@ -132,20 +132,20 @@ class Views:
             )
             txn += self._passed_on(claim, replace(claim, table=new))
 
-            def ours(read: TxnResult) -> bool | None:
+            def is_own_write(read: TxnResult) -> bool | None:
                 old, renamed = (_record(read.one(at, one)) for at, one in enumerate((key, target.view)))
                 if renamed is not None and renamed.uuid == record.uuid:
                     return True
                 return False if old is not None and old.uuid == record.uuid else None
 
             reached("catalog.rename.before")
-            return self._pointers.settled(txn, ours, lambda: reached("catalog.rename.after"))
+            return self._pointers.settled(txn, is_own_write, lambda: reached("catalog.rename.after"))
 
-        insist(once, f"view {name!r}", "renamed")
+        retry_until_known(once, f"view {name!r}", "renamed")
 
-    def _swap(self, txn: Txn, ours: Callable[[TxnResult], bool | None], location: str) -> Swap:
+    def _swap(self, txn: Txn, is_own_write: Callable[[TxnResult], bool | None], location: str) -> Swap:
         reached("catalog.swap.before")
-        return self._pointers.settled(txn, ours, lambda: reached("catalog.swap.after"), location)
+        return self._pointers.settled(txn, is_own_write, lambda: reached("catalog.swap.after"), location)
 
     def _claim(self, name: str, record: ViewRecord) -> LocationClaim:
         return LocationClaim(self._keyspace, record.location, name, record.uuid)

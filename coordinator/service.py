@@ -54,7 +54,7 @@ from distop.metastore.tables.audit import Denials
 from distop.operations.registry import Registry
 from distop.process.followers import kept_running
 from distop.process.heap import settle_heap
-from distop.process.systemd import tell_manager
+from distop.process.systemd import notify_manager
 from distop.process.template import NotLoaded
 from distop.process.tls import Tls
 
@@ -255,7 +255,7 @@ class Coordinator:
             tell = partial(_tell, client, member.id, planner, session, refused)
             telling = asyncio.create_task(kept_running("telling", tell), name="telling")
             self.ready.set()
-            tell_manager("READY=1")
+            notify_manager("READY=1")
             log.info("coordinator_ready", extra={"member": member.id, "lease": session.lease_id})
             try:
                 await _either(self._stop.wait(), session.lost.wait())

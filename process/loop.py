@@ -23,7 +23,7 @@ def event_loop() -> asyncio.AbstractEventLoop:
 
 
 def event_of(event: threading.Event) -> asyncio.Event:
-    """An event of the running loop that is set once ``told`` is, by any thread."""
+    """An event of the running loop that is set once ``event`` is, by any thread."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def wait() -> None:

@@ -9,7 +9,7 @@ import socket
 _PATIENCE_S = 1.0
 
 
-def tell_manager(state: str) -> None:
+def notify_manager(state: str) -> None:
     """Send a text such as ``READY=1`` to the socket in ``NOTIFY_SOCKET``; without one: nothing.
 
     A failure is ignored: it does not prevent serving.

@@ -109,7 +109,7 @@ class Deadline:
     def left(self) -> float:
         return max(self._end - self._clock(), 0.0)
 
-    def insist(self, call: Callable[[], T]) -> T:
+    def retry_until_known(self, call: Callable[[], T]) -> T:
         """Call until it succeeds or raises a permanent error, or the time is over."""
         for tries in count():
             try:
@@ -244,7 +244,7 @@ def _start(
                 raise
             return other, False
 
-    return deadline.insist(start)
+    return deadline.retry_until_known(start)
 
 
 def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operation:
@@ -256,7 +256,7 @@ def _end_of(client: Client, operation: Operation, deadline: Deadline) -> Operati
         return client.wait(operation.name, timeout_s=max(1.0, deadline.left))
 
     try:
-        return deadline.insist(wait)
+        return deadline.retry_until_known(wait)
     except DeadlineExceeded as error:
         raise DeadlineExceeded(
             f"whether {operation.name} publishes the write is still unknown",

@@ -287,7 +287,7 @@ class Leadership:
                     if not self._prefers_me(table):
                         return
                     # A duplicate of the campaign may have come after the other leader's key was deleted.
-                    await until_absent(self._client, keys.coordinator, ours=self._session.lease_id)
+                    await until_absent(self._client, keys.coordinator, own_lease=self._session.lease_id)
                     continue
                 await self._drive(table, epoch)
                 if not self._prefers_me(table):

@@ -129,11 +129,11 @@ class SparkLauncher:
 
     def launch(self, launch: Launch) -> SparkTasks:
         session, task = self._ready(), self._task(launch)
-        return SparkTasks(session, launch, task, ours=self._owned, **self._named(launch))
+        return SparkTasks(session, launch, task, owned=self._owned, **self._named(launch))
 
     def launch_frame(self, launch: Launch) -> SparkFrame:
         session, task = self._ready(), self._task(launch)
-        return SparkFrame(session, launch, task, ours=self._owned, **self._named(launch))
+        return SparkFrame(session, launch, task, owned=self._owned, **self._named(launch))
 
     def held_up(self) -> str:
         """See :class:`~distop.executor.launch.launch.Launcher`. Spark has lost an executor, or its master."""
@@ -192,10 +192,10 @@ class SparkTasks(SparkJob[TaskSummary]):
     """Jobs of a frozen plan, packed into tasks."""
 
     def __init__(
-        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str, ours: bool
+        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str, owned: bool
     ) -> None:
         self._task = task
-        super().__init__(session, launch, name=name, pool=pool, ours=ours)
+        super().__init__(session, launch, name=name, pool=pool, owned=owned)
 
     def _collect(self) -> TaskSummary:
         slots = max(1, self._context.defaultParallelism)

@@ -72,11 +72,11 @@ class SparkFrame(SparkJob[list[FrameResult]]):
     """One computation of a DataFrame."""
 
     def __init__(
-        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str, ours: bool
+        self, session: SparkSession, launch: Launch, task: SparkTask, *, name: str, pool: str, owned: bool
     ) -> None:
         self._task = SparkFrameTask(task)
         self._seen: dict[int, Any] = {}
-        super().__init__(session, launch, name=name, pool=pool, ours=ours)
+        super().__init__(session, launch, name=name, pool=pool, owned=owned)
 
     async def progress(self) -> tuple[int, int]:
         return await asyncio.to_thread(self._progress)

@@ -46,17 +46,17 @@ class SparkJob(ABC, Generic[T]):
 
     Parameters
     ----------
-    ours:
+    owned:
         Whether the session is this executor's own, which is then given up with a task that cannot be ended. A
         user program's session is not: there the launch ends when the task does.
     """
 
     def __init__(
-        self, session: SparkSession, launch: Launch, *, name: str, pool: str, ours: bool = False
+        self, session: SparkSession, launch: Launch, *, name: str, pool: str, owned: bool = False
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._session, self._context = session, session.sparkContext
-        self._launch, self._name, self._pool, self._ours = launch, name, pool, ours
+        self._launch, self._name, self._pool, self._owned = launch, name, pool, owned
         self._ended: asyncio.Future[T] = self._loop.create_future()
         self._cancelling: asyncio.Task[None] | None = None
         # Each Python thread has its own thread in the JVM, and so a job group of its own. Nothing is asked of
@@ -97,7 +97,7 @@ class SparkJob(ABC, Generic[T]):
     async def _cancel(self) -> None:
         """Cancel until it has ended: a group without a job cannot be cancelled, and might get one later."""
         pause, begun = CANCEL_AFTER_S, self._loop.time()
-        while not self._ours or self._loop.time() - begun < ENDS_WITHIN_S:
+        while not self._owned or self._loop.time() - begun < ENDS_WITHIN_S:
             await asyncio.sleep(pause)
             with suppress(Exception):  # the driver is gone: the waiting thread sees that too
                 await asyncio.to_thread(self._context.cancelJobGroup, self._name)

@@ -175,9 +175,9 @@ class ClaimDesk:
 
     def claims_listed(self, run: Run, claims: dict[str, KeyValue], revision: int) -> None:
         for held in self._held_for(run):
-            standing = claims.get(held.partition)
+            existing = claims.get(held.partition)
             younger = held.claim > revision
-            if not younger and (standing is None or standing.create_revision != held.claim):
+            if not younger and (existing is None or existing.create_revision != held.claim):
                 self._lose(held, "its claim is lost")
 
     def claim_changed(self, run: Run, partition: str, event: KeyEvent) -> None:
@@ -233,10 +233,10 @@ class ClaimDesk:
         ]
         await asyncio.gather(*nobodys)
 
-    def _is_nobodys(self, standing: KeyValue) -> bool:
-        if self._session is None or standing.lease != self._session.lease_id or standing.key in self._held:
+    def _is_nobodys(self, existing: KeyValue) -> bool:
+        if self._session is None or existing.lease != self._session.lease_id or existing.key in self._held:
             return False
-        return _attempt_of(standing) not in self._asking.get(standing.key, ())
+        return _attempt_of(existing) not in self._asking.get(existing.key, ())
 
     async def _claim_or_wait(
         self, run: Run, partition: str, attempt: str, held: int
@@ -248,7 +248,7 @@ class ClaimDesk:
             try:
                 async with asyncio.timeout_at(deadline):
                     if isinstance(answer, Occupied) and answer is not _NOBODY_YET:
-                        if self._is_nobodys(answer.standing):
+                        if self._is_nobodys(answer.existing):
                             self._due.set()
                         await self._until_changed(run, partition, answer.revision)
                     await self._renewed.wait()
@@ -281,8 +281,8 @@ class ClaimDesk:
             return
 
 
-def _attempt_of(standing: KeyValue) -> str:
+def _attempt_of(existing: KeyValue) -> str:
     try:
-        return decode(standing.value, ClaimRecord, standing.key).attempt
+        return decode(existing.value, ClaimRecord, existing.key).attempt
     except CorruptRecord:
         return ""

@@ -148,9 +148,9 @@ class Oversight:
                 )
                 await asyncio.sleep(_RETRY_S)
             known_at = 0
-        self._tell(watched, reason)
+        self._notify(watched, reason)
 
-    def _tell(self, watched: _Watched, reason: str) -> None:
+    def _notify(self, watched: _Watched, reason: str) -> None:
         if self._watched.pop(watched.run.key, None) is not watched:
             return
         # A paused run is still held: what its attempts have done by their end counts, if their claims stand.
@@ -165,7 +165,7 @@ class Oversight:
                 self._pauses.apply(change)
                 for watched in [w for w in self._watched.values() if self._is_paused(w)]:
                     watched.stop()
-                    self._tell(watched, PAUSED)
+                    self._notify(watched, PAUSED)
 
     def _is_paused(self, watched: _Watched) -> bool:
         """Whether it was paused since it was known not to be: the index may lag behind what was read."""
@@ -193,8 +193,8 @@ class Oversight:
         if watched.claims is not None:
             # Claimed jobs are few and long. Their claims are read after the state and watched from before
             # it: a change in between is reported twice, none is missed.
-            standing = await self._client.scan(keys.prefix, keys_only=True)
-            watched.claims.claims_listed(run, _claims(run, standing.kvs), standing.revision)
+            existing = await self._client.scan(keys.prefix, keys_only=True)
+            watched.claims.claims_listed(run, _claims(run, existing.kvs), existing.revision)
             start, end = keys.prefix, prefix_end(keys.prefix)
         changes = watch(self._client, start, end, from_revision=revision + 1)
         async with aclosing(changes):

@@ -142,7 +142,7 @@ class OperationRun:
 
     async def _finish(self, unfinished: list[str]) -> End:
         fruitless = 0
-        tried = await read_tries(self._ledger.client, self.run.keys, self.taken.standing)
+        tried = await read_tries(self._ledger.client, self.run.keys, self.taken.job_keys)
         while unfinished and not self._ended.is_set():
             reason = await self._launch(unfinished, tried)
             if not reason:
@@ -151,9 +151,9 @@ class OperationRun:
             if self._ended.is_set():
                 break
             client, keys = self._ledger.client, self.run.keys
-            standing = (await client.scan(keys.prefix, keys_only=True)).kvs
-            left = without_result(keys, self.taken.arg, standing)
-            tried = await read_tries(client, keys, standing)
+            existing = (await client.scan(keys.prefix, keys_only=True)).kvs
+            left = without_result(keys, self.taken.arg, existing)
+            tried = await read_tries(client, keys, existing)
             fruitless = 0 if len(left) < len(unfinished) else fruitless + 1
             unfinished = left
             if unfinished and fruitless and (over := (await why_over(client, self.run))[0]):

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 _RETRY_S = 0.5
 _LAST_MARKS_S = 0.5
 
-TELL_EVERY_S, MAX_TOLD, MAX_WORDS = 2.0, 20, 300
+REPORT_EVERY_S, MAX_REPORTED, MAX_WORDS = 2.0, 20, 300
 """How often, for how many operations, and in how many characters a runner says what holds them up."""
 
 
@@ -103,7 +103,7 @@ class Runner:
         async with self._session, entry:
             log.info("runner_registered", extra={"member": self.member, "types": self._types.names})
             self._ledger.desk.begin(self.member, self._session)
-            helpers = [*self._waiting.follow(), asyncio.create_task(kept_running("tell", self._tell))]
+            helpers = [*self._waiting.follow(), asyncio.create_task(kept_running("report", self._report))]
             ends = [
                 asyncio.create_task(self._work()),
                 asyncio.create_task(stop.wait()),
@@ -121,16 +121,16 @@ class Runner:
         if self._broken is not None:
             raise self._broken
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         """Keep what holds this member and its operations up in its record."""
         known: list[HeldUp] = []
         while True:
-            await asyncio.sleep(TELL_EVERY_S)
+            await asyncio.sleep(REPORT_EVERY_S)
             everything = [await asyncio.to_thread(self._launcher.held_up), slow_etcd(self._session.trips)]
             words = {"": shortened("; ".join(filter(None, everything)), MAX_WORDS)}
-            for operation, run in list(self._runs.items())[:MAX_TOLD]:
+            for operation, run in list(self._runs.items())[:MAX_REPORTED]:
                 words[str(operation)] = shortened(await run.held_up(), MAX_WORDS)
-            for operation, (_, why) in list(self._waiting.resting.items())[:MAX_TOLD]:
+            for operation, (_, why) in list(self._waiting.resting.items())[:MAX_REPORTED]:
                 words.setdefault(
                     str(operation), shortened(f"left to other executors after: {why}", MAX_WORDS)
                 )

@@ -27,7 +27,7 @@ from distop.operations import DistributedOperation, Registry
 from distop.process.followers import kept_running
 from distop.process.heap import settle_heap
 from distop.process.loop import event_loop, event_of
-from distop.process.systemd import tell_manager
+from distop.process.systemd import notify_manager
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,7 +71,7 @@ def run(config: ExecutorConfig) -> int:
     """Serve until SIGTERM or SIGINT. Returns the exit code: 0, or 1 if nothing can be launched any more."""
     types = ServedTypes(Registry(), config.types)
     settle_heap()
-    return _run(config, types, session=None, stop=None, ready=lambda _: tell_manager("READY=1"))
+    return _run(config, types, session=None, stop=None, ready=lambda _: notify_manager("READY=1"))
 
 
 def run_with(session: SparkSession | None, config: ExecutorConfig, stop: threading.Event | None) -> int:
@@ -90,7 +90,7 @@ def _run(
 ) -> int:
     with asyncio.Runner(loop_factory=event_loop) as runner:
         try:
-            runner.run(serve_until_told(config, types, session, stop, ready))
+            runner.run(serve_until_stopped(config, types, session, stop, ready))
         except LauncherBroken as error:
             log.error("executor_broken", extra={"error": str(error)})
             return 1
@@ -100,14 +100,14 @@ def _run(
     return 0
 
 
-async def serve_until_told(
+async def serve_until_stopped(
     config: ExecutorConfig,
     types: ServedTypes,
     session: SparkSession | None,
     stop_event: threading.Event | None,
     ready: Callable[[str], None] = lambda member: None,
 ) -> None:
-    """Serve until ``told``, or (in the main thread) until a signal. Raises as :func:`serve`."""
+    """Serve until ``stop_event`` is set, or (in the main thread) until a signal. Raises as :func:`serve`."""
     stop = asyncio.Event() if stop_event is None else event_of(stop_event)
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -241,7 +241,7 @@ def run_hosted(
     def run() -> None:
         try:
             with asyncio.Runner(loop_factory=event_loop) as runner:
-                runner.run(serve_until_told(config, ServedTypes.only(kind), session, stop))
+                runner.run(serve_until_stopped(config, ServedTypes.only(kind), session, stop))
         except BaseException as error:
             failed.append(error)
 

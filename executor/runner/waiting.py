@@ -98,14 +98,14 @@ class Shares:
         """Whether this executor watches the operation while it waits."""
         return self._keyspace.share_of(operation) in self._pieces.get(operation.type, NOTHING)
 
-    def apply(self, news: Listing | WatchBatch) -> None:
+    def apply(self, change: Listing | WatchBatch) -> None:
         """Apply a listing of executors, or changes to it."""
-        if isinstance(news, Listing):
+        if isinstance(change, Listing):
             self._executors.clear()
-            for kv in news.kvs:
+            for kv in change.kvs:
                 self._put(kv)
         else:
-            for event in news.events:
+            for event in change.events:
                 if event.kind == "put":
                     self._put(event.kv)
                 else:
@@ -190,8 +190,8 @@ class WaitingOperations:
         """Start the tasks that watch and list. Cancel them to end."""
         return [
             # The operations of an executor that ended have no runner now.
-            asyncio.create_task(self._follow(self._keyspace.executors, self._heed_members)),
-            asyncio.create_task(self._follow(self._keyspace.paused, self._heed_pauses)),
+            asyncio.create_task(self._follow(self._keyspace.executors, self._members_changed)),
+            asyncio.create_task(self._follow(self._keyspace.paused, self._pauses_changed)),
             asyncio.create_task(self._follow_shares()),
             asyncio.create_task(self._look()),
         ]
@@ -212,7 +212,7 @@ class WaitingOperations:
     async def _follow(
         self,
         start: bytes,
-        heed: Callable[[Listing | WatchBatch], None],
+        on_change: Callable[[Listing | WatchBatch], None],
         end: bytes = b"",
         *,
         keys_only: bool = False,
@@ -221,9 +221,9 @@ class WaitingOperations:
         while True:
             try:
                 changes = follow(self._client, start, end, keys_only=keys_only, deletes=deletes)
-                async with aclosing(changes) as news:
-                    async for one in news:
-                        heed(one)
+                async with aclosing(changes):
+                    async for change in changes:
+                        on_change(change)
             except Exception as error:
                 self._failed("runner_cannot_follow", error)
                 await asyncio.sleep(_RETRY_S)
@@ -241,7 +241,7 @@ class WaitingOperations:
                 start, end = watched
                 # Deletions are not watched: the transaction that takes an operation finds out.
                 following = asyncio.create_task(
-                    self._follow(start, self._heed_waiting, end, keys_only=True, deletes=False)
+                    self._follow(start, self._waiting_changed, end, keys_only=True, deletes=False)
                 )
             try:
                 await self._moved.wait()
@@ -250,27 +250,27 @@ class WaitingOperations:
                     following.cancel()
                     await asyncio.gather(following, return_exceptions=True)
 
-    def _heed_waiting(self, news: Listing | WatchBatch) -> None:
-        if isinstance(news, Listing):
-            kvs = sorted(news.kvs, key=lambda kv: kv.create_revision)
+    def _waiting_changed(self, change: Listing | WatchBatch) -> None:
+        if isinstance(change, Listing):
+            kvs = sorted(change.kvs, key=lambda kv: kv.create_revision)
         else:
-            kvs = [event.kv for event in news.events]
+            kvs = [event.kv for event in change.events]
         found = [operation for operation in self._served(kvs) if self._is_here(operation)]
-        self.operations.update(dict.fromkeys(found, news.revision))
+        self.operations.update(dict.fromkeys(found, change.revision))
         self.wake.set()
 
-    def _heed_members(self, news: Listing | WatchBatch) -> None:
+    def _members_changed(self, change: Listing | WatchBatch) -> None:
         before = self.shares.hull
-        self.shares.apply(news)
+        self.shares.apply(change)
         if self.shares.hull != before:
             self._moved.set()
-        if isinstance(news, Listing) or any(event.kind == "delete" for event in news.events):
+        if isinstance(change, Listing) or any(event.kind == "delete" for event in change.events):
             self.due.set()
 
-    def _heed_pauses(self, news: Listing | WatchBatch) -> None:
+    def _pauses_changed(self, change: Listing | WatchBatch) -> None:
         """Paused operations are not taken; those that run are stopped by the ledger's watch."""
-        self._pauses.apply(news)
-        if isinstance(news, Listing) or any(event.kind == "delete" for event in news.events):
+        self._pauses.apply(change)
+        if isinstance(change, Listing) or any(event.kind == "delete" for event in change.events):
             self.due.set()
 
     def _served(self, waiting: Iterable[KeyValue]) -> list[OperationId]:
@@ -319,7 +319,7 @@ class WaitingOperations:
         waiting = await self._client.scan(*watched, keys_only=True)
         newer = {one: seen for one, seen in self.operations.items() if seen > waiting.revision}
         self.operations.clear()  # others take them, and deletions are not watched
-        self._heed_waiting(waiting)
+        self._waiting_changed(waiting)
         self.operations.update(newer)
         known = {kv.key for kv in waiting.kvs}
         only, space = self._options.only, self._keyspace

@@ -482,7 +482,7 @@ class SidecarClient:
     def _handle(self, message: wire.FromSidecar) -> None:
         match message:
             case wire.Verdicts():
-                self._heed(message.answers)
+                self._notify_sessions(message.answers)
             case wire.Over():
                 for run in self._numbered(message.run):
                     run.over = message.reason
@@ -514,8 +514,8 @@ class SidecarClient:
                     run.held[claim.partition] = (claim.attempt, message.claim)
         asked.settle(message)
 
-    def _heed(self, answers: list[tuple[int, Outcome, str]]) -> None:
-        told: dict[TaskSession[Any], list[tuple[int, Mark, Verdict]]] = {}
+    def _notify_sessions(self, answers: list[tuple[int, Outcome, str]]) -> None:
+        by_session: dict[TaskSession[Any], list[tuple[int, Mark, Verdict]]] = {}
         with self._lock:
             for number, outcome, reason in answers:
                 sent = self._unanswered.pop(number, None)
@@ -523,10 +523,10 @@ class SidecarClient:
                     if sent.mark.claim:
                         sent.run.held.pop(sent.mark.partition, None)
                     verdict = WON if outcome is Outcome.WON else Verdict(outcome, reason)
-                    told.setdefault(sent.session, []).append((sent.number, sent.mark, verdict))
+                    by_session.setdefault(sent.session, []).append((sent.number, sent.mark, verdict))
             if self._outbox:
                 self._send_marks()
-        for session, verdicts in told.items():
+        for session, verdicts in by_session.items():
             session.answered(verdicts)
 
     def _renew(self, until: float) -> None:

@@ -39,7 +39,7 @@ from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES
 from distop.process.followers import kept_running
 from distop.process.heap import settle_heap
 from distop.process.loop import event_loop
-from distop.process.systemd import tell_manager
+from distop.process.systemd import notify_manager
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -306,7 +306,7 @@ class Sidecar:
         sweep = asyncio.create_task(kept_running("scratch", partial(keep_swept, client, place.scratch)))
         reached("sidecar.middle")
         place.pid_file.write_text(f"{os.getpid()}\n")
-        tell_manager("READY=1")
+        notify_manager("READY=1")
         log.info("sidecar_started", extra={"socket": str(place.socket)})
         try:
             if metrics is not None:

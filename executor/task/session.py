@@ -92,7 +92,7 @@ class TaskSession(Generic[T]):
         self._waiting: dict[int, T] = {}
         self._answers: deque[tuple[T, Verdict]] = deque()
         self._failure: DistopError | None = None
-        self._news = threading.Condition()
+        self._changed = threading.Condition()
         port.attach(self)
 
     def close(self) -> None:
@@ -164,14 +164,14 @@ class TaskSession(Generic[T]):
 
     def pause(self, seconds: float) -> None:
         """Wait, but no longer than the run lasts."""
-        with self._news:
-            self._news.wait_for(lambda: bool(self.over), seconds)
+        with self._changed:
+            self._changed.wait_for(lambda: bool(self.over), seconds)
 
     def _until(self, condition: Callable[[], bool]) -> None:
         """Wait for ``condition``, which answers make true, as long as answers arrive."""
-        with self._news:
+        with self._changed:
             while not condition() and self._failure is None:
-                if not self._news.wait(ANSWER_TIMEOUT_S):
+                if not self._changed.wait(ANSWER_TIMEOUT_S):
                     raise Unavailable(f"no mark of {self.operation} was answered for {ANSWER_TIMEOUT_S:g} s")
             if self._failure is not None:
                 raise self._failure
@@ -180,26 +180,26 @@ class TaskSession(Generic[T]):
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
         """Verdicts on marks."""
-        with self._news:
+        with self._changed:
             for number, _, verdict in answers:
                 tag = self._waiting.pop(number, None)
                 if tag is not None:
                     self._answers.append((tag, verdict))
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def unanswered(self, numbers: list[int], error: DistopError) -> None:
         """Marks that could not be answered. Waiting callers get the error."""
-        with self._news:
+        with self._changed:
             for number in numbers:
                 self._waiting.pop(number, None)
             self._failure = error
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def end(self, reason: str) -> None:
         """The run is over."""
-        with self._news:
+        with self._changed:
             self.over = self.over or reason
-            self._news.notify_all()
+            self._changed.notify_all()
 
     def fail(self, error: DistopError) -> None:
         """The connection to etcd is lost: later work of the task could not be marked."""

@@ -235,8 +235,8 @@ class Task:
                 self.summary.gone += 1
                 continue  # to the end: Spark does not reuse a worker that leaves its input unread
             self._do(partition)
-            self._heed(self.session.settled())
-        self._heed(self.session.drain())
+            self._act_on(self.session.settled())
+        self._act_on(self.session.drain())
         return self.summary
 
     # -- one job -------------------------------------------------------------------------------------
@@ -360,7 +360,7 @@ class Task:
 
     # -- what came of it -----------------------------------------------------------------------------
 
-    def _heed(self, answers: list[tuple[TaskJob, Verdict]]) -> None:
+    def _act_on(self, answers: list[tuple[TaskJob, Verdict]]) -> None:
         for job, verdict in answers:
             self._count(verdict)
             # The next run may resume after a run that is over. An operation in doubt counts as over.

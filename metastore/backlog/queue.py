@@ -180,13 +180,13 @@ async def enqueue(
         if replace and known is None and not is_copy:
             entered = _instead(keys, batch, record, ends)
             in_order = not done.exists
-        for kv, standing in queued:
-            known = known or _queued_before(record, standing, failed=kv is failed, republish=republish)
-            if known is None and not is_copy and (standing.operation or not (kv is failed or anyway)):
+        for kv, existing in queued:
+            known = known or _queued_before(record, existing, failed=kv is failed, republish=republish)
+            if known is None and not is_copy and (existing.operation or not (kv is failed or anyway)):
                 raise BatchDiffers(
                     f"batch {batch!r} of table {keys.name!r} is "
-                    f"{'being applied' if standing.operation else 'queued'} with different content",
-                    details={"table": keys.name, "batch": batch, "operation": standing.operation},
+                    f"{'being applied' if existing.operation else 'queued'} with different content",
+                    details={"table": keys.name, "batch": batch, "operation": existing.operation},
                 )
         if known is not None or is_copy:
             return None, known or Answer(became=Queued.QUEUED)
@@ -263,14 +263,14 @@ def _ended_before(record: BatchRecord, ends: Sequence[AppliedRecord], *, again: 
 
 
 def _queued_before(
-    record: BatchRecord, standing: BatchRecord, *, failed: bool, republish: bool
+    record: BatchRecord, existing: BatchRecord, *, failed: bool, republish: bool
 ) -> Answer | None:
     """The answer for a batch that is equal to one that waits, is being applied or has failed."""
-    own = standing.uid == record.uid
-    if not own and (standing.digest != record.digest or (failed and republish)):
+    own = existing.uid == record.uid
+    if not own and (existing.digest != record.digest or (failed and republish)):
         return None
     became = Queued.FAILED if failed else Queued.QUEUED if own else Queued.ALREADY_QUEUED
-    return Answer(became=became, operation=standing.operation)
+    return Answer(became=became, operation=existing.operation)
 
 
 async def change_ordering(
@@ -553,14 +553,14 @@ async def take_back(
     async def change(now: OrderingRecord) -> tuple[OrderingRecord, Txn] | None:
         read = await client.read_at_once([Get(key) for key in places])
         found = [read.one(index, key) for index, key in enumerate(places)]
-        standing = [(kv, decode(kv.value, BatchRecord, kv.key)) for kv in found if kv.exists]
-        if not standing:
+        existing = [(kv, decode(kv.value, BatchRecord, kv.key)) for kv in found if kv.exists]
+        if not existing:
             raise NotFound(
                 f"no batch {batch!r} of table {keys.name!r} waits",
                 hint=f"list waiting batches: distop backlog ls {keys.name}",
                 details={"table": keys.name, "batch": batch},
             )
-        operation = next((record.operation for _, record in standing if record.operation), "")
+        operation = next((record.operation for _, record in existing if record.operation), "")
         if operation:
             raise PreconditionFailed(
                 f"batch {batch!r} of table {keys.name!r} is being applied by {operation}",
@@ -569,7 +569,7 @@ async def take_back(
             )
         left = without_block(without_failed(now, batch), batch)
         left = left.unstaged() if left.has_staged(batch) else left
-        deletes = tuple(Delete(kv.key) for kv, _ in standing)
+        deletes = tuple(Delete(kv.key) for kv, _ in existing)
         return left, Txn(tuple(unchanged(kv) for kv in found), deletes)
 
     return await change_ordering(client, keys, change, request=request, also=also)

@@ -306,8 +306,8 @@ class MemberConnections:
     async def close(self) -> None:
         """Close all connections; calls in progress fail, and so do later ones."""
         self._closed = True
-        standing, self._stubs = list(self._stubs.values()), {}
-        for stubs in standing:
+        existing, self._stubs = list(self._stubs.values()), {}
+        for stubs in existing:
             await stubs.channel.close(None)
 
     @property

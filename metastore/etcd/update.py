@@ -225,9 +225,9 @@ async def update(
         if result.succeeded:
             return answer, result.revision
         if result.doubt:
-            mine = recognise(result) if recognise is not None else None
-            if mine is not None:
-                return mine, result.revision
+            own = recognise(result) if recognise is not None else None
+            if own is not None:
+                return own, result.revision
             known = result  # this decides, and not a later read, which might fail
         raise TryAgain
 

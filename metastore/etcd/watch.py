@@ -147,11 +147,11 @@ async def follow(
         try:
             async with aclosing(watch(client, prefix, end or prefix_end(prefix), deletes=deletes)) as changes:
                 await anext(changes)
-                snapshot = await client.scan(prefix, end, keys_only=keys_only)
-                yield snapshot
+                listing = await client.scan(prefix, end, keys_only=keys_only)
+                yield listing
                 async for batch in changes:
-                    if (news := batch.after(snapshot.revision)).events:
-                        yield news
+                    if (newer := batch.after(listing.revision)).events:
+                        yield newer
         except Compacted:
             log.info("watch_compacted", extra={"prefix": prefix.decode(errors="replace")})
 
@@ -167,18 +167,18 @@ async def follow_key(client: EtcdClient, key: bytes) -> AsyncGenerator[KeyValue,
                 yield last.kv if last.kind == "put" else KeyValue.missing(key)
 
 
-async def until_absent(client: EtcdClient, key: bytes, *, ours: int = 0) -> None:
+async def until_absent(client: EtcdClient, key: bytes, *, own_lease: int = 0) -> None:
     """Wait until ``key`` does not exist; returns at once if it does not.
 
     Parameters
     ----------
-    ours:
+    own_lease:
         A lease of the caller. A key bound to it counts as missing: a delayed request of the caller created
         it, and no other process would remove it.
     """
     async with aclosing(follow_key(client, key)) as states:
         async for kv in states:
-            if not kv.exists or (ours and kv.lease == ours):
+            if not kv.exists or (own_lease and kv.lease == own_lease):
                 return
 
 

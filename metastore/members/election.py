@@ -61,8 +61,8 @@ async def campaign(
     result = await settle(client, alive, replied=lambda: reached("lead.after"))
     if result.succeeded:
         return Epoch(keys.coordinator, result.revision)
-    standing = result.one(0, keys.coordinator)
-    return Epoch(keys.coordinator, standing.create_revision) if standing.lease == session.lease_id else None
+    existing = result.one(0, keys.coordinator)
+    return Epoch(keys.coordinator, existing.create_revision) if existing.lease == session.lease_id else None
 
 
 async def resign(client: EtcdClient, epoch: Epoch) -> None:

@@ -72,9 +72,9 @@ async def enter(client: EtcdClient) -> None:
     reads = (Get(space.installation), *(Get(*at, keys_only=True, limit=1) for at in (*known_here, *places)))
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        standing = read.one(0, space.installation)
-        if standing.exists:
-            _check(standing.value, space.installation)
+        existing = read.one(0, space.installation)
+        if existing.exists:
+            _check(existing.value, space.installation)
             return None, None
         if not (read.got(1) or read.got(2)) and (read.got(3) or read.got(4)):
             raise _other(space.name, 1)
@@ -194,13 +194,13 @@ async def change_policy(
 
     async def decide(read: TxnResult) -> tuple[Txn | None, PolicyRecord | None]:
         kv = read.one(0, key)
-        standing = decode(kv.value, PolicyRecord, kv.key) if kv.exists else None
-        if standing is not None and request in standing.requests:
-            return None, standing
-        changed = change(standing)
-        if changed is None or changed is standing:
-            return None, standing
-        changed.requests = [*(standing.requests if standing is not None else ()), request][-REQUESTS:]
+        existing = decode(kv.value, PolicyRecord, kv.key) if kv.exists else None
+        if existing is not None and request in existing.requests:
+            return None, existing
+        changed = change(existing)
+        if changed is None or changed is existing:
+            return None, existing
+        changed.requests = [*(existing.requests if existing is not None else ()), request][-REQUESTS:]
         reached("grant.before")
         return Txn((unchanged(kv),), (Put(key, encode(changed)), audit)), changed
 

@@ -66,7 +66,7 @@ def far_apart(one: str, other: str) -> bool:
     return major != major_too or abs(minor - minor_too) > 1
 
 
-async def tell_if_apart(client: EtcdClient) -> None:
+async def log_distant_versions(client: EtcdClient) -> None:
     """Log which members are too old, or too new, to run together with this one."""
     space = client.keyspace
     for prefix in (space.coordinators, space.executors):
@@ -109,7 +109,7 @@ async def registered(
     and begins again as a new one.
     """
     await enter(client)
-    await tell_if_apart(client)
+    await log_distant_versions(client)
     space = client.keyspace
     key = space.coordinator if record.role == "coordinator" else space.executor
     puts = [Put(key(record.id), encode(record), session.lease_id)]
@@ -186,9 +186,9 @@ async def change_own_record(client: EtcdClient, member: bytes, **fields: Any) ->
         kv = read.one(0, member)
         if not kv.exists:
             return None, None
-        standing = decode(kv.value, MemberRecord, kv.key)
-        record = msgspec.structs.replace(standing, **fields)
-        if record == standing:
+        existing = decode(kv.value, MemberRecord, kv.key)
+        record = msgspec.structs.replace(existing, **fields)
+        if record == existing:
             return None, None
         return Txn((unchanged(kv),), (Put(kv.key, encode(record), kv.lease),)), None
 

@@ -93,12 +93,12 @@ async def request_cancel(
         compares = (unchanged(state), absent(keys.cancel), absent(keys.commit))
         return Txn(compares, (Put(keys.cancel, encode(cancel)), *([audit] if audit else []))), True
 
-    def is_ours(read: TxnResult) -> bool | None:
+    def is_own_write(read: TxnResult) -> bool | None:
         # The audit entry of an earlier copy; the operation may be over by now.
         return True if audit and read.got(3) else None
 
     what, replied = f"operation {keys.operation}", lambda: reached("cancel.after")
-    return (await update(client, reads, decide, is_ours, what=what, replied=replied))[0]
+    return (await update(client, reads, decide, is_own_write, what=what, replied=replied))[0]
 
 
 @dataclass(frozen=True)

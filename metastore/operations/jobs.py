@@ -241,12 +241,12 @@ def _verdict_inside(keys: OperationKeys, mark: Mark, result: object) -> Verdict:
 
 def _verdict_on(job: KeyValue, mark: Mark) -> Verdict:
     try:
-        standing = decode(job.value, JobRecord, job.key).attempt
+        existing = decode(job.value, JobRecord, job.key).attempt
     except CorruptRecord as error:
         return Verdict(Outcome.LOST, str(error))
-    if standing == mark.attempt:
+    if existing == mark.attempt:
         return WON
-    return Verdict(Outcome.LOST, f"attempt {standing} was first")
+    return Verdict(Outcome.LOST, f"attempt {existing} was first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class Occupied:
 
     holder: str
     """Id of that attempt."""
-    standing: KeyValue
+    existing: KeyValue
     """Its claim."""
     revision: int
     """The revision of the read, to watch from the next one on."""
@@ -326,18 +326,18 @@ async def claim(
         if result.succeeded:
             return Claimed(held or result.revision, result.one(1, run.keys.progress(partition)))
         reason = run.why_over(result.one(0, run.keys.state), result.one(1, run.keys.runner))
-        standing = result.one(3, key)
+        existing = result.one(3, key)
         if reason:
             return Verdict(Outcome.GONE, reason)
         if result.one(2, job).exists:
             return Verdict(Outcome.LOST, "the job has a result")
         if held:
             return Verdict(Outcome.GONE, "its claim is lost")
-        owner = decode(standing.value, ClaimRecord, key)
+        owner = decode(existing.value, ClaimRecord, key)
         if owner.attempt != record.attempt:
-            return Occupied(owner.attempt, standing, result.revision)
+            return Occupied(owner.attempt, existing, result.revision)
         # Our own, from a copy whose reply was lost. Under another lease if another sidecar sent that one.
-        held = standing.create_revision
+        held = existing.create_revision
 
 
 async def release_claim(client: EtcdClient, key: bytes, claim: int) -> None:
@@ -431,16 +431,16 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
     key, job = keys.tries(partition), keys.job_state(partition)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        standing = read.one(3, key)
+        existing = read.one(3, key)
         if read.got(2) or run.why_over(read.one(0, keys.state), read.one(1, keys.runner)):
             return None, None
-        before = _read(standing)
+        before = _read(existing)
         if before is not None and before.attempt == attempt:
             return None, None  # counted, by a copy whose reply was lost
         tries = (before.tries if before else 0) + 1
         count = TriesRecord(tries=tries, attempt=attempt, error=shortened(error, MAX_ERROR_CHARACTERS))
         reached("try.before")
-        return Txn((*run.held(), absent(job), unchanged(standing)), (Put(key, encode(count)),)), None
+        return Txn((*run.held(), absent(job), unchanged(existing)), (Put(key, encode(count)),)), None
 
     reads = [Get(one) for one in (keys.state, keys.runner, job, key)]
     what, replied = f"job {partition!r} of {keys.operation}", lambda: reached("try.after")

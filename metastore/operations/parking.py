@@ -75,14 +75,14 @@ async def note_failure(
     wanted, value = (keys.state, keys.resolve, keys.completion, epoch.key), encode(record)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, bytes | None]:
-        found, decision, standing, leader = (read.one(index, key) for index, key in enumerate(wanted))
+        found, decision, existing, leader = (read.one(index, key) for index, key in enumerate(wanted))
         _check_epoch(leader, keys, epoch)
         if found.value != state or decision.exists:
             return None, found.value
-        if standing.exists and standing.value == value:
+        if existing.exists and existing.value == value:
             return None, None  # its reply was lost
         reached("note.before")
-        compares = (equals(keys.state, state), absent(keys.resolve), unchanged(standing), epoch.held())
+        compares = (equals(keys.state, state), absent(keys.resolve), unchanged(existing), epoch.held())
         return Txn(compares, (Put(keys.completion, value), *_written(keys, events))), None
 
     what, replied = f"the completion of {keys.operation}", lambda: reached("note.after")
@@ -131,7 +131,7 @@ async def request_resolve(
     wanted = (keys.state, keys.completion, keys.resolve, table.request(request))
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        state, completion, standing, before = (read.one(index, key) for index, key in enumerate(wanted))
+        state, completion, existing, before = (read.one(index, key) for index, key in enumerate(wanted))
         if before.exists:
             _check_same(decode(before.value, RequestRecord, before.key), keys, request, digest)
             return None, None
@@ -146,10 +146,10 @@ async def request_resolve(
         if decision.action == SKIP and not record.skippable:
             failed = record.step or "what failed"
             raise NotSkippable(f"{failed} of {keys.operation} cannot be skipped: {record.error}")
-        if standing.exists:
-            other = decode(standing.value, ResolveRecord, standing.key)
+        if existing.exists:
+            other = decode(existing.value, ResolveRecord, existing.key)
             if other.action == decision.action:
-                return Txn((unchanged(state), unchanged(standing))) + noted, None
+                return Txn((unchanged(state), unchanged(existing))) + noted, None
             raise NotParked(
                 f"{other.by or 'an unknown caller'} has just decided on {other.action}: {keys.operation}"
             )

@@ -59,12 +59,12 @@ async def pause_operation(client: EtcdClient, keys: OperationKeys, record: Pause
     result = await settle(client, txn, replied=lambda: reached("pause.after"))
     if result.succeeded:
         return True
-    state, standing = result.one(0, keys.state), result.one(1, keys.pause)
+    state, existing = result.one(0, keys.state), result.one(1, keys.pause)
     if result.one(2, audit.key).exists:
         return True  # a reply was lost
     if not state.exists:
         raise OperationNotFound(f"operation {keys.operation} is not running")
-    if standing.exists:
+    if existing.exists:
         return False
     raise PreconditionFailed(
         f"operation {keys.operation} is {state.value.decode(errors='replace')}: too late to pause it",
@@ -127,8 +127,8 @@ def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:
 async def _resume(
     client: EtcdClient, pause: bytes, index: bytes, *also: Op, compares: tuple[Compare, ...] = ()
 ) -> bool:
-    standing = await client.get(pause)
-    if not standing.exists:
+    existing = await client.get(pause)
+    if not existing.exists:
         # An index entry without its pause (removed by hand) would block something that is not paused.
         await settle(client, Txn((absent(pause),), (Delete(index),)))
         return False
@@ -136,7 +136,7 @@ async def _resume(
     # If it has changed since, it was resumed: by this very call, when its reply was lost, or another one.
     # A later pause must not be removed by this call.
     reached("resume.before")
-    txn = Txn((unchanged(standing), *compares), gone)
+    txn = Txn((unchanged(existing), *compares), gone)
     await settle(client, txn, replied=lambda: reached("resume.after"))
     return True
 
@@ -148,18 +148,18 @@ class PauseIndex:
         self._keyspace = keyspace
         self._since: dict[bytes, int] = {}
 
-    def apply(self, news: Listing | WatchBatch) -> set[str] | None:
+    def apply(self, change: Listing | WatchBatch) -> set[str] | None:
         """Apply a listing or changes of the index; returns the affected tables, ``None``: all. A key that
         names nothing pauses nothing."""
-        if isinstance(news, Listing):
-            self._since = {kv.key: kv.mod_revision for kv in news.kvs}
+        if isinstance(change, Listing):
+            self._since = {kv.key: kv.mod_revision for kv in change.kvs}
             return None
-        for event in news.events:
+        for event in change.events:
             if event.kind == "put":
                 self._since[event.kv.key] = event.kv.mod_revision
             else:
                 self._since.pop(event.kv.key, None)
-        changed = named((event.kv for event in news.events), self._keyspace.paused_by)
+        changed = named((event.kv for event in change.events), self._keyspace.paused_by)
         return {table for (table, _), _ in changed}
 
     def since(self, operation: OperationId) -> int:

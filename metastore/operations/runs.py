@@ -186,7 +186,7 @@ class Taken:
     arg: OperationArg
     unfinished: list[str]
     """Partitions without a result, in the order of the plan."""
-    standing: list[KeyValue] = field(default_factory=list)
+    job_keys: list[KeyValue] = field(default_factory=list)
     """The keys of its jobs, without values."""
 
 
@@ -306,12 +306,12 @@ class DynamicRun:
     def __init__(self, client: EtcdClient, run: Run) -> None:
         self.run = run
         self._client = client
-        self._standing = KeyValue.missing(run.keys.run)
+        self._existing = KeyValue.missing(run.keys.run)
 
     @property
     def count(self) -> int | None:
         """How many results there are, if that is sealed; perhaps by an earlier run."""
-        return self._record.count if self._standing.exists else None
+        return self._record.count if self._existing.exists else None
 
     @property
     def begun(self) -> int:
@@ -320,7 +320,7 @@ class DynamicRun:
 
     @property
     def _record(self) -> RunRecord:
-        return decode(self._standing.value, RunRecord, self._standing.key)
+        return decode(self._existing.value, RunRecord, self._existing.key)
 
     async def begin(self) -> bool:
         """Let only the results of this run count; unless a count is sealed, which is left unchanged.
@@ -329,7 +329,7 @@ class DynamicRun:
         are deleted (in steps, if there are many). None can follow: their marks compare a runner that is gone.
         """
         keys = self.run.keys
-        self._standing = await self._client.get(keys.run)
+        self._existing = await self._client.get(keys.run)
         start, end = keys.numbered_jobs
         more = True
         while more and self.count is None:
@@ -338,7 +338,7 @@ class DynamicRun:
             gone = (Delete(page.kvs[0].key, page.kvs[-1].key + b"\0"),) if page.kvs else ()
             record = encode(self._mine())
             txn = Txn(
-                (*self.run.held(), unchanged(self._standing)),
+                (*self.run.held(), unchanged(self._existing)),
                 (Put(keys.run, record), *gone),
                 (Get(keys.run), Get(keys.state), Get(keys.runner)),
             )
@@ -347,14 +347,14 @@ class DynamicRun:
                 self._client, txn, patience_s=PATIENCE_S, replied=lambda: reached("run.begin.after")
             )
             if result.succeeded:
-                created = self._standing.create_revision or result.revision
-                self._standing = KeyValue(keys.run, record, result.revision, created)
+                created = self._existing.create_revision or result.revision
+                self._existing = KeyValue(keys.run, record, result.revision, created)
                 continue
             if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
                 return False
             # Only the holder of the run writes it: this is our own write, whose reply was lost. Its step is
             # done, too.
-            self._standing = result.one(0, keys.run)
+            self._existing = result.one(0, keys.run)
         return True
 
     async def seal(self, count: int) -> bool:
@@ -381,7 +381,7 @@ class DynamicRun:
     def _mine(self, **says: int) -> RunRecord:
         """The record of this run, apart from its number."""
         begun = 1
-        if self._standing.exists:
+        if self._existing.exists:
             begun = self._record.begun + (self._record.token != self.run.token)
         return RunRecord(token=self.run.token, begun=begun, **says)
 
@@ -398,7 +398,7 @@ class DynamicRun:
         its record has another value of its own, which is read now."""
         keys = self.run.keys
         txn = Txn(
-            (*self.run.held(), unchanged(self._standing)),
+            (*self.run.held(), unchanged(self._existing)),
             (Put(keys.run, value),),
             (Get(keys.run), Get(keys.state), Get(keys.runner)),
         )
@@ -410,16 +410,16 @@ class DynamicRun:
         else:
             result = await settle(self._client, txn, patience_s=patience_s)
         if result.succeeded:
-            self._standing = KeyValue(keys.run, value, result.revision, self._standing.create_revision)
+            self._existing = KeyValue(keys.run, value, result.revision, self._existing.create_revision)
             return True
-        standing = result.one(0, keys.run)
-        if standing.exists and standing.value == value:
+        existing = result.one(0, keys.run)
+        if existing.exists and existing.value == value:
             # An earlier copy of this, whose reply was lost; a sealed count is final, whatever happened to the
             # run.
-            self._standing = standing
+            self._existing = existing
             return True
         if self.run.why_over(result.one(1, keys.state), result.one(2, keys.runner)):
             return False
         # Ours, too: from a concurrent call, or a note whose outcome was unknown when it was given up.
-        self._standing = standing
+        self._existing = existing
         return None

@@ -122,7 +122,7 @@ class CommitStepStore:
                 result = await _settle(client, keys, epoch, Txn((), (Put(key, value),)))
                 reached("log.chunk.after")
                 if not result.succeeded:
-                    return await self._standing(client, keys, epoch, result)
+                    return await self._existing(client, keys, epoch, result)
                 written.append(unchanged(KeyValue(key, b"", result.revision, 0)))
             header = LogRecord(
                 operation=sequence.operation,
@@ -143,7 +143,7 @@ class CommitStepStore:
                 log.info("commit_steps_logged", extra={**fields, "epoch": epoch.revision})
                 return sequence
             if _is_hindered(keys, epoch, result):
-                return await self._standing(client, keys, epoch, result)
+                return await self._existing(client, keys, epoch, result)
             # Only a chunk has changed: a delayed copy of a write whose reply was lost. Write them again.
         raise Exhausted(
             f"the commit steps of {keys.operation} could not be logged: chunks change all the time"
@@ -170,7 +170,7 @@ class CommitStepStore:
             return _assembled(keys, page.kvs[0], scan.kvs)
         raise AssertionError("unreachable: the last try returns or raises")
 
-    async def _standing(
+    async def _existing(
         self, client: EtcdClient, keys: OperationKeys, epoch: Epoch, refused: TxnResult
     ) -> CommitSequence | None:
         leader = refused.one(1, epoch.key)

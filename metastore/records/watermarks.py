@@ -356,14 +356,14 @@ class Marks(Mapping[str, Mapping[str, str]]):
         """These with changes."""
         recent = {source: dict(partitions) for source, partitions in self.recent.items()}
         for source, partitions in changes.items():
-            standing = recent.setdefault(source, {})
+            existing = recent.setdefault(source, {})
             for partition, value in partitions.items():
                 if value is not None:
-                    standing[partition] = value
+                    existing[partition] = value
                 elif not self.chunks.none and self.chunks.get(position(source, partition)) is not None:
-                    standing[partition] = None
+                    existing[partition] = None
                 else:
-                    standing.pop(partition, None)
+                    existing.pop(partition, None)
         return Marks({source: partitions for source, partitions in recent.items() if partitions}, self.chunks)
 
     def encoded(self) -> bytes:

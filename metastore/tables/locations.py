@@ -99,20 +99,20 @@ class LocationClaim:
         other = owner_of(kv)
         return other is not None and (other.table, other.uuid) == (self.table, self.uuid)
 
-    def given_up(self, standing: KeyValue) -> Txn:
+    def given_up(self, existing: KeyValue) -> Txn:
         """The removal of the claim, if it is the one that was read; nothing if it is not this table's."""
-        if not self.is_mine(standing):
+        if not self.is_mine(existing):
             return Txn()
-        return Txn((unchanged(standing),), (Delete(self.key),))
+        return Txn((unchanged(existing),), (Delete(self.key),))
 
-    def passed_on(self, standing: KeyValue, to: LocationClaim) -> Txn:
+    def passed_on(self, existing: KeyValue, to: LocationClaim) -> Txn:
         """The writes that replace this claim by another one, for a table that is renamed or moves: the new
         place may not contain the present one, or be in it."""
-        if not self.is_mine(standing):
+        if not self.is_mine(existing):
             return Txn(to.free(), (to.put,))
         if to.key == self.key:
-            return Txn((unchanged(standing),), (to.put,))
-        return Txn((unchanged(standing), *to.free()), (Delete(self.key), to.put))
+            return Txn((unchanged(existing),), (to.put,))
+        return Txn((unchanged(existing), *to.free()), (Delete(self.key), to.put))
 
 
 def owner_of(kv: KeyValue) -> LocationRecord | None:

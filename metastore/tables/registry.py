@@ -128,11 +128,11 @@ async def drop_table(
 
     async def decide(read: TxnResult) -> tuple[Txn | None, DropRecord]:
         nonlocal sent
-        table, run_ops, standing = (read.one(index, key) for index, key in enumerate(wanted))
-        if not table.exists and not standing.exists:
+        table, run_ops, existing = (read.one(index, key) for index, key in enumerate(wanted))
+        if not table.exists and not existing.exists:
             raise _not_found(keys)
         if not table.exists:
-            return None, decode(standing.value, DropRecord, tombstone)
+            return None, decode(existing.value, DropRecord, tombstone)
         found = decode(table.value, TableRecord, table.key)
         record = drop(found)
         _check_idle(keys, run_ops)
@@ -149,7 +149,7 @@ async def drop_table(
         reached("drop.before")
         return Txn((unchanged(table), unchanged(run_ops), absent(tombstone)), ops), record
 
-    def is_ours(read: TxnResult) -> DropRecord | None:
+    def is_own_write(read: TxnResult) -> DropRecord | None:
         nonlocal finished
         # Our entry without our tombstone: somebody else has finished this drop. The table may exist again.
         finished = bool(read.got(3)) and not read.got(2)
@@ -157,7 +157,7 @@ async def drop_table(
 
     reads = [*(Get(key) for key in wanted), Get(audit.key)]
     what, replied = f"table {keys.name!r}", lambda: reached("drop.after")
-    record, _ = await update(client, reads, decide, is_ours, what=what, replied=replied)
+    record, _ = await update(client, reads, decide, is_own_write, what=what, replied=replied)
     if finished:
         return record
     await finish_drop(client, keys, record, leave)
@@ -204,8 +204,8 @@ async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord, tom
     for prefix in (old.audit_prefix, old.history_prefix):
         while page := _bite((await client.get_range(prefix, prefix_end(prefix), limit=MOVE_BITE)).kvs):
             read = await client.read_at_once([Get(new.table), Get(tombstone.key)])
-            table, standing = read.one(0, new.table), read.one(1, tombstone.key)
-            if standing.mod_revision != tombstone.mod_revision:
+            table, existing = read.one(0, new.table), read.one(1, tombstone.key)
+            if existing.mod_revision != tombstone.mod_revision:
                 return
             if not table.exists or _uuid(table) != record.uuid:
                 return
@@ -229,11 +229,11 @@ async def _finish(client: EtcdClient, tombstone: KeyValue, keys: TableKeys, clai
     """Remove the tombstone, so that another table can have the location."""
 
     async def decide(read: TxnResult) -> tuple[Txn | None, None]:
-        dropped, standing = read.one(0, tombstone.key), read.one(1, claim.key)
+        dropped, existing = read.one(0, tombstone.key), read.one(1, claim.key)
         if dropped.mod_revision != tombstone.mod_revision:
             return None, None
         reached("drop.finish.before")
-        return Txn((unchanged(dropped),), (Delete(dropped.key),)) + claim.given_up(standing), None
+        return Txn((unchanged(dropped),), (Delete(dropped.key),)) + claim.given_up(existing), None
 
     reads = (Get(tombstone.key), Get(claim.key))
     what, replied = f"table {keys.name!r}", lambda: reached("drop.finish.after")

@@ -168,9 +168,9 @@ async def add_schedule(
     async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord]:
         table, agenda_kv, kv = _found(keys, name, read)
         if kv.exists:
-            standing = decode(kv.value, ScheduleRecord, kv.key)
-            if standing.request == record.request:
-                return None, standing
+            existing = decode(kv.value, ScheduleRecord, kv.key)
+            if existing.request == record.request:
+                return None, existing
             raise ScheduleExists(
                 f"table {keys.name!r} already has a schedule {name!r}",
                 details={"table": keys.name, "schedule": name},
@@ -208,10 +208,10 @@ async def change_schedule(
 
     async def decide(read: TxnResult) -> tuple[Txn | None, ScheduleRecord]:
         table, agenda_kv, kv = _found(keys, name, read)
-        standing = decode(_there(keys, name, kv).value, ScheduleRecord, kv.key)
-        wanted = None if request in agenda_of(agenda_kv).decided else change(standing)
+        existing = decode(_there(keys, name, kv).value, ScheduleRecord, kv.key)
+        wanted = None if request in agenda_of(agenda_kv).decided else change(existing)
         if wanted is None:
-            return None, standing
+            return None, existing
         ops = (Put(kv.key, encode(wanted)), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
         return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), wanted
@@ -232,10 +232,10 @@ async def remove_schedule(
         table, agenda_kv, kv = _found(keys, name, read)
         if request in agenda_of(agenda_kv).decided:
             return None, None
-        standing = _readable(_there(keys, name, kv))
+        existing = _readable(_there(keys, name, kv))
         ops = (Delete(kv.key), looked_at_once(agenda_kv, request), *also)
         reached("schedule.set.before")
-        removed = None if isinstance(standing, CorruptRecord) else standing
+        removed = None if isinstance(existing, CorruptRecord) else existing
         return Txn((unchanged(table), unchanged(agenda_kv), unchanged(kv)), ops), removed
 
     return await _update(client, keys, name, decide)

@@ -178,15 +178,15 @@ async def fold(client: EtcdClient, keys: TableKeys) -> int:
     """
 
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
-        table, standing = read.one(0, keys.table), read.one(1, keys.watermarks)
-        if not table.exists or len(standing.value) <= FOLD_BYTES:
-            return None, len(standing.value)
-        recent, record = decode_recent(standing.value), decode(table.value, TableRecord, table.key)
+        table, existing = read.one(0, keys.table), read.one(1, keys.watermarks)
+        if not table.exists or len(existing.value) <= FOLD_BYTES:
+            return None, len(existing.value)
+        recent, record = decode_recent(existing.value), decode(table.value, TableRecord, table.key)
         reader = ChunkReader(client, record, read.revision)
         ops = await folded(client, recent, reader, watermark_chunks(client.keyspace, record))
         left = encode_plain(recent)
         reached("watermarks.fold.before")
-        return Txn((unchanged(table), unchanged(standing)), (*ops, Put(keys.watermarks, left))), len(left)
+        return Txn((unchanged(table), unchanged(existing)), (*ops, Put(keys.watermarks, left))), len(left)
 
     what, replied = f"table {keys.name!r}", lambda: reached("watermarks.fold.after")
     reads = [Get(keys.table), Get(keys.watermarks)]
@@ -292,25 +292,25 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
     wanted = (keys.table, keys.run_ops, keys.head, keys.watermarks)
 
     async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
-        table, run_ops, head, standing = (read.one(index, key) for index, key in enumerate(wanted))
+        table, run_ops, head, existing = (read.one(index, key) for index, key in enumerate(wanted))
         record = _record(keys, table)
         await _check_none_moves(client, keys, run_ops)
         published = decode(head.value, Head, head.key) if head.exists else None
-        before = marks_at(client, record, standing, read.revision)
+        before = marks_at(client, record, existing, read.revision)
         after, besides = await change(before, record, published)
         if after.recent == before.recent and not besides.then:
             return None, True
         reached("watermarks.before")
-        compares = tuple(map(unchanged, (table, run_ops, head, standing)))
+        compares = tuple(map(unchanged, (table, run_ops, head, existing)))
         return Txn(compares, (Put(keys.watermarks, after.encoded()), audit)) + besides, True
 
-    def is_ours(read: TxnResult) -> bool | None:
+    def is_own_write(read: TxnResult) -> bool | None:
         # The audit entry of an earlier copy; others may have changed the watermarks since.
         return True if read.got(4) else None
 
     reads = [*(Get(key) for key in wanted), Get(audit.key)]
     what, replied = f"table {keys.name!r}", lambda: reached("watermarks.after")
-    return (await update(client, reads, decide, is_ours, what=what, replied=replied))[1]
+    return (await update(client, reads, decide, is_own_write, what=what, replied=replied))[1]
 
 
 async def _check_none_moves(client: EtcdClient, keys: TableKeys, run_ops: KeyValue) -> None:

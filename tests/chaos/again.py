@@ -110,7 +110,9 @@ class Table:
         batch = self.lab.new_batch()
         name = f"b-{batch.name}"
         argument = {"paths": [str(batch.folder)]}
-        await self.lab.insist(partial(self.lab.client.enqueue, self.book.table, name, "ingest", argument))
+        await self.lab.retry_until_known(
+            partial(self.lab.client.enqueue, self.book.table, name, "ingest", argument)
+        )
         self.delivered[name] = batch
         self.now = self.now.put(name, batch, batch.name)
 
@@ -118,7 +120,9 @@ class Table:
         """A batch is delivered anew."""
         name, after = self.lab.rng.choice(sorted(self.delivered)), self.lab.new_batch()
         argument = {"paths": [str(after.folder)]}
-        await self.lab.insist(partial(self.lab.client.replace_batch, self.book.table, name, argument))
+        await self.lab.retry_until_known(
+            partial(self.lab.client.replace_batch, self.book.table, name, argument)
+        )
         self.delivered[name] = after
         self.now = self.now.put(name, after, after.name)
 
@@ -132,7 +136,7 @@ class Table:
         argument = {"paths": [str(batch.folder)], "on_bad_rows": "quarantine"}
         started = await self.lab.start(self.book, "ingest", argument)
         self.problems += await self.lab.ended(started)
-        ended = await self.lab.insist(partial(self.lab.client.get, str(started.operation)))
+        ended = await self.lab.retry_until_known(partial(self.lab.client.get, str(started.operation)))
         self.book.rejected.append(f"{ended.facts['quarantine']}/")
         self.rejected[str(started.operation)] = bad
         self.now = self.now.put(f"q-{batch.name}", batch, batch.name)
@@ -143,9 +147,9 @@ class Table:
         bad = self.rejected[operation]
         call = partial(self.lab.client.replay, operation, {"paths": [str(bad.folder)]})
         try:
-            replayed = await self.lab.insist(call)
+            replayed = await self.lab.retry_until_known(call)
         except RolledBack:
-            replayed = await self.lab.insist(partial(call, again=True))
+            replayed = await self.lab.retry_until_known(partial(call, again=True))
         await self._ends(replayed)
         self.now = self.now.put(f"p-{operation}", bad, operation)
 
@@ -157,7 +161,7 @@ class Table:
         self.problems += await self.lab.ended(started)
         gone = [name for name in self.now.rows if name in self.delivered and name not in then.rows]
         self.now = then
-        await self.lab.insist(partial(self.lab.client.open_gate, self.book.table))
+        await self.lab.retry_until_known(partial(self.lab.client.open_gate, self.book.table))
         for name in gone:
             batch = self.delivered[name]
             self.now = self.now.put(name, batch, batch.name)
@@ -165,7 +169,7 @@ class Table:
     async def _request(self, request: str, *, again: bool = False) -> Operation:
         argument = {"paths": [str(self.folders[request].folder)], "split_bytes": 1024}
         start: Any = partial(self.lab.client.start, self.book.table, "ingest", argument)
-        return await self.lab.insist(partial(start, request_id=request, again=again))
+        return await self.lab.retry_until_known(partial(start, request_id=request, again=again))
 
     async def _ends(self, operation: Operation) -> None:
         started = self.lab.begun(OperationId.parse(operation.name), self.book)

@@ -21,13 +21,13 @@ async def ordered(lab: Lab) -> list[str]:
     book, client = await lab.table("ordered"), lab.client
     first = f"{lab.operations:06d}"
     batches = {f"{first}-{number}": lab.new_batch() for number in (1, 2)}
-    await lab.insist(partial(client.set_ordering, book.table, gate="closed"))
+    await lab.retry_until_known(partial(client.set_ordering, book.table, gate="closed"))
     for name, batch in reversed(batches.items()):
         argument = {"paths": [str(batch.folder)], "split_bytes": 1024}
-        await lab.insist(partial(client.enqueue, book.table, name, "ingest", argument))
+        await lab.retry_until_known(partial(client.enqueue, book.table, name, "ingest", argument))
     bad = f"{first}-3"
-    await lab.insist(partial(client.enqueue, book.table, bad, "noop", {"partitions": -1}))
-    await lab.insist(partial(client.open_gate, book.table))
+    await lab.retry_until_known(partial(client.enqueue, book.table, bad, "noop", {"partitions": -1}))
+    await lab.retry_until_known(partial(client.open_gate, book.table))
     await _skip(lab, book, bad)
     await drained(lab, book)
     problems, revisions = [], []
@@ -42,10 +42,12 @@ async def in_parts(lab: Lab) -> list[str]:
     """Two batches that cannot be applied together: one by one then, and the one to blame is skipped."""
     book, client = await lab.table("in_parts"), lab.client
     good, bad = (f"{lab.operations:06d}-{number}" for number in (1, 2))
-    await lab.insist(partial(client.set_ordering, book.table, gate="closed", together=2))
+    await lab.retry_until_known(partial(client.set_ordering, book.table, gate="closed", together=2))
     for name, partitions in ((good, 0), (bad, -5)):
-        await lab.insist(partial(client.enqueue, book.table, name, "noop", {"partitions": partitions}))
-    await lab.insist(partial(client.open_gate, book.table))
+        await lab.retry_until_known(
+            partial(client.enqueue, book.table, name, "noop", {"partitions": partitions})
+        )
+    await lab.retry_until_known(partial(client.open_gate, book.table))
     await _skip(lab, book, bad)
     await drained(lab, book)
     return (await _applied(lab, book, good))[1]
@@ -65,7 +67,7 @@ async def rolled_back(lab: Lab) -> list[str]:
     lab.here()
     target = {"snapshot": str(decode(head.value, Head).snapshot_id)}
     problems = await lab.ended(await lab.start(book, "rollback", target))
-    await lab.insist(partial(client.open_gate, book.table))
+    await lab.retry_until_known(partial(client.open_gate, book.table))
     await drained(lab, book)
     for name, batch in ((f"{first}-0", kept), (f"{first}-1", again)):
         problems += (await _applied(lab, book, name, batch=batch))[1]
@@ -84,7 +86,7 @@ async def replaced(lab: Lab) -> list[str]:
     await drained(lab, book)
     lab.here()
     argument = {"paths": [str(after.folder)]}
-    await lab.insist(partial(client.replace_batch, book.table, f"{first}-0", argument))
+    await lab.retry_until_known(partial(client.replace_batch, book.table, f"{first}-0", argument))
     await drained(lab, book)
     problems = []
     for name, batch in ((f"{first}-0", after), (f"{first}-1", later)):
@@ -98,20 +100,20 @@ async def staged(lab: Lab) -> list[str]:
     others have written to the table."""
     book, client = await lab.table("staged"), lab.client
     first = f"{lab.operations:06d}"
-    await lab.insist(partial(client.set_ordering, book.table, before=True))
+    await lab.retry_until_known(partial(client.set_ordering, book.table, before=True))
     batches = {f"{first}-{number}": lab.new_batch() for number in (0, 1, 2)}
     for name, batch in batches.items():
         await _publish(lab, book, name, batch)
     unwanted, kept, last = batches
     await _waits(lab, book, unwanted)
-    await lab.insist(partial(client.skip_batch, book.table, unwanted))
+    await lab.retry_until_known(partial(client.skip_batch, book.table, unwanted))
     branch = await _waits(lab, book, kept)
-    await lab.insist(partial(client.approve, book.table, kept, branch=branch))
+    await lab.retry_until_known(partial(client.approve, book.table, kept, branch=branch))
     branch = await _waits(lab, book, last)
     problems = await lab.ended(await lab.ingest(book))
     await lab.quiet()
     lab.here()
-    await lab.insist(partial(client.approve, book.table, last, branch=branch))
+    await lab.retry_until_known(partial(client.approve, book.table, last, branch=branch))
     await drained(lab, book)
     for name in (kept, last):
         problems += (await _applied(lab, book, name, batch=batches[name]))[1]
@@ -131,7 +133,9 @@ async def _waits(lab: Lab, book: Book, batch: str) -> str:
 
 async def _publish(lab: Lab, book: Book, name: str, batch: Batch, *, ordered: bool = True) -> None:
     argument = {"paths": [str(batch.folder)], "split_bytes": 1024}
-    await lab.insist(partial(lab.client.enqueue, book.table, name, "ingest", argument, ordered=ordered))
+    await lab.retry_until_known(
+        partial(lab.client.enqueue, book.table, name, "ingest", argument, ordered=ordered)
+    )
 
 
 async def _run_anew(lab: Lab, book: Book) -> list[str]:
@@ -141,7 +145,7 @@ async def _run_anew(lab: Lab, book: Book) -> list[str]:
 
     async def run(*, again: bool) -> Started:
         call = partial(lab.client.start, book.table, "ingest", argument, request_id=name, again=again)
-        return lab.begun(OperationId.parse((await lab.insist(call)).name), book)
+        return lab.begun(OperationId.parse((await lab.retry_until_known(call)).name), book)
 
     problems = await lab.ended(await run(again=False))
     for file in after.folder.iterdir():
@@ -168,7 +172,7 @@ async def _skip(lab: Lab, book: Book, batch: str) -> None:
         return block is not None and block.batch == batch
 
     await lab.until(blocked, f"{book.table} is not blocked by {batch}")
-    await lab.insist(partial(lab.client.skip_batch, book.table, batch))
+    await lab.retry_until_known(partial(lab.client.skip_batch, book.table, batch))
 
 
 async def drained(lab: Lab, book: Book) -> None:
@@ -189,8 +193,8 @@ async def flight_of_nothing(lab: Lab) -> list[str]:
     """A table whose backlog waits for the end of an operation that nobody knows."""
     book, client, store = await lab.table("restored"), lab.client, lab.cluster.store
     keys, name = store.keyspace.table(book.table), f"{lab.operations:06d}"
-    await lab.insist(partial(client.set_ordering, book.table, gate="closed"))
-    await lab.insist(partial(client.enqueue, book.table, name, "noop", {"partitions": 0}))
+    await lab.retry_until_known(partial(client.set_ordering, book.table, gate="closed"))
+    await lab.retry_until_known(partial(client.enqueue, book.table, name, "noop", {"partitions": 0}))
 
     async def restored() -> bool:
         kv = await store.get(keys.ordering)
@@ -198,6 +202,6 @@ async def flight_of_nothing(lab: Lab) -> list[str]:
         return (await store.txn(Txn((unchanged(kv),), (Put(keys.ordering, encode(record)),)))).succeeded
 
     await lab.until(restored, f"{book.table} cannot be written to")
-    await lab.insist(partial(client.open_gate, book.table))
+    await lab.retry_until_known(partial(client.open_gate, book.table))
     await drained(lab, book)
     return (await _applied(lab, book, name))[1]

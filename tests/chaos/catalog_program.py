@@ -40,19 +40,21 @@ def main(phase: str, space: str, identity: str, writer: str) -> None:
     if phase == "make":
         properties = {"location": sys.argv[5]}
         for name in (space, aside):
-            insist(partial(catalog.create_namespace, name, properties), NamespaceAlreadyExistsError)
+            retry_until_known(
+                partial(catalog.create_namespace, name, properties), NamespaceAlreadyExistsError
+            )
         for table in (first, second):
-            insist(partial(catalog.create_table, table, SCHEMA), TableAlreadyExistsError)
+            retry_until_known(partial(catalog.create_table, table, SCHEMA), TableAlreadyExistsError)
         append(catalog, int(identity), first)
     else:
         append(catalog, int(identity), first, renamed)
         gone = (NoSuchTableError, TableAlreadyExistsError)
-        insist(lambda: catalog.rename_table(first, renamed), *gone)
-        insist(lambda: catalog.drop_table(second), NoSuchTableError)
-        insist(lambda: catalog.drop_namespace(aside), NoSuchNamespaceError)
+        retry_until_known(lambda: catalog.rename_table(first, renamed), *gone)
+        retry_until_known(lambda: catalog.drop_table(second), NoSuchTableError)
+        retry_until_known(lambda: catalog.drop_namespace(aside), NoSuchNamespaceError)
 
 
-def insist(call: Callable[[], Any], *done: type[Exception]) -> None:
+def retry_until_known(call: Callable[[], Any], *done: type[Exception]) -> None:
     """Call until it is known that it was done, be it by an earlier call or by somebody else."""
     while True:
         try:

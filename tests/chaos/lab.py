@@ -69,7 +69,7 @@ class Lab:
         self._sizes: dict[str, int] = {}
         self._busy: set[str] = set()
 
-    async def insist(self, call: Callable[[], Awaitable[T]]) -> T:
+    async def retry_until_known(self, call: Callable[[], Awaitable[T]]) -> T:
         """Make a call until it is answered, as a caller does whose service is being killed."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
@@ -93,7 +93,7 @@ class Lab:
         location = self.folder / "tables" / name
         given = {"partitionBy": ["kind"], "schema": SCHEMA, **options}
         with contextlib.suppress(TableExists):  # made by a call whose answer was lost
-            await self.insist(
+            await self.retry_until_known(
                 lambda: self.client.create_table(
                     name, str(location), format="files" if plain else "iceberg", options=given
                 )
@@ -111,7 +111,7 @@ class Lab:
             started = await self.client.start(book.table, kind, argument, request_id=request_id)
             return OperationId.parse(started.name)
 
-        return self.begun(await self.insist(call), book, outcome, **more)
+        return self.begun(await self.retry_until_known(call), book, outcome, **more)
 
     def begun(self, operation: OperationId, book: Book, outcome: str = "success", **more: Any) -> Started:
         """An operation that has been started, be it by the service itself."""
@@ -213,7 +213,9 @@ class Lab:
         if book.plain:
             findings.leftovers += await asyncio.to_thread(plain_leftovers, book)
             return findings
-        own = await self.insist(partial(self._folders_of_writes, book)) if book.apart else set[str]()
+        own = (
+            await self.retry_until_known(partial(self._folders_of_writes, book)) if book.apart else set[str]()
+        )
         findings.add(await asyncio.to_thread(self.files.check, book, seen.location, own))
         return findings
 

@@ -26,7 +26,7 @@ async def landed(lab: Lab) -> list[str]:
     refused = f"loose/{round_}-refused"
     _control(folder / "_config" / "split.json", '{"split_bytes": 1024}')
     _control(folder / "days" / "_config" / "ORDERME")
-    await lab.insist(partial(client.set_ordering, book.table, validation=True, gate="closed"))
+    await lab.retry_until_known(partial(client.set_ordering, book.table, validation=True, gate="closed"))
     for name, batch in [*ordered.items(), *beside.items()]:
         _control(folder / name / "_POINTER", f"{batch.folder}\n")
     _control(folder / refused / "_POINTER", f"{folder}/nothing/is/here\n")
@@ -43,7 +43,7 @@ async def landed(lab: Lab) -> list[str]:
             problems.append(f"{book.table}: a _BACKFILL was left")
         await _approved(lab, book, name)
     await _failed(lab, book, refused)
-    await lab.insist(partial(client.skip_batch, book.table, refused))
+    await lab.retry_until_known(partial(client.skip_batch, book.table, refused))
     await _look(lab, book, folder)
     in_order = await _done(lab, book, list(ordered), ordered=True)
     any_order = await _done(lab, book, [*beside, refused], ordered=False)
@@ -108,7 +108,7 @@ async def scheduled(lab: Lab) -> list[str]:
     name = f"s{lab.operations}"
     add = partial(client.add_schedule, book.table, name, "noop", {"partitions": 2}, cron=YEARLY)
     with contextlib.suppress(ScheduleExists):  # by a call whose answer was lost
-        await lab.insist(add)
+        await lab.retry_until_known(add)
     await backdate(store, name, book.table)
 
     async def has_started() -> bool:
@@ -117,17 +117,17 @@ async def scheduled(lab: Lab) -> list[str]:
     await lab.until(has_started, f"{book.table}: nothing was started by schedule {name}")
     operation = (await schedule(store, name, book.table)).operation
     problems = await lab.ended(lab.begun(OperationId.parse(operation), book))
-    await lab.insist(partial(client.pause_table, book.table, "chaos"))
+    await lab.retry_until_known(partial(client.pause_table, book.table, "chaos"))
     await backdate(store, name, book.table)
 
     async def has_skipped() -> bool:
         return (await schedule(store, name, book.table)).skipped > 0
 
     await lab.until(has_skipped, f"{book.table}: schedule {name} was not skipped")
-    await lab.insist(partial(client.resume_table, book.table, "chaos"))
+    await lab.retry_until_known(partial(client.resume_table, book.table, "chaos"))
     record = await schedule(store, name, book.table)
     with contextlib.suppress(ScheduleNotFound):
-        await lab.insist(partial(client.remove_schedule, book.table, name, "chaos"))
+        await lab.retry_until_known(partial(client.remove_schedule, book.table, name, "chaos"))
     if (record.started, record.skipped) != (1, 1):
         problems.append(f"{book.table}: schedule {name} started {record.started}, skipped {record.skipped}")
     started = await operations(store, book.table)

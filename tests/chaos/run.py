@@ -109,7 +109,7 @@ class Run:
                 cleaned = await lab.start(book, "remove_orphans", argument)
                 self.report.total.wrong += await lab.ended(cleaned)
         await lab.quiet()
-        diagnosis = await lab.insist(lambda: lab.client.diagnose(deep=True))
+        diagnosis = await lab.retry_until_known(lambda: lab.client.diagnose(deep=True))
         for found in diagnosis.findings:
             self._say(f"    doctor: {found.severity.value} {found.code} {found.sentence}")
             if found.severity in (Severity.ERROR, Severity.WARNING):

@@ -301,7 +301,7 @@ async def works(env: Env, name: str, partition: str, lease: int, operation: str,
         except DistopError:
             return "claim unknown"
         if isinstance(got, Occupied):
-            return Next(waits, (name, partition, lease, operation, token, got.standing.create_revision))
+            return Next(waits, (name, partition, lease, operation, token, got.existing.create_revision))
         if isinstance(got, Claimed):
             held = got.claim
         verdict = got

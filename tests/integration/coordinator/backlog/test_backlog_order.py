@@ -117,13 +117,13 @@ async def test_the_string_is_in_order_whoever_publishes_when_and_how_often(
     names = [f"{number:02d}{letter}" for number, letter in enumerate(ALPHABET)]
     shuffler = random.Random(5)
 
-    async def insist(mine: list[str]) -> None:
+    async def retry_until_known(mine: list[str]) -> None:
         for name in mine:
             await publish(client, name)
             await publish(client, shuffler.choice(mine[: mine.index(name) + 1]))
 
     # Five publishers, none of whom knows how far the others are: most of what they bring is late.
-    publishing = asyncio.gather(*(insist(names[first::5]) for first in range(5)))
+    publishing = asyncio.gather(*(retry_until_known(names[first::5]) for first in range(5)))
     retried, skipped = list[str](), list[str]()
 
     async def over() -> bool:
@@ -163,13 +163,13 @@ async def test_ten_thousand_publishes_race_with_the_drain(
         await configure(client, late="apply", together=20)
         queue = iter(names)
 
-        async def insist() -> None:
+        async def retry_until_known() -> None:
             for name in queue:
                 await publish(client, name)
                 if name[3] == "7":
                     await publish(client, name)
 
-        await asyncio.gather(*(insist() for _ in range(at_once)))
+        await asyncio.gather(*(retry_until_known() for _ in range(at_once)))
         assert await eventually(lambda: drained(client), 240.0, every_s=0.1)
         assert await eventually(lambda: nothing_left(client))
     assert referee.wrong == []

@@ -257,7 +257,7 @@ async def test_a_launch_whose_thread_is_ended_by_an_exception_has_failed(
     client: LossyClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U1: its runner says so with the exception, and launches the jobs again."""
-    monkeypatch.setattr(runner_module, "TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(runner_module, "REPORT_EVERY_S", 0.05)
     arg = await start_operation(client, "stubborn", {"folder": str(tmp_path)}, jobs=2)
     async with running(client, Crashing) as (launcher, serving, _):
         crash = "its jobs are launched again after: a task failed: ConnectionRefusedError: no JVM"
@@ -284,7 +284,7 @@ async def test_an_operation_that_cannot_be_run_here_is_left_to_others(
     client: LossyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """U1: and its executor says why."""
-    monkeypatch.setattr(runner_module, "TELL_EVERY_S", 0.05)
+    monkeypatch.setattr(runner_module, "REPORT_EVERY_S", 0.05)
     arg = await start_operation(client, jobs=2)
     async with running(client, Clumsy) as (_, clumsy, _):
         what = await eventually(lambda: words_of(client, clumsy))

@@ -300,9 +300,9 @@ async def test_who_waits_for_a_key_to_go_heeds_one_of_his_own(client: EtcdClient
     """O25: by a delayed request of the same member. It would wait forever: no other one deletes the key."""
     key, other, mine = prefix_key + b"k", await client.lease_grant(60), await client.lease_grant(60)
     await client.put(key, b"", lease=other)
-    waiting = asyncio.create_task(until_absent(client, key, ours=mine))
+    waiting = asyncio.create_task(until_absent(client, key, own_lease=mine))
     await client.put(key, b"", lease=mine)
     async with asyncio.timeout(60):
         await waiting
-        await until_absent(client, key, ours=mine)
+        await until_absent(client, key, own_lease=mine)
     assert (await client.get(key)).lease == mine

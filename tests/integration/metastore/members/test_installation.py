@@ -11,7 +11,7 @@ from distop.coordinator.service import Coordinator
 from distop.errors import OtherLayout
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.members.installation import LAYOUT, enter
-from distop.metastore.members.registration import tell_if_apart
+from distop.metastore.members.registration import log_distant_versions
 from distop.metastore.records.member import InstallationRecord, MemberRecord
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
@@ -78,7 +78,7 @@ async def test_a_member_that_is_too_old_or_too_new_is_told_of_at_the_start_of_an
         record = MemberRecord(id=name, distop=version)
         await client.put(client.keyspace.executor(name), encode(record))
     await client.put(client.keyspace.executor("d"), b'{"version": 99}')
-    await tell_if_apart(client)
+    await log_distant_versions(client)
     told = [one for one in caplog.records if one.getMessage() == "version_far_apart"]
     assert [vars(one)["member"] for one in told] == ["b"]
     assert "version_not_known" in caplog.text, "it does not keep this one from starting"
