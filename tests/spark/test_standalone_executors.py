@@ -13,6 +13,7 @@ import time
 import venv
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,6 @@ from support.services.executing import (
     sidecar_pid,
     start_operation,
 )
-from support.spark.cluster import cluster
 from support.spark.spark_driver import COLUMNS, numbers, session_of
 from support.spark.spark_service import Service, writing
 from support.types.work_types import WORK_TYPES
@@ -52,6 +52,38 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.slow("starts executors of Spark, each a JVM, and waits until lost ones are replaced"),
 ]
+
+
+HOSTS = ("127.0.0.2", "127.0.0.3")
+"""Spark begins the second attempt of a slow task on another host only."""
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """Two hosts with one core each; yields the address of the master.
+
+    As Spark's own ``local-cluster`` does it, whose workers all have the same host.
+    """
+    SparkContext._ensure_initialized()
+    gateway: Any = SparkContext._gateway
+    jvm: Any = SparkContext._jvm
+    deploy, option = jvm.org.apache.spark.deploy, jvm.scala.Option.apply
+    conf = jvm.org.apache.spark.SparkConf()
+    servers = [deploy.master.Master.startRpcEnvAndEndpoint("127.0.0.1", 0, 0, conf)._1()]
+    try:
+        masters = gateway.new_array(jvm.java.lang.String, 1)
+        masters[0] = f"spark://{servers[0].address().hostPort()}"
+        for number, host in enumerate(HOSTS):
+            worker = deploy.worker.Worker.startRpcEnvAndEndpoint(
+                host, 0, 0, 1, 1024, masters, str(folder / host), option(number), conf, option(None)
+            )
+            servers.append(worker)
+        yield str(masters[0])
+    finally:
+        for server in reversed(servers):
+            server.shutdown()
+            server.awaitTermination()
+
 
 MEMORY = {"spark.executor.memory": "512m"}
 ROWS, PARTITIONS, AT_ONCE = 1200, 12, 3

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.reader import DoubleReader
 from pyiceberg.manifest import DataFile, FileFormat, ManifestContent
 from pyiceberg.table.snapshots import Operation
 from pyiceberg.types import LongType
@@ -20,6 +25,7 @@ from distop.coordinator.schedules.conditions import measured
 from distop.errors import HeadConflict, InvalidArgument, JobFailed, PreconditionFailed
 from distop.lake.cleanup.inspection import view_table
 from distop.lake.iceberg.content import is_live
+from distop.lake.layout.model import Layout
 from distop.lake.rewriting.modes import IcebergOverwrite, IcebergOverwritePartitions
 from distop.metastore.records.table import TableRecord
 from distop.spark_jobs.compact.choice import Candidate, Choice, plan_of
@@ -51,8 +57,27 @@ from support.tables.publishing import (
     rows,
     table_of,
 )
-from support.tables.rounding import rounded_table
 from support.tables.trees import age
+
+NUMBERS = pa.schema([("id", pa.int64()), ("x", pa.float64())])
+
+
+def _rounded(self: DoubleReader, decoder: BinaryDecoder) -> float:
+    """A double as earlier versions have read it when they merged manifests: as a 32-bit float."""
+    with np.errstate(over="ignore"):
+        return float(np.float32(struct.unpack("<d", decoder.read(8))[0]))
+
+
+def rounded_table(folder: Path, values: Sequence[float]) -> Table:
+    """A table by ``x`` with a file for each value, most of them listed under what 32 bits hold of it: the
+    manifests of the last ones were not merged, and are exact."""
+    layout = Layout.create(NUMBERS, ["x"], {"commit.manifest.min-count-to-merge": "2"})
+    table = Table("numbers", f"file://{folder}/numbers", layout)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DoubleReader, "read", _rounded)
+        for number, value in enumerate(values):
+            table.append({"id": [number], "x": [value]}, NUMBERS)
+    return table
 
 
 def compacting(table: Table, *, partitions: list[str] | None = None, **argument: Any) -> Run:
