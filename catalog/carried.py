@@ -17,7 +17,7 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate, Tabl
 
 from distop.commit.partial import Moves
 from distop.errors import AlreadyIngested, InvalidArgument
-from distop.lake.iceberg.provenance import OURS, WATERMARKS_BEFORE, moves_of, watermarks_told
+from distop.lake.iceberg.provenance import OURS, WATERMARKS_BEFORE, moves_of, watermark_properties
 from distop.lake.iceberg.watermarks import is_after, moved
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.sync import SyncEtcd
@@ -72,13 +72,13 @@ def marks_moved(
     if not wanted and (branch != MAIN_BRANCH or not carried):
         return Txn()
     txn, moves = _moving(etcd, etcd.keyspace.table(record.name), record, carried, wanted)
-    told = watermarks_told(moves)
-    if branch != MAIN_BRANCH and WATERMARKS_BEFORE not in told:
+    properties = watermark_properties(moves)
+    if branch != MAIN_BRANCH and WATERMARKS_BEFORE not in properties:
         raise InvalidArgument(
             f"a snapshot of branch {branch!r} would have to carry more watermarks than it can",
             details={"field": "updates"},
         )
-    for name, value in told.items():
+    for name, value in properties.items():
         assert added[-1].summary is not None
         added[-1].summary[name] = value
     return txn if branch == MAIN_BRANCH else Txn()
@@ -118,8 +118,8 @@ def _before(base: TableMetadata, added: Iterable[Snapshot], at: int | None) -> l
 def _carried(added: Iterable[Snapshot]) -> Watermarks:
     """The watermarks of the snapshots of a commit."""
     found: Watermarks = {}
-    told = [one.summary.additional_properties for one in added if one.summary is not None]
-    for name, value in ((name, value) for properties in told for name, value in properties.items()):
+    summaries = [one.summary.additional_properties for one in added if one.summary is not None]
+    for name, value in ((name, value) for properties in summaries for name, value in properties.items()):
         if not name.startswith(PREFIX):
             continue
         source, _, partition = name.removeprefix(PREFIX).partition(".")
@@ -143,11 +143,11 @@ def _moving(
 
     async def read(client: EtcdClient) -> tuple[KeyValue, Marks]:
         await make_room(client, keys, len(encode_plain(room)))
-        standing = await client.get_range(keys.watermarks, b"")
-        kv = standing.kvs[0] if standing.kvs else KeyValue.missing(keys.watermarks)
-        return kv, marks_at(client, record, kv, standing.revision)
+        present = await client.get_range(keys.watermarks, b"")
+        kv = present.kvs[0] if present.kvs else KeyValue.missing(keys.watermarks)
+        return kv, marks_at(client, record, kv, present.revision)
 
-    standing, marks = etcd.run(read)
+    present, marks = etcd.run(read)
     for one in carried:
         marks = moved(marks, one)
     marks.chunks.know(position(source, partition) for source, to in wanted.items() for partition in to)
@@ -158,7 +158,7 @@ def _moving(
             moves.setdefault(source, {})[partition] = WatermarkMove(before=at, after=value)
             if at is not None and not is_after(value, at):
                 raise AlreadyIngested(
-                    f"watermark {source!r}/{partition!r} stands at {at!r}: {value!r} was committed before",
+                    f"watermark {source!r}/{partition!r} is at {at!r}: {value!r} was committed before",
                     details={"source": source, "partition": partition, "present": at, "after": value},
                 )
-    return Txn((unchanged(standing),), (Put(keys.watermarks, marks.then(wanted).encoded()),)), moves
+    return Txn((unchanged(present),), (Put(keys.watermarks, marks.then(wanted).encoded()),)), moves

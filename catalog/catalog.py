@@ -39,10 +39,10 @@ from distop.catalog.namespaces import (
     table_name,
 )
 from distop.catalog.naming import MAX_TRIES, Naming
-from distop.catalog.on_top import as_of_now
 from distop.catalog.places import Folder, new_location
 from distop.catalog.pointers import Pointer, Pointers
 from distop.catalog.publishing import Overtaken, Publishing, Step, undo
+from distop.catalog.rebasing import pending_commit
 from distop.catalog.recent import Recent
 from distop.catalog.requests import Change, came_before, is_done, noting, request_of, undone
 from distop.catalog.updates import (
@@ -413,10 +413,10 @@ class EtcdCatalog(ViewCatalog):
             return self._publishing().making(identifier, staged, besides=besides)
         assert pointer.record is not None
         refuse_unchecked(pointer.record, current.metadata, updates, current.io)
-        wanted = as_of_now(current, requirements, updates)
+        pending = pending_commit(current, requirements, updates)
         try:
-            updates = renumbered(of_what_is_there(wanted.updates, current.metadata), current.metadata)
-            staged = self.stage_update(current, identifier, wanted.requirements, updates)
+            updates = renumbered(of_what_is_there(pending.updates, current.metadata), current.metadata)
+            staged = self.stage_update(current, identifier, pending.requirements, updates)
             kept = staged.metadata
             check_properties(kept.properties, kept.location, current.metadata.properties)
             if staged.metadata == current.metadata:
@@ -425,9 +425,9 @@ class EtcdCatalog(ViewCatalog):
             besides += undone(self._etcd, keys, current.metadata, staged.metadata)
             step = self._publishing().moving(current, pointer, staged, besides)
         except BaseException:
-            wanted.discard()
+            pending.discard()
             raise
-        return replace(step, rebases=wanted.rebases, discard=wanted.discard)
+        return replace(step, rebases=pending.rebases, discard=pending.discard)
 
     def metadata_location(self, identifier: str | Identifier) -> str:
         """Where the present metadata of a table is. Raises ``NoSuchTableError``."""

@@ -27,8 +27,8 @@ from pyiceberg.table.update import (
 )
 from pyiceberg.typedef import Identifier
 
-from distop.catalog.on_top import is_same
 from distop.catalog.pointers import FOREIGN
+from distop.catalog.rebasing import is_same
 from distop.errors import DistopError, InvalidArgument, RequestIdReused
 from distop.lake.iceberg.provenance import FOREIGN_REQUEST
 from distop.lake.iceberg.provenance import undone as undone_by
@@ -46,15 +46,15 @@ Change = tuple[Identifier, tuple[TableRequirement, ...], tuple[TableUpdate, ...]
 
 
 def came_before(tables: Sequence[Table | None], changes: Sequence[Change]) -> bool:
-    """Whether a request has happened: it brings snapshots, and all of them are in the tables, in the branches
+    """Whether a request has happened: it adds snapshots, and all of them are in the tables, in the branches
     that it has them in. Then all that it asks for besides has happened, too, in the same transaction."""
-    brings = 0
+    added = 0
     for table, (_, _, updates) in zip(tables, changes, strict=True):
         snapshots = [one.snapshot for one in updates if isinstance(one, AddSnapshotUpdate)]
         if snapshots and (table is None or not _holds(table.metadata, snapshots, updates)):
             return False
-        brings += len(snapshots)
-    return brings > 0
+        added += len(snapshots)
+    return added > 0
 
 
 def _holds(base: TableMetadata, snapshots: Iterable[Snapshot], updates: Iterable[TableUpdate]) -> bool:
@@ -76,7 +76,7 @@ def request_of(updates: Iterable[TableUpdate]) -> str:
     """The request id of a commit; empty if it has none. Raises :class:`~distop.errors.InvalidArgument`."""
     summaries = [update.snapshot.summary for update in updates if isinstance(update, AddSnapshotUpdate)]
     given = {
-        told.additional_properties.get(FOREIGN_REQUEST, "") for told in summaries if told is not None
+        summary.additional_properties.get(FOREIGN_REQUEST, "") for summary in summaries if summary is not None
     } - {""}
     if len(given) > 1:
         raise InvalidArgument(
@@ -104,7 +104,7 @@ def is_done(etcd: SyncEtcd, keys: TableKeys, request_id: str, metadata: TableMet
     """
     history = ancestors_of(metadata.current_snapshot(), metadata)
     summaries = (one.summary.additional_properties for one in history if one.summary is not None)
-    if any(told.get(FOREIGN_REQUEST) == request_id for told in summaries):
+    if any(summary.get(FOREIGN_REQUEST) == request_id for summary in summaries):
         return True
     kv = etcd.get(keys.request(request_id))
     if not kv.exists:

@@ -93,7 +93,7 @@ def _check_numbers(value: Any, name: str) -> None:
 def refuse_unchecked(
     record: TableRecord, base: TableMetadata, updates: Iterable[TableUpdate], io: FileIO
 ) -> None:
-    """Raise :class:`~distop.errors.InvalidArgument` if a commit brings rows into the main branch of a table
+    """Raise :class:`~distop.errors.InvalidArgument` if a commit adds rows into the main branch of a table
     that has rules which must be kept."""
     if not _must_keep(record.options.get("checks")):
         return
@@ -129,10 +129,10 @@ def _new(known: Mapping[int, Snapshot], live: set[int], wanted: int | None) -> l
 
 def _adds_rows(snapshot: Snapshot, io: FileIO) -> bool:
     """Whether it has new data files, by its manifests: programs may leave counts out of the summary."""
-    told = snapshot.summary
-    if told is None or told.operation is Operation.APPEND:
+    summary = snapshot.summary
+    if summary is None or summary.operation is Operation.APPEND:
         return True
-    if told.operation is Operation.REPLACE:
+    if summary.operation is Operation.REPLACE:
         return False
     try:
         manifests = snapshot.manifests(io)

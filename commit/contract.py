@@ -107,7 +107,7 @@ class Contribution:
     facts: dict[str, Any] = field(default_factory=dict)
     """For the history: JSON. Write numbers beyond 2**53 as strings, for readers in JavaScript."""
     undoes: Undoing | None = None
-    """What it takes out of the table, and what it brings back: batches and requests that count as applied no
+    """What it takes out of the table, and what it restores: batches and requests that count as applied no
     more, or again."""
     discard: Callable[[], None] = _nothing
     """Removes what was prepared, once the transaction has *certainly* failed; never called in doubt. Never

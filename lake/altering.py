@@ -279,7 +279,7 @@ def _in_the_way(change: Change, operation: OperationArg) -> str:
     mode = str(operation.argument.get("mode") or "")
     match change:
         case AddColumn(column=name) | RenameColumn(to=name) if name.casefold() in _brings(operation):
-            return f"it brings a column {name!r} itself"
+            return f"it adds a column {name!r} itself"
         case RenameColumn(column=name) | DropColumn(column=name) if (
             operation.builds_index and operation.object == name
         ):

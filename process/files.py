@@ -44,7 +44,7 @@ class Reread(Generic[T]):
         """What they hold at present. Cheap while they stay as they are."""
         try:
             if (seen := self._look()) != self._seen:
-                self._seen = seen  # also if it makes no sense: it is told once
+                self._seen = seen  # also if it makes no sense: the error is raised once
                 self._value = self._make(*(self._read(path) for path in self._paths))
                 log.info("files_read_again", extra={"files": self._paths})
         except DistopError as error:

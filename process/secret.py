@@ -31,7 +31,7 @@ class Secret:
         self._text: str = text._text if isinstance(text, Secret) else text
 
     def reveal(self) -> str:
-        """The text itself, for whoever it is meant for."""
+        """The text itself."""
         return self._text
 
     def __bool__(self) -> bool:

@@ -102,7 +102,7 @@ def _serve(loop: asyncio.AbstractEventLoop, gate: _Gate) -> None:
         loop.run_forever()
         with gate.lock:
             gate.closed = True
-        # What came in while the closing ran: whoever waits for it would wait for ever.
+        # What came in while the closing ran: its waiter would wait for ever.
         loop.run_until_complete(cancel_others())
     finally:
         loop.close()

@@ -1,4 +1,4 @@
-"""The certificates of a coordinator's doors, taken over while it runs when their files change."""
+"""The certificates of a coordinator's entry points, taken over while it runs when their files change."""
 
 from __future__ import annotations
 

@@ -103,8 +103,8 @@ class Worker:
         prepare: Callable[[], object] | None = None,
     ) -> T:
         """As :meth:`run`, in an event loop. Large messages are for the threads: pickling the results of a
-        million jobs takes seconds. Small ones are not: a thread that wants the interpreter beside a busy loop
-        waits for longer than most calls take.
+        million jobs takes seconds. Small ones are not: while a loop is busy, a thread waits longer for the
+        interpreter than most calls take.
 
         Ends the process as well when it is cancelled.
         """

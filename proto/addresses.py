@@ -7,7 +7,7 @@ import ipaddress
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or address is this machine's own, whoever resolves it."""
+    """Whether a host's name or address is this machine's own, on any resolver."""
     if host == "localhost":
         return True
     try:

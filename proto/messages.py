@@ -72,12 +72,12 @@ def plain(value: Message) -> dict[str, Any]: ...
 @overload
 def plain(value: Any, name: str = "") -> Any: ...
 def plain(value: Any, name: str = "") -> Any:
-    """A message of the API, a dataclass that stands for one, or anything made of them, as JSON.
+    """A message of the API, a dataclass in its place, or anything made of them, as JSON.
 
     Parameters
     ----------
     name:
-        Of the field that the value stands in.
+        Of the field that holds the value.
     """
     match value:
         case Enum():

@@ -1,7 +1,7 @@
 """Templates in the arguments of schedules and backfills, such as ``{{ tick | date('%Y/%m') }}``: rendered for
 each tick, or each batch.
 
-Between the braces stands an expression of Jinja, of which only names, filters and texts are allowed: its
+Between the braces is an expression of Jinja, in which only names, filters and texts are allowed: its
 sandbox bounds neither the time nor the memory that loops and products take.
 """
 
@@ -49,7 +49,7 @@ def rendered(value: Any, names: Mapping[str, datetime | str], field: str = "argu
     Parameters
     ----------
     names:
-        What the templates may name, and what that stands for.
+        The values that templates may name.
     field:
         For errors: where the value is from.
 

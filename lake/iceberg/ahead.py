@@ -136,7 +136,7 @@ def find_ahead(
     earlier = [f"{folder}/{one.name}" for one in own if one is not tip]
     if anew:
         base, head_snapshot = None, None
-    return _told(where, metadata, base, head_snapshot, earlier, storage)
+    return _ahead(where, metadata, base, head_snapshot, earlier, storage)
 
 
 def _newer(folder: str, head: str, storage: StorageOptions | None) -> Iterator[_File]:
@@ -195,7 +195,7 @@ def _named(one: _File) -> str:
 # -- what was done -----------------------------------------------------------------------------------
 
 
-def _told(
+def _ahead(
     where: str,
     metadata: TableMetadata,
     base: TableMetadata | None,

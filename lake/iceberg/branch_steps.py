@@ -87,8 +87,8 @@ def rebased(draft: Draft, snapshots: Sequence[Snapshot], snapshot_id: int) -> Re
 
 def batches_of(snapshots: Sequence[Snapshot]) -> dict[str, str]:
     """The property of one snapshot that names the batches of several, the newest first."""
-    told = [one.summary.additional_properties.get(BATCHES) for one in reversed(snapshots) if one.summary]
-    names = [name for text in told if text for name in from_json(text.encode(), list[str])]
+    listed = [one.summary.additional_properties.get(BATCHES) for one in reversed(snapshots) if one.summary]
+    names = [name for text in listed if text for name in from_json(text.encode(), list[str])]
     return {BATCHES: encode_plain(list(dict.fromkeys(names))).decode()} if names else {}
 
 
@@ -184,7 +184,7 @@ class IcebergPublishBranch(_OfBranch):
         found = unpublished(file, branch)
         gone = RemoveSnapshotRefUpdate(**{"ref-name": branch})
         facts = {BRANCH: branch, PUBLISHED: len(found.snapshots)}
-        # A rollback has taken back what they had applied; only another one brings that back with them.
+        # A rollback has taken back what they had applied; only another rollback restores that with them.
         rolled_back = [one for one in found.snapshots if one.snapshot_id in file.was_present]
         if self.argument.get("alone"):
             rolled_back = list(found.snapshots[1:])

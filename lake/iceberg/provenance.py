@@ -63,10 +63,10 @@ def provenance(arg: OperationArg, moved: Moves) -> dict[str, str]:
     if arg.request_id and note.call != arg.request_id:  # other ids were made for a single call
         request = Request(id=arg.request_id, digest=note.digest, call=note.call, forget_at=note.forget_at)
         properties[REQUEST] = _text(request)
-    return {name: value for name, value in properties.items() if value} | watermarks_told(moved)
+    return {name: value for name, value in properties.items() if value} | watermark_properties(moved)
 
 
-def watermarks_told(moved: Moves) -> dict[str, str]:
+def watermark_properties(moved: Moves) -> dict[str, str]:
     """What a snapshot says of the watermarks that moved with it."""
     properties: dict[str, str] = {}
     if any(moved.values()):

@@ -58,7 +58,7 @@ def moved(present: Mapping[str, Mapping[str, str]], moves: dict[str, dict[str, W
             details = {"source": source, "partition": partition, "present": at or "", "after": move.after}
             if at != move.before:
                 raise WatermarkConflict(
-                    f"{where} stands at {at!r}, but stood at {move.before!r} when the operation began",
+                    f"{where} is at {at!r}, but was at {move.before!r} when the operation began",
                     hint="another operation has ingested this source meanwhile: plan again",
                     details=details,
                 )

@@ -1,4 +1,4 @@
-"""Looks keys up in an index: which row groups of which data files may hold them.
+"""Looks keys up in an index: which row groups, and in which data files, may hold them.
 
 An answer may name too much, never too little: readers open files that an index does not cover, cannot read
 or does not know. So an index of any age serves any snapshot, and a reader continues without a part that a

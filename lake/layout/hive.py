@@ -39,7 +39,7 @@ def escaped(text: str) -> str:
 
 
 def named_columns(path: str) -> list[str]:
-    """The columns of which the folders of a path name values; parameter as of :func:`named_values`."""
+    """The columns whose values the folders of a path name; parameter as of :func:`named_values`."""
     return list(dict.fromkeys(unquote(name) for name, _ in _named(path)))
 
 

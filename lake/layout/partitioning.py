@@ -219,12 +219,12 @@ def _group_codes(values: list[Any]) -> tuple[Ints, int]:
 
 def _key_at(values: list[Any], row: int) -> PartitionKey:
     return tuple(
-        _told_apart(value) if isinstance(value, float) else value
+        _distinct_bits(value) if isinstance(value, float) else value
         for value in (array[row].as_py() for array in values)
     )
 
 
-def _told_apart(value: float) -> float:
+def _distinct_bits(value: float) -> float:
     # NaN equals nothing, not even itself, unless it is the same object.
     if value != value:
         return _NAN

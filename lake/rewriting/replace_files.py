@@ -79,7 +79,7 @@ class IcebergReplace(IcebergStep):
         """
         self._view = context.view
         if not (self._plan.jobs or self._plan.deletes):
-            return Contribution(facts=_counts(JobsOutput(manifests=[]), Replaced()) | self._told)
+            return Contribution(facts=_counts(JobsOutput(manifests=[]), Replaced()) | self._notes)
         return super().prepare(context)
 
     @cached_property
@@ -87,7 +87,7 @@ class IcebergReplace(IcebergStep):
         return RewritePlan.of(self._view.arg)
 
     @property
-    def _told(self) -> dict[str, Any]:
+    def _notes(self) -> dict[str, Any]:
         return {PASSED_OVER: self._plan.passed_over} if self._plan.passed_over else {}
 
     def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
@@ -114,7 +114,7 @@ class IcebergReplace(IcebergStep):
             return None
         kept = _without(draft, replaced.untouched, needless, snapshot_id)
         added = take_over(draft, layout, output, snapshot_id)
-        facts = _counts(output, replaced) | self._told
+        facts = _counts(output, replaced) | self._notes
         if self._plan.deletes:
             facts |= {"deletedRows": deleted, "deleteFiles": len(needless)}
         facts |= {

@@ -85,7 +85,7 @@ def remove_file(location: str, storage: StorageOptions | None = None) -> bool:
 
 def inside(locations: Iterable[str], folder: str) -> Iterator[str]:
     """Those that are certainly in a folder. Before files are removed whose names stand in a table's metadata:
-    whoever writes the table can put names of other tables' files there."""
+    who writes the table can put names of other tables' files there."""
     return (one for one in locations if ".." not in one.split("/") and is_below(one, (folder,)))
 
 

@@ -2,8 +2,8 @@
 
 Each job writes its bad rows to a file of its own: one JSON object per line, with the position of the row
 (first its source), ``reason``, ``raw``, and what else its text needs (see :attr:`Kept.text`). The commit
-writes one *list* beside them: which files count, and how their rows are read. Only listed files have rows: an
-attempt that does not count may write its file as late as it likes, even after its other files were removed.
+writes one *list* next to them: which files count, and how their rows are read. Only listed files have rows:
+an attempt that does not count may write its file late, even after its other files were removed.
 
 All of them stay as long as the table's folder: nothing removes those of an operation that succeeded.
 """

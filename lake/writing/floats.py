@@ -88,7 +88,7 @@ def unlike_wider(given: pa.Array | pa.ChunkedArray, made: pa.Array | pa.ChunkedA
 def _has_decimals(given: _Doubles, made: _Doubles) -> _Bools:
     """Which floats are doubles rounded to the decimals of these; of those with few decimals.
 
-    As many decimals are printed as are needed for the same double, of which there is one for 15 digits.
+    As many decimals are printed as are needed for the same double, and 15 digits give only one.
     """
     found, same = np.zeros((2, len(given)), np.bool_)
     with np.errstate(all="ignore"):

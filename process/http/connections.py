@@ -48,7 +48,7 @@ class Visitor(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         if not self._idle:
-            # It is the request under way that is broken: whoever answers it is told that it has broken off.
+            # It is the request under way that is broken: its handler learns that the connection is gone.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         state, bare = self.conn.our_state, not self._idle and self.scope["method"] == "HEAD"

@@ -31,6 +31,6 @@ async def alive(_: Request) -> Response:
     return PlainTextResponse("alive\n")
 
 
-def ready(stands: bool) -> Response:
-    """Whether a process stands in etcd under a lease: not while it starts or ends, nor when it is cut off."""
-    return PlainTextResponse("ready\n" if stands else "no member\n", 200 if stands else 503)
+def ready(is_member: bool) -> Response:
+    """Whether a process is a member, in etcd under a lease: not while it starts or ends, nor when cut off."""
+    return PlainTextResponse("ready\n" if is_member else "no member\n", 200 if is_member else 503)

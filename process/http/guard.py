@@ -32,7 +32,7 @@ class Guard:
     """Adds the headers that keep a browser in its place, and turns away who came by another name.
 
     A page on loopback is asked for by a name of loopback. Another name means that some web site has pointed
-    its own name here (DNS rebinding) to read with the eyes of whoever visits it. Starlette's
+    its own name here (DNS rebinding) to read with the eyes of its visitors. Starlette's
     ``TrustedHostMiddleware`` does not fit: it has a fixed list of names, and it cuts ``[::1]:port`` at
     the first colon.
     """

@@ -158,8 +158,8 @@ async def test_what_would_make_a_running_operation_wrong_is_refused_by_its_name(
     more = {"on_new_columns": "add", "mode": "overwrite_partitions"}
     one = await started(whole, "1.csv", "id,name,fare\n2,b,1.5\n", **more)
     changes: list[tuple[dict[str, Any], str]] = [
-        ({"change": "add", "column": "FARE", "type": "long"}, "brings a column"),
-        ({"change": "rename", "column": "id", "to": "fare"}, "brings a column"),
+        ({"change": "add", "column": "FARE", "type": "long"}, "adds a column"),
+        ({"change": "rename", "column": "id", "to": "fare"}, "adds a column"),
         ({"change": "partition_by", "terms": []}, "replaces partitions"),
         ({"change": "checks", "checks": {"rules": ["id > 5"]}}, "rules of when it began"),
     ]

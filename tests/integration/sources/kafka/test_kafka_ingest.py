@@ -102,7 +102,7 @@ def test_of_two_over_the_same_offsets_one_wins(ingesting: Ingesting, topic: Kafk
     ingesting.finish(second, ingesting.run(second))
     jobs = ingesting.run(first)
     # The leader sends both steps in one transaction; here the watermark is tried alone.
-    with pytest.raises(WatermarkConflict, match="stands at '10'"):
+    with pytest.raises(WatermarkConflict, match="is at '10'"):
         ingesting.move_watermarks(first, jobs)
     assert ids(ingesting) == list(range(30))
     explicit = topic.argument(**{"from": {"0": 0, "1": 0, "2": 0}, "to": {"0": 10}})

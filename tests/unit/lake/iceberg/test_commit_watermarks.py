@@ -60,9 +60,9 @@ def test_moves_change_only_what_they_name() -> None:
 @pytest.mark.parametrize(
     ("present", "move", "complaint"),
     [
-        ({"s": {"0": "6"}}, WatermarkMove(before="5", after="12"), "at '6', but stood at '5' when"),
-        ({}, WatermarkMove(before="5", after="12"), "stands at None"),
-        ({"s": {"0": "6"}}, WatermarkMove(after="12"), "stood at None"),
+        ({"s": {"0": "6"}}, WatermarkMove(before="5", after="12"), "at '6', but was at '5' when"),
+        ({}, WatermarkMove(before="5", after="12"), "is at None"),
+        ({"s": {"0": "6"}}, WatermarkMove(after="12"), "was at None"),
         ({"s": {"0": "10"}}, WatermarkMove(before="10", after="9"), "go back from '10' to '9'"),
     ],
 )

@@ -62,7 +62,7 @@ _DESCRIBING = (
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PendingCommit:
     """The updates of a table, and their requirements on its present state."""
 
     requirements: tuple[TableRequirement, ...]
@@ -78,9 +78,9 @@ class Wanted:
             self.draft.discard()
 
 
-def as_of_now(
+def pending_commit(
     current: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
-) -> Wanted:
+) -> PendingCommit:
     """The updates for the present table: the same, unless the commit has lost and may be rebased.
 
     Raises ``CommitFailedException`` if it has lost in a way that pyiceberg would take for a wrong value, and
@@ -89,40 +89,43 @@ def as_of_now(
     base, snapshot = current.metadata, _append_in(updates)
     if snapshot is None or not _rebases(snapshot, base):
         _check_fresh(updates, base)
-        return Wanted(requirements, updates, rebases=all(isinstance(one, _DESCRIBING) for one in updates))
+        describes = all(isinstance(one, _DESCRIBING) for one in updates)
+        return PendingCommit(requirements, updates, rebases=describes)
     if _has_lost(snapshot, base) and _follows(snapshot, base, requirements):
         try:
-            return _on_top(current, snapshot, requirements, updates)
+            return _rebase(current, snapshot, requirements, updates)
         except Exception as error:
             # The program can read its own files, which this process may not: it is refused, and tries again
             # itself.
-            log.warning("append_not_put_on_top", extra={"location": base.location, "error": str(error)})
+            log.warning("append_not_rebased", extra={"location": base.location, "error": str(error)})
     _check_fresh(updates, base)
-    return Wanted(requirements, updates, rebases=True)
+    return PendingCommit(requirements, updates, rebases=True)
 
 
-def is_same(told: Snapshot, standing: Snapshot) -> bool:
-    """Whether the snapshot of a table that has this id is what a program tells of, maybe put on top."""
-    own = _own(told.summary)
-    return told.manifest_list == standing.manifest_list or (own is not None and own == _own(standing.summary))
+def is_same(committed: Snapshot, present: Snapshot) -> bool:
+    """Whether the snapshot of a table that has this id is the one that a program commits, perhaps rebased."""
+    if committed.manifest_list == present.manifest_list:
+        return True
+    own = _own(committed.summary)
+    return own is not None and own == _own(present.summary)
 
 
 def _own(summary: Summary | None) -> dict[str, str] | None:
-    """What the program of an append tells of it, but for the state of the table; ``None`` if it is none."""
+    """What the summary of an append says, without the state of the table; ``None``: it is no append."""
     if summary is None or summary.operation is not Operation.APPEND:
         return None
-    told = summary.additional_properties.items()
-    return {name: value for name, value in told if not name.startswith("total-") and name not in OURS}
+    properties = summary.additional_properties.items()
+    return {name: value for name, value in properties if not name.startswith("total-") and name not in OURS}
 
 
-def _on_top(
+def _rebase(
     current: Table,
     snapshot: Snapshot,
     requirements: tuple[TableRequirement, ...],
     updates: tuple[TableUpdate, ...],
-) -> Wanted:
+) -> PendingCommit:
     base, io = current.metadata, current.io
-    _check_brings_files_only(manifests_of(snapshot, io), snapshot.snapshot_id, base)
+    _check_adds_files_only(manifests_of(snapshot, io), snapshot.snapshot_id, base)
     draft = Draft(io, TableFile.of(base, current.metadata_location))
     try:
         made = rebased(draft, [snapshot], snapshot.snapshot_id)
@@ -132,7 +135,7 @@ def _on_top(
         draft.discard()
         raise
     added = AddSnapshotUpdate(snapshot=again)
-    return Wanted(
+    return PendingCommit(
         tuple(one for one in requirements if not _is_of_main(one)),
         tuple(added if isinstance(one, AddSnapshotUpdate) else one for one in updates),
         True,
@@ -162,8 +165,8 @@ def _append_in(updates: Sequence[TableUpdate]) -> Snapshot | None:
     moved = [one for one in updates if isinstance(one, SetSnapshotRefUpdate)]
     if len(added) != 1 or len(moved) != 1 or len(updates) != 2:
         return None
-    told, to = added[0].summary, (moved[0].ref_name, moved[0].snapshot_id)
-    is_append = told is not None and told.operation is Operation.APPEND
+    summary, to = added[0].summary, (moved[0].ref_name, moved[0].snapshot_id)
+    is_append = summary is not None and summary.operation is Operation.APPEND
     return added[0] if is_append and to == (MAIN_BRANCH, added[0].snapshot_id) else None
 
 
@@ -174,9 +177,9 @@ def _has_lost(snapshot: Snapshot, base: TableMetadata) -> bool:
 
 def _rebases(snapshot: Snapshot, base: TableMetadata) -> bool:
     assert snapshot.summary is not None
-    told = snapshot.summary.additional_properties
-    check_on_conflict(told)
-    return (told.get(ON_CONFLICT) or base.properties.get(ON_CONFLICT)) == "rebase"
+    properties = snapshot.summary.additional_properties
+    check_on_conflict(properties)
+    return (properties.get(ON_CONFLICT) or base.properties.get(ON_CONFLICT)) == "rebase"
 
 
 def _follows(snapshot: Snapshot, base: TableMetadata, requirements: Sequence[TableRequirement]) -> bool:
@@ -199,16 +202,14 @@ def _follows(snapshot: Snapshot, base: TableMetadata, requirements: Sequence[Tab
     return snapshot.snapshot_id not in parents and seen == [snapshot.parent_snapshot_id] == [at]
 
 
-def _check_brings_files_only(
-    manifests: Sequence[ManifestFile], snapshot_id: int, base: TableMetadata
-) -> None:
-    """Raises ``ValueError`` if a snapshot brings more than data files of the table's partitioning."""
+def _check_adds_files_only(manifests: Sequence[ManifestFile], snapshot_id: int, base: TableMetadata) -> None:
+    """Raises ``ValueError`` if a snapshot adds more than data files of the table's partitioning."""
     for manifest in manifests:
-        brings = manifest.content == ManifestContent.DATA and manifest.deleted_files_count == 0
+        is_adding = manifest.content == ManifestContent.DATA and manifest.deleted_files_count == 0
         if manifest.added_snapshot_id == snapshot_id and not (
-            brings and manifest.partition_spec_id == base.default_spec_id
+            is_adding and manifest.partition_spec_id == base.default_spec_id
         ):
-            raise ValueError("it brings more than data files, or of another partitioning")
+            raise ValueError("it adds more than data files, or files of another partitioning")
 
 
 def _summary(snapshot: Snapshot, made: Rebased) -> Summary:
@@ -217,10 +218,10 @@ def _summary(snapshot: Snapshot, made: Rebased) -> Summary:
     Raises ``ValueError`` if its manifests list other files than its summary.
     """
     assert snapshot.summary is not None
-    told = snapshot.summary.additional_properties
-    if told.get(ADDED_DATA_FILES, "0") != str(made.files):
-        raise ValueError(f"it lists {made.files} files, and tells of {told.get(ADDED_DATA_FILES, '0')}")
-    own = {name: value for name, value in told.items() if not name.startswith("total-")}
+    properties = snapshot.summary.additional_properties
+    if (count := properties.get(ADDED_DATA_FILES, "0")) != str(made.files):
+        raise ValueError(f"it lists {made.files} files, and its summary says {count}")
+    own = {name: value for name, value in properties.items() if not name.startswith("total-")}
     return Summary(operation=Operation.APPEND, **{**own, **made.summary.additional_properties})
 
 
