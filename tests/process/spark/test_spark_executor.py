@@ -24,7 +24,7 @@ from distop.metastore.etcd.embedded import EtcdProcess
 from distop.metastore.operations.jobs import FAILED, SUCCESS
 from distop.metastore.operations.pausing import pause_operation, resume_operation
 from distop.metastore.records.member import MemberRecord
-from distop.metastore.records.operation import ABORTING, PauseRecord
+from distop.metastore.records.operation import PauseRecord
 from distop.metastore.records.record import decode
 from distop.metastore.tables.audit import audit_put
 from support.etcd.lossy import LossyClient
@@ -37,7 +37,6 @@ from support.services.executing import (
     place_in,
     runner,
     runner_of,
-    set_state,
     short_folder,
     sidecar_pid,
     start_operation,
@@ -171,16 +170,6 @@ async def test_a_pause_stops_the_jobs_on_spark_and_another_launch_goes_on(
     began = [partition for _, partition, *_ in traces(tmp_path, "began")]
     assert {name: began.count(name) for name in records} == {"0": 1, "1": 1, "2": 2, "3": 2}
     assert files(tmp_path) == sorted(f"{record.attempt}.out" for record in records.values())
-
-
-async def test_a_sealed_operation_stops_its_jobs_by_push(spark_client: LossyClient, tmp_path: Path) -> None:
-    """O15: a worker that Spark kills would not clean up."""
-    argument = {"folder": str(tmp_path), "hold": ["0", "1"]}
-    arg = await start_operation(spark_client, "traced", argument, jobs=2)
-    await eventually(lambda: len(traces(tmp_path, "holds")) == 2, 180)
-    await set_state(spark_client, arg, ABORTING)
-    await eventually(lambda: len(traces(tmp_path, "cleaned")) == 2)
-    assert files(tmp_path) == []
 
 
 async def test_a_worker_that_is_killed_is_replaced(spark_client: LossyClient, tmp_path: Path) -> None:
