@@ -66,7 +66,7 @@ test-all: setup ## all tests, those marked `slow` included
 	$(PYTEST) $(ARGS)
 
 .PHONY: unit
-unit: ## the tests that start no service and no process, in seconds
+unit: ## the tests that need no service (tests/unit): the first to run
 	@test -x $(BIN)/python || $(MAKE) setup
 	$(PYTEST) -m "not slow and not process" tests/unit $(ARGS)
 
