@@ -258,7 +258,7 @@ def add(
             timezone=timezone,
             when=when,
             object=object,
-            deadline_s=parse_duration(deadline, "deadline") if deadline is not None else None,
+            deadline_s=parse_duration(deadline, "deadline"),
         )
     )
 

@@ -123,23 +123,30 @@ class StartOptions:
         ] = False,
         wait: Wait = False,
     ) -> None:
-        self.deadline_s = parse_duration(deadline, "deadline") if deadline is not None else None
-        self.attempts = attempts
-        self.backoff_s = parse_duration(backoff, "backoff") if backoff is not None else None
-        self.attempt_timeout_s = (
-            parse_duration(attempt_timeout, "attempt_timeout") if attempt_timeout is not None else None
-        )
-        self.max_failed = parse_limit(max_failed, "max_failed")
-        self.retry_for_s = parse_duration(retry_for, "retry_for") if retry_for is not None else None
-        self.then = then
-        self.then_argument = parse_assignments(then_arg or ())
-        self.then_object = then_object
         if not then and (then_arg or then_object):
             raise InvalidArgument("--then-arg and --then-object belong to --then", details={"field": "then"})
+        self.max_failed = parse_limit(max_failed, "max_failed")
         self.request_id = request_id
         self.again = again
         self.if_new = if_new
         self.wait = wait
+        self._how = {
+            "deadline_s": parse_duration(deadline, "deadline"),
+            "max_job_attempts": attempts,
+            "job_backoff_s": parse_duration(backoff, "backoff"),
+            "attempt_timeout_s": parse_duration(attempt_timeout, "attempt_timeout"),
+            "max_failed_partitions": self.max_failed,
+            "retry_for_s": parse_duration(retry_for, "retry_for"),
+        }
+        then_argument = parse_assignments(then_arg or ())
+        self._then: dict[str, Any] = {"type": then, "argument": then_argument, "object": then_object}
+
+    def given(self) -> dict[str, Any]:
+        """The parameters of a start."""
+        from distop.client import FollowUp
+
+        then = FollowUp(**self._then) if self._then["type"] else None
+        return {**self._how, "then": then, "request_id": self.request_id, "again": self.again}
 
 
 Starting = Annotated[StartOptions, Bundle(StartOptions)]
@@ -418,29 +425,10 @@ def start_operation(
     **chosen: Any,
 ) -> None:
     """Start an operation as the options say; show it, or follow it to its end."""
-    from distop.client import FollowUp
-
     if options.again and not options.request_id:
         raise InvalidArgument("--again belongs to --request-id", details={"field": "again"})
-    then = None
-    if options.then:
-        then = FollowUp(type=options.then, argument=options.then_argument, object=options.then_object)
     try:
-        started = session.client.start(
-            table,
-            type,
-            argument,
-            deadline_s=options.deadline_s,
-            max_job_attempts=options.attempts,
-            job_backoff_s=options.backoff_s,
-            attempt_timeout_s=options.attempt_timeout_s,
-            max_failed_partitions=options.max_failed,
-            retry_for_s=options.retry_for_s,
-            then=then,
-            request_id=options.request_id,
-            again=options.again,
-            **chosen,
-        )
+        started = session.client.start(table, type, argument, **options.given(), **chosen)
     except AlreadyIngested as error:
         if not options.if_new:
             raise

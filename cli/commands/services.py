@@ -182,7 +182,7 @@ def sidecar(
         etcd=etcd.config(),
         folder=folder,
         lease_ttl_s=service.lease_ttl,
-        idle_exit_s=None if idle_exit is None else parse_duration(idle_exit, "idle_exit"),
+        idle_exit_s=parse_duration(idle_exit, "idle_exit"),
         metrics=metrics.config(),
     )
     return _ended(out, "sidecar", run(config))

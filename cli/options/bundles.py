@@ -23,14 +23,20 @@ F = TypeVar("F", bound=Callable[..., int | None])
 
 
 class Bundle:
-    """Marks a parameter whose value ``make`` builds from its own options."""
+    """Marks a parameter whose value ``make`` builds from its own options; help lists them in a ``panel``."""
 
-    def __init__(self, make: Callable[..., Any]) -> None:
+    def __init__(self, make: Callable[..., Any], *, panel: str | None = None) -> None:
         self.make = make
+        self._panel = panel
 
     @property
     def parameters(self) -> dict[str, inspect.Parameter]:
-        return dict(inspect.signature(self.make, eval_str=True).parameters)
+        parameters = dict(inspect.signature(self.make, eval_str=True).parameters)
+        if self._panel is not None:
+            for parameter in parameters.values():
+                for mark in parameter.annotation.__metadata__:
+                    mark.rich_help_panel = self._panel
+        return parameters
 
 
 def command(app: typer.Typer, name: str | None = None, **settings: Any) -> Callable[[F], F]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from distop.errors import InvalidArgument
 
@@ -20,8 +20,14 @@ MAX_ARGUMENT_BYTES = 4 * 1024 * 1024
 """Far more than etcd accepts; prevents reading a wrong, huge file as a whole."""
 
 
-def parse_duration(text: str, field: str) -> float:
-    """``"90"``, ``"90s"``, ``"1h30m"`` in seconds."""
+@overload
+def parse_duration(text: str, field: str) -> float: ...
+@overload
+def parse_duration(text: str | None, field: str) -> float | None: ...
+def parse_duration(text: str | None, field: str) -> float | None:
+    """``"90"``, ``"90s"``, ``"1h30m"`` in seconds; ``None``: not given."""
+    if text is None:
+        return None
     wanted = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", wanted):
         return float(wanted)

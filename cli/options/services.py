@@ -151,9 +151,6 @@ def end_with(parent: int) -> None:
         raise PreconditionFailed("the parent process ended first")
 
 
-DOORS_PANEL = "Who may come in"
-
-
 @dataclass(frozen=True)
 class DoorOptions:
     """How a coordinator identifies callers."""
@@ -163,79 +160,47 @@ class DoorOptions:
         typer.Option(
             metavar="SUBJECT",
             help="First admin of identified callers, where no policy exists yet: creates one. Repeatable.",
-            rich_help_panel=DOORS_PANEL,
         ),
     ] = None
     token_file: Annotated[
-        str,
-        typer.Option(
-            metavar="FILE",
-            help="Accepted tokens: lines of SUBJECT:SHA256[:GROUP,...].",
-            rich_help_panel=DOORS_PANEL,
-        ),
+        str, typer.Option(metavar="FILE", help="Accepted tokens: lines of SUBJECT:SHA256[:GROUP,...].")
     ] = ""
     issuer: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]URL",
-            help="Issuer of accepted signed tokens; several need names. Repeatable.",
-            rich_help_panel=DOORS_PANEL,
+            metavar="[NAME=]URL", help="Issuer of accepted signed tokens; several need names. Repeatable."
         ),
     ] = None
     audience: Annotated[
-        str,
-        typer.Option(
-            metavar="TEXT", help="Audience (aud) that signed tokens must have.", rich_help_panel=DOORS_PANEL
-        ),
+        str, typer.Option(metavar="TEXT", help="Audience (aud) that signed tokens must have.")
     ] = ""
     jwks: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]FILE|URL",
-            help="URL of an issuer's keys, if it does not publish one. Repeatable.",
-            rich_help_panel=DOORS_PANEL,
+            metavar="[NAME=]FILE|URL", help="URL of an issuer's keys, if it does not publish one. Repeatable."
         ),
     ] = None
     issuer_ca: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="[NAME=]PEM",
-            help="CA of the host that serves an issuer's keys. Repeatable.",
-            rich_help_panel=DOORS_PANEL,
-        ),
+        typer.Option(metavar="[NAME=]PEM", help="CA of the host that serves an issuer's keys. Repeatable."),
     ] = None
     issuer_token_file: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="[NAME=]FILE",
-            help="Token for the host that serves an issuer's keys. Repeatable.",
-            rich_help_panel=DOORS_PANEL,
+            metavar="[NAME=]FILE", help="Token for the host that serves an issuer's keys. Repeatable."
         ),
     ] = None
     tls_cert: Annotated[
-        str,
-        typer.Option(
-            metavar="PEM",
-            help="Certificate of gRPC, the page and the catalog. Enables TLS.",
-            rich_help_panel=DOORS_PANEL,
-        ),
+        str, typer.Option(metavar="PEM", help="Certificate of gRPC, the page and the catalog. Enables TLS.")
     ] = ""
-    tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.", rich_help_panel=DOORS_PANEL)] = (
-        ""
-    )
+    tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.")] = ""
     tls_client_ca: Annotated[
         str,
-        typer.Option(
-            metavar="PEM",
-            help="CA of client certificates: every gRPC client must present one.",
-            rich_help_panel=DOORS_PANEL,
-        ),
+        typer.Option(metavar="PEM", help="CA of client certificates: every gRPC client must present one."),
     ] = ""
     insecure: Annotated[
         bool,
-        typer.Option(
-            "--insecure", help="Serve in plain text also to other hosts.", rich_help_panel=DOORS_PANEL
-        ),
+        typer.Option("--insecure", help="Serve in plain text also to other hosts."),
     ] = False
 
     def identity(self) -> IdentityConfig:
@@ -309,10 +274,7 @@ def _by_name(field: str, given: list[str] | None) -> dict[str, str]:
     return named
 
 
-Doors = Annotated[DoorOptions, Bundle(DoorOptions)]
-
-
-LIMITS_PANEL = "How much callers may ask for"
+Doors = Annotated[DoorOptions, Bundle(DoorOptions, panel="Who may come in")]
 
 
 @dataclass(frozen=True)
@@ -321,13 +283,11 @@ class LimitOptions:
 
     caller_calls: Annotated[
         int,
-        typer.Option(
-            min=1, metavar="N", help="Concurrent calls of one caller.", rich_help_panel=LIMITS_PANEL
-        ),
+        typer.Option(min=1, metavar="N", help="Concurrent calls of one caller."),
     ] = 1_000
     caller_streams: Annotated[
         int,
-        typer.Option(min=1, metavar="N", help="Open streams of one caller.", rich_help_panel=LIMITS_PANEL),
+        typer.Option(min=1, metavar="N", help="Open streams of one caller."),
     ] = 2_000
     caller_starts: Annotated[
         float,
@@ -336,19 +296,13 @@ class LimitOptions:
             metavar="N",
             help="Operations, previews, batches and tables that one caller may begin a second; twice as many "
             "at once.",
-            rich_help_panel=LIMITS_PANEL,
         ),
     ] = 500.0
     all_calls: Annotated[
         int,
-        typer.Option(
-            min=1, metavar="N", help="Concurrent calls of all callers.", rich_help_panel=LIMITS_PANEL
-        ),
+        typer.Option(min=1, metavar="N", help="Concurrent calls of all callers."),
     ] = 4_000
-    all_streams: Annotated[
-        int,
-        typer.Option(min=1, metavar="N", help="Open streams of all callers.", rich_help_panel=LIMITS_PANEL),
-    ] = 8_000
+    all_streams: Annotated[int, typer.Option(min=1, metavar="N", help="Open streams of all callers.")] = 8_000
 
     def limits(self) -> Limits:
         from distop.coordinator.api.limits import Limits
@@ -362,10 +316,7 @@ class LimitOptions:
         )
 
 
-CallerLimits = Annotated[LimitOptions, Bundle(LimitOptions)]
-
-
-METRICS_PANEL = "Metrics"
+CallerLimits = Annotated[LimitOptions, Bundle(LimitOptions, panel="How much callers may ask for")]
 
 
 @dataclass(frozen=True)
@@ -375,27 +326,16 @@ class MetricsOptions:
     metrics: Annotated[
         str | None,
         typer.Option(
-            metavar="HOST:PORT",
-            help="Where to serve /metrics, /livez and /readyz, without authentication.",
-            rich_help_panel=METRICS_PANEL,
+            metavar="HOST:PORT", help="Where to serve /metrics, /livez and /readyz, without authentication."
         ),
     ] = None
     tls_cert: Annotated[
-        str,
-        typer.Option(
-            metavar="PEM",
-            help="Certificate of the metrics server. Enables TLS.",
-            rich_help_panel=METRICS_PANEL,
-        ),
+        str, typer.Option(metavar="PEM", help="Certificate of the metrics server. Enables TLS.")
     ] = ""
-    tls_key: Annotated[
-        str, typer.Option(metavar="PEM", help="And its key.", rich_help_panel=METRICS_PANEL)
-    ] = ""
+    tls_key: Annotated[str, typer.Option(metavar="PEM", help="And its key.")] = ""
     insecure: Annotated[
         bool,
-        typer.Option(
-            "--insecure", help="Serve in plain text also to other hosts.", rich_help_panel=METRICS_PANEL
-        ),
+        typer.Option("--insecure", help="Serve in plain text also to other hosts."),
     ] = False
 
     def config(self) -> MetricsConfig | None:
@@ -408,4 +348,4 @@ class MetricsOptions:
         return MetricsConfig(listen=self.metrics, tls=tls)
 
 
-ServeMetrics = Annotated[MetricsOptions, Bundle(MetricsOptions)]
+ServeMetrics = Annotated[MetricsOptions, Bundle(MetricsOptions, panel="Metrics")]
