@@ -12,7 +12,7 @@ from distop.client.calls import PAGE_SIZE, Calls, models
 from distop.client.model import Model
 from distop.client.operations import OperationError
 from distop.errors import NotFound
-from distop.proto.json_text import from_json, to_json
+from distop.proto.json_text import to_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +175,7 @@ class BacklogCalls(Calls):
             republish=republish,
             unordered=not ordered,
         )
-        return _enqueued(table, batch, answer)
+        return Enqueued.from_proto(answer, table=table, batch=batch)
 
     async def replace_batch(
         self, table: str, batch: str, argument: Mapping[str, Any] | None = None, *, type: str = "ingest"
@@ -201,7 +201,7 @@ class BacklogCalls(Calls):
             argument_json=to_json(argument or {}, "argument"),
             replace=True,
         )
-        return _enqueued(table, batch, answer)
+        return Enqueued.from_proto(answer, table=table, batch=batch)
 
     async def batch_rewritten(
         self, table: str, batch: str, since: str, version: str, *, replace: bool = False
@@ -230,7 +230,7 @@ class BacklogCalls(Calls):
             rewritten_since=since,
             request_id=call,
         )
-        return _enqueued(table, batch, answer)
+        return Enqueued.from_proto(answer, table=table, batch=batch)
 
     def backlog(
         self,
@@ -346,14 +346,3 @@ class BacklogCalls(Calls):
             **fields,
         )
         return Ordering.from_proto(reply)
-
-
-def _enqueued(table: str, batch: str, answer: Any) -> Enqueued:
-    return Enqueued(
-        table=table,
-        batch=batch,
-        became=answer.became,
-        operation=answer.operation,
-        late=answer.late,
-        markers=from_json(answer.markers_json, "markers"),
-    )

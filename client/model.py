@@ -26,10 +26,11 @@ class Model:
         _KINDS[cls.__name__] = cls
 
     @classmethod
-    def from_proto(cls, message: Any) -> Self:
-        """From a message whose fields have the same names; unset fields get their default.
+    def from_proto(cls, message: Any, **given: Any) -> Self:
+        """From a message whose fields have the same names, and what is ``given`` besides.
 
-        Repeated fields become tuples, times are in UTC, and a field that ends in ``_json`` is parsed.
+        Unset fields get their default. Repeated fields become tuples, times are in UTC, and a field that ends
+        in ``_json`` is parsed.
         """
         kinds = cls, type(message)
         if (reading := _READINGS.get(kinds)) is None:
@@ -39,7 +40,7 @@ class Model:
             if (known := reading.fields.get(descriptor.name)) is not None:
                 name, convert = known
                 values[name] = convert(value)
-        return cls(**values)
+        return cls(**values, **given)
 
 
 class ModelEnum(Enum):

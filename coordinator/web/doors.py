@@ -129,16 +129,21 @@ MAX_FORM_BYTES = 16 << 10
 
 Asked = tuple[str, Callable[[Query], Any]]
 
+_TABLES: Asked = ("TableService/ListTables", lambda _: pb.ListTablesRequest())
+_TABLE: Asked = ("TableService/GetTable", lambda query: pb.GetTableRequest(name=query.needed("name")))
+_OPERATION: Asked = (
+    "OperationService/GetOperation",
+    lambda query: pb.GetOperationRequest(name=query.needed("name")),
+)
+_MEMBERS: Asked = ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest())
+
 ASKS: dict[str, Asked] = {
-    "/": ("TableService/ListTables", lambda _: pb.ListTablesRequest()),
-    "/table": ("TableService/GetTable", lambda query: pb.GetTableRequest(name=query.needed("name"))),
-    "/operation": (
-        "OperationService/GetOperation",
-        lambda query: pb.GetOperationRequest(name=query.needed("name")),
-    ),
-    "/members": ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest()),
-    "/api/tables": ("TableService/ListTables", lambda _: pb.ListTablesRequest()),
-    "/api/table": ("TableService/GetTable", lambda query: pb.GetTableRequest(name=query.needed("name"))),
+    "/": _TABLES,
+    "/table": _TABLE,
+    "/operation": _OPERATION,
+    "/members": _MEMBERS,
+    "/api/tables": _TABLES,
+    "/api/table": _TABLE,
     "/api/watermarks": (
         "TableService/GetWatermarks",
         lambda query: pb.GetWatermarksRequest(table=query.needed("table")),
@@ -147,15 +152,9 @@ ASKS: dict[str, Asked] = {
         "OperationService/ListOperations",
         lambda query: pb.ListOperationsRequest(table=query.text("table")),
     ),
-    "/api/operation": (
-        "OperationService/GetOperation",
-        lambda query: pb.GetOperationRequest(name=query.needed("name")),
-    ),
-    "/api/jobs": (
-        "OperationService/GetOperation",
-        lambda query: pb.GetOperationRequest(name=query.needed("name")),
-    ),
-    "/api/members": ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest()),
+    "/api/operation": _OPERATION,
+    "/api/jobs": _OPERATION,
+    "/api/members": _MEMBERS,
     "/api/leaders": ("ClusterService/ListLeaders", lambda _: pb.ListLeadersRequest()),
     # Rights of the whole installation, as for the doctor.
     "/metrics": ("ClusterService/Diagnose", lambda _: pb.DiagnoseRequest()),
