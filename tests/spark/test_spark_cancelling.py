@@ -34,19 +34,19 @@ class SlowRow(SparkJob[Any]):
 
 
 @pytest.mark.parametrize(
-    ("ours", "milliseconds", "error"), [(True, 8_000, LauncherBroken), (False, 3_000, LaunchFailed)]
+    ("owned", "milliseconds", "error"), [(True, 8_000, LauncherBroken), (False, 3_000, LaunchFailed)]
 )
 async def test_an_executor_goes_with_a_query_that_cannot_be_cancelled(
-    spark: Any, ours: bool, milliseconds: Any, error: type, monkeypatch: pytest.MonkeyPatch
+    spark: Any, owned: bool, milliseconds: Any, error: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S1: nothing runs after a cancel. The executor waits for a session of the user's program."""
     monkeypatch.setattr(spark_job, "ENDS_WITHIN_S", 1.0)
-    system, name = spark._jvm.java.lang.System, f"ours={ours}"
-    job = SlowRow(spark, milliseconds, name=name, pool="distop-0", ours=ours)
+    system, name = spark._jvm.java.lang.System, f"owned={owned}"
+    job = SlowRow(spark, milliseconds, name=name, pool="distop-0", owned=owned)
     await eventually(lambda: system.getProperty(ROW) == f"{name} begun", 180)
     job.cancel("nobody wants it")
     with pytest.raises(LaunchFailed) as raised:
         await asyncio.wait_for(job.wait(), 60)
     assert type(raised.value) is error
-    assert (system.getProperty(ROW) == f"{name} begun") is ours
+    assert (system.getProperty(ROW) == f"{name} begun") is owned
     await eventually(lambda: system.getProperty(ROW) == f"{name} ended", 180)
