@@ -152,11 +152,11 @@ class Trial:
         self.operation: OperationArg = decode(encode(made), OperationArg)
         """The input of jobs: the plan as read from etcd."""
         self.jobs: dict[str, JobRecord] = {}
-        """Results so far."""
+        """The record of each job that has ended, by its name."""
 
     @property
     def names(self) -> list[str]:
-        """The jobs."""
+        """The names of the jobs, in the order of the plan."""
         return self.operation.partition_names()
 
     def job(

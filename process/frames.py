@@ -105,7 +105,7 @@ class Link:
         return kind, pickle.loads(body), files
 
     def receive_now(self) -> Message | None:
-        """As :meth:`receive`, if all of a small message is there; raises ``BlockingIOError`` if it is not."""
+        """Receive a message without waiting; raises ``BlockingIOError`` if a small one is not all there."""
         try:
             there = self._end.recv(_HEAD.size + SMALL, socket.MSG_PEEK)
         except ConnectionError:

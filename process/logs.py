@@ -42,7 +42,7 @@ def event_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """For people. A traceback follows on indented lines of its own."""
+    """Formats a log for people. A traceback follows on indented lines of its own."""
 
     def format(self, record: logging.LogRecord) -> str:
         parts = [_time(record), record.levelname, _one_line(record.getMessage())]
@@ -55,7 +55,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """For machines. Always one line."""
+    """Formats a log for machines: each entry is one line of JSON."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {

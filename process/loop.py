@@ -58,7 +58,7 @@ class Daemons:
             threading.Thread(target=self._work, args=(call,), name="distop-task", daemon=True).start()
 
     def close(self) -> None:
-        """End the free threads."""
+        """End the threads that wait for work; those that still work end with the process."""
         with self._lock:
             free, self._free, self._most_free = self._free, 0, 0
         for _ in range(free):

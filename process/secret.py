@@ -61,11 +61,11 @@ class Secret:
 
 
 NONE = Secret()
-"""No secret."""
+"""The empty secret."""
 
 
 def revealed(value: Any) -> Any:
-    """The same, with the texts of the secrets in it: what goes to a library that takes them."""
+    """A value with the texts of its secrets in it: what goes to a library that takes them."""
     if isinstance(value, Mapping):
         return {name: revealed(each) for name, each in value.items()}
     return value.reveal() if isinstance(value, Secret) else value

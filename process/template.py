@@ -55,7 +55,8 @@ class _Program:
         return self._process.poll() is None
 
     def ask(self, kind: bytes, *value: object, files: Sequence[int] = (), limit_s: float) -> object:
-        """Its answer, or the error that it answers. ``EOFError``: it has died; ``TimeoutError``: it hangs.
+        """The answer of the program, or the error that it answers. ``EOFError``: it has died;
+        ``TimeoutError``: it hangs.
 
         Modules and workers see the environment and the path of this process as they are now.
         """

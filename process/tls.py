@@ -23,7 +23,7 @@ GRACE_S = 60
 
 @dataclass(frozen=True, kw_only=True)
 class TlsConfig:
-    """Paths of PEM files."""
+    """The PEM files of a server's certificate, by their paths."""
 
     cert: str = ""
     """The certificate, with those between it and its CA; with ``key``. Makes it TLS."""
@@ -66,7 +66,8 @@ class Tls:
         self._lock = threading.Lock()
 
     def server_credentials(self) -> grpc.ServerCredentials:
-        """Of the gRPC server. gRPC asks for what is new at each handshake, on threads of its own."""
+        """The credentials of the gRPC server, which asks for what is new at each handshake, on threads of its
+        own."""
         return grpc.dynamic_ssl_server_credentials(
             self._shown,
             self._renewed,  # type: ignore[arg-type]  # the stubs do not know that None says: no news
@@ -74,7 +75,8 @@ class Tls:
         )
 
     def page_context(self) -> ssl.SSLContext:
-        """Of the page. It hands each connection on to the one that is made of the present files."""
+        """The TLS context of the page, which hands each connection on to the one that is made of the present
+        files."""
         context = self._page.now()
         context.sni_callback = self._hand_on
         return context

@@ -169,7 +169,7 @@ class Worker:
 
     @property
     def is_alive(self) -> bool:
-        """Of an idle one: whether its process still waits for calls."""
+        """Whether the process of an idle worker still waits for calls."""
         return not self._link.is_at_end()
 
     def end(self) -> None:

@@ -20,11 +20,11 @@ class Asked:
     version: str
     """The distop that should be there."""
     etcd: dict[str, str]
-    """As of ``EtcdConfig.to_public_env``."""
+    """The variables of ``EtcdConfig.to_public_env``: where etcd is, without its password."""
     types: str
-    """As of ``DISTOP_OPERATIONS``."""
+    """The value of ``DISTOP_OPERATIONS``: which operation types are to be loaded."""
     allowed: dict[str, str]
-    """As of :mod:`distop.lake.storage.allowed`."""
+    """The lists of :mod:`distop.lake.storage.allowed`: what callers may name."""
     stores: dict[str, str]
     """Folders or URLs, and a file in each that the driver has written."""
 

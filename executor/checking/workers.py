@@ -80,7 +80,7 @@ class WorkerFinding:
 
     @property
     def remedy(self) -> str:
-        """What to do."""
+        """What the operator should do about it."""
         return REMEDIES[self.code]
 
 
@@ -168,7 +168,7 @@ def failure(said: str, within_s: float = 0.0) -> WorkerFinding:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found."""
+    """The findings of one check of the workers."""
 
     workers: tuple[Mapping[str, Any], ...]
     """One for each executor of Spark that has answered: ``host``, ``python``, ``version``, ``socket``."""

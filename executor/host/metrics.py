@@ -60,7 +60,7 @@ class ServedMetrics:
         return MeteredClient(config, self._etcd)
 
     async def start(self, read: Callable[[], Iterable[Metric]], is_registered: Callable[[], bool]) -> None:
-        """Listen and serve.
+        """Listen, and serve the metrics until :meth:`stop`.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ def counter(name: str, text: str, labels: Iterable[str], values: Mapping[Any, fl
 
 
 def gauge(name: str, text: str, value: float) -> Metric:
-    """A gauge."""
+    """A gauge with one value and no labels."""
     return GaugeMetricFamily(name, text, value)
 
 

@@ -116,7 +116,7 @@ class Launcher(Protocol):
     """Runs the jobs of operations. Called on the runner's event loop."""
 
     async def start(self) -> None:
-        """Be ready to launch."""
+        """Start what launches need, such as a session of Spark."""
 
     def launch(self, launch: Launch) -> Launched:
         """Start tasks for these jobs; returns at once."""
@@ -196,7 +196,7 @@ class LocalLauncher:
         self._threads = Daemons()
 
     async def start(self) -> None:
-        """Nothing to prepare."""
+        """Do nothing: threads are made when they are needed."""
 
     def launch(self, launch: Launch) -> LocalTasks:
         return LocalTasks(self._ledger, launch, self._slots, self._threads)

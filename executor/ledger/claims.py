@@ -70,7 +70,7 @@ class ClaimDesk:
         self._client = client
         self._member = ""
         self.begun = 0
-        """Leases so far."""
+        """How many leases this process has had so far."""
         self._session: LeaseSession | None = None
         self._renewed = asyncio.Event()
         self._held: dict[bytes, _Held] = {}
@@ -138,7 +138,7 @@ class ClaimDesk:
         return answer
 
     async def release(self, run: Run, partition: str, claim: int) -> None:
-        """Release a claim."""
+        """Release the claim of a job, given the create revision of its key."""
         self.forget(run, partition, claim)
         await release_claim(self._client, run.keys.claim(partition), claim)
 

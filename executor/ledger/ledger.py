@@ -283,7 +283,7 @@ class LocalPort:
             self._loop.call_soon_threadsafe(self._hand_over)
 
     def flush(self) -> None:
-        """Nothing is delayed."""
+        """Do nothing: marks are handed over as they come."""
 
     def claim(self, session: TaskSession[Any], partition: str, attempt: str) -> Ownership | Verdict:
         while not session.over:

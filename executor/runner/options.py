@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RunnerOptions:
-    """Options of a runner."""
+    """How many operations a runner takes, and how long it waits for what."""
 
     max_operations: int = 4
-    """Most concurrent operations."""
+    """How many operations it runs at the same time at most."""
     lease_ttl_s: int = 5
     """Seconds after which another runner takes over from one that vanished."""
     resync_s: float = 10.0

@@ -196,7 +196,7 @@ class KnownRun:
 
 @dataclass
 class PendingRequest:
-    """An unanswered request."""
+    """A request that the sidecar has not answered yet: sent again to the next sidecar."""
 
     message: wire.Request
     answer: wire.Answer | DistopError | None = None
@@ -209,7 +209,7 @@ class PendingRequest:
 
 @dataclass(slots=True)
 class Sent:
-    """An unanswered mark."""
+    """A mark that the sidecar has not answered yet: sent again to the next sidecar, as a repetition."""
 
     session: TaskSession[Any]
     number: int
@@ -247,7 +247,7 @@ class SidecarClient:
         self._fail_all(SidecarUnavailable("the connection to the sidecar was closed"))
 
     def _connect(self) -> None:
-        """Raises :class:`SidecarUnavailable`."""
+        """Connect to the sidecar of this host, or start one. Raises :class:`SidecarUnavailable`."""
         self._socket = dial(self.place, self._environment)
         self._frames = wire.Frames(wire.FromSidecar)
         self._owned_until = math.inf

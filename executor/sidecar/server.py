@@ -288,7 +288,7 @@ class Sidecar:
     connections: set[TaskConnection] = field(default_factory=set)
     accepted: int = 0
     refused: int = 0
-    """Connections so far."""
+    """Connections that were accepted, and refused, so far."""
     _last_connected: float = 0.0
     _leaves_claims: bool = False
 

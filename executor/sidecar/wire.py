@@ -39,7 +39,7 @@ class Attach(_Message, frozen=True):
 
 
 class Detach(_Message, frozen=True):
-    """``run`` is free again."""
+    """The task works no longer for ``run``: the number may name another run from now on."""
 
     run: int
 
@@ -97,7 +97,7 @@ class ClaimAnswer(_Message, frozen=True):
     claim: int
     checkpoint: bytes | None
     until: float
-    """As of :class:`Renewed`."""
+    """Until when the claim is certainly held, by ``boot_clock``; a later :class:`Renewed` extends it."""
 
 
 class ClaimOccupied(_Message, frozen=True):
@@ -160,7 +160,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def frame(message: FromTask | FromSidecar) -> bytes:
-    """An encoded message."""
+    """The bytes of one message, with its length in front."""
     buffer = bytearray(_HEADER)
     _encoder.encode_into(message, buffer, _HEADER)
     buffer[:_HEADER] = (len(buffer) - _HEADER).to_bytes(_HEADER, "big")

@@ -55,7 +55,7 @@ class Port(Protocol):
         """Claim a job; waits for as long as another attempt owns it."""
 
     def release(self, session: TaskSession[Any], partition: str, claim: int) -> None:
-        """Give a claim back."""
+        """Release the claim of a job, given the create revision of its key."""
 
     def save(self, session: TaskSession[Any], partition: str, claim: int, value: bytes) -> Verdict | None:
         """Save a checkpoint; returns a verdict if the job is no longer owned."""
@@ -179,7 +179,7 @@ class TaskSession(Generic[T]):
     # -- for the port, from any thread ---------------------------------------------------------------
 
     def answered(self, answers: list[tuple[int, Mark, Verdict]]) -> None:
-        """Verdicts on marks."""
+        """The port has verdicts on marks."""
         with self._changed:
             for number, _, verdict in answers:
                 tag = self._waiting.pop(number, None)
@@ -196,7 +196,7 @@ class TaskSession(Generic[T]):
             self._changed.notify_all()
 
     def end(self, reason: str) -> None:
-        """The run is over."""
+        """The port knows that the run is over, and why."""
         with self._changed:
             self.over = self.over or reason
             self._changed.notify_all()

@@ -86,7 +86,8 @@ class Staged(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
     bytes: int | None = None
     files: int | None = None
     markers: dict[str, str] = msgspec.field(default_factory=dict)
-    """See ``AppliedRecord``."""
+    """The files that marked its source as complete, and their versions when it was read; kept in its
+    :class:`AppliedRecord`."""
     approved_by: str = ""
 
 
@@ -250,7 +251,7 @@ class BatchRecord(Record, kw_only=True):
     attempts: int = 0
     """Failures since the last decision to try it again; counted across leaders."""
     earlier: int = 0
-    """Those before it."""
+    """Failures before that decision."""
     code: str = ""
     error: str = ""
     """Error of the last failure."""

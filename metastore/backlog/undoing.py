@@ -53,7 +53,7 @@ class UndoneRequest(msgspec.Struct, kw_only=True, omit_defaults=True, rename="ca
     still: str = ""
     """What it had started before, whose rows are in the table: so the request is done all the same."""
     by: str
-    """The rollback."""
+    """The operation that rolled its rows back."""
     forget_at: float
     """Until when the request is remembered."""
 

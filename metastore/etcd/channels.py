@@ -256,7 +256,7 @@ def open_channel(config: EtcdConfig, endpoint: str) -> grpc.aio.Channel:
 
 
 def open_blocking_channel(config: EtcdConfig, endpoint: str) -> grpc.Channel:
-    """The same for a thread without an event loop."""
+    """A channel for a thread without an event loop; it connects when it is first used."""
     check_not_forked()
     if not config.tls:
         return grpc.insecure_channel(endpoint, options=CHANNEL_OPTIONS)

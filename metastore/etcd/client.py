@@ -131,7 +131,7 @@ class Beginnings:
 
 
 def _in_common(one: bytes, other: bytes) -> int:
-    """The common prefix."""
+    """The length of the common prefix of two keys."""
     pairs = zip(one, other, strict=False)
     return next((at for at, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
@@ -317,8 +317,8 @@ class EtcdClient:
         return TxnResult(True, revision or read.revision, read.results, read.counts)
 
     async def _read_each(self, gets: Sequence[Get], revision: int, timeout_s: float | None) -> TxnResult:
-        """The same with a request for each. At the present revision, all but the first one wait for its
-        reply."""
+        """Read keys or ranges by a request for each, at one revision. At the present revision (0), the first
+        reply tells which one that is, so all other requests wait for it."""
 
         async def read(get: Get, revision: int) -> RangePage:
             request = rpc_pb2.RangeRequest(
@@ -345,7 +345,7 @@ class EtcdClient:
         raise AssertionError("unreachable: the last try returns or raises")
 
     async def read_in_lane(self, gets: Sequence[Get], lane: bytes) -> TxnResult:
-        """As :meth:`read_at_once`, but in one request with concurrent reads and writes of others.
+        """Read keys of one lane at one revision, in one request with concurrent reads and writes of others.
 
         All keys must be of the lane (see :class:`Txn`): then every write in the lane after the result's
         revision, and no other, comes after the read.

@@ -135,7 +135,7 @@ class EtcdConfig:
         return env
 
     def to_public_env(self) -> dict[str, str]:
-        """The same without the password, for display. It contains at most the path of the password's file."""
+        """The environment without the password, for display: at most the path of the password's file."""
         return {name: value for name, value in self.to_env().items() if name != PASSWORD and value}
 
 

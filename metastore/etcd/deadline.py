@@ -25,7 +25,7 @@ def within(seconds: float) -> Iterator[None]:
 
 
 def deadline() -> float:
-    """When they end, by the clock of the event loop; infinite: no caller waits."""
+    """When the present caller stops waiting, by the clock of the event loop; infinite: no caller waits."""
     return _limit.get()
 
 

@@ -195,7 +195,7 @@ class ClusterMember:
     """It joins an existing cluster that expects it (``etcdctl member add``)."""
 
     def flags(self) -> list[str]:
-        """As etcd's options."""
+        """The options of etcd's command line that put it there."""
         urls = ",".join(f"{name}=http://{address}" for name, address in self.cluster.items())
         return [
             f"--name={self.name}",

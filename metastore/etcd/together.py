@@ -97,7 +97,7 @@ class Together:
         return not all(self._is_in_lane(txn.lane, key, end) for key, end in txn.ranges())
 
     def _next_at(self, now: float) -> float:
-        """When the next request may begin."""
+        """When the next request may begin, by the clock of the event loop."""
         while self._lately and next(iter(self._lately.values())) < now - LATELY_S:
             self._lately.popitem(last=False)
         many = len(self._lately) - FEW

@@ -91,7 +91,7 @@ async def registered(
     missed: bool = True,
     replied: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[None]:
-    """Its record is there, and its place.
+    """Register a process as a member, for as long as the context lasts: its record is there, and its place.
 
     Parameters
     ----------

@@ -156,9 +156,9 @@ class FinishParts:
     """The parts of a finishing transaction."""
 
     sealed: bytes
-    """``committing`` or ``aborting``."""
+    """The state that it was sealed with: ``committing`` or ``aborting``."""
     run_ops: KeyValue
-    """As read."""
+    """The table's ``runOps`` as it was read; the finish compares it."""
     history: HistoryRecord
     arg: OperationArg | None = None
     """Of the operation, whose request gets its answer."""

@@ -265,7 +265,7 @@ class Occupied:
     holder: str
     """Id of that attempt."""
     existing: KeyValue
-    """Its claim."""
+    """The key of the other attempt's claim."""
     revision: int
     """The revision of the read, to watch from the next one on."""
 

@@ -92,12 +92,12 @@ def index_puts(keys: OperationKeys, *, waits: bool = True) -> tuple[Put, ...]:
 
 
 def waiting_puts(keys: OperationKeys, why: str) -> tuple[Put, Put]:
-    """It waits for an executor again; ``why``: of :class:`QueuedRecord`."""
+    """The entries that let an operation wait for an executor again; ``why``: see :class:`QueuedRecord`."""
     return index_puts(keys)[1], Put(keys.queued, encode(QueuedRecord(why=why, at=time.time())))
 
 
 async def active_operations(client: EtcdClient, keys: TableKeys) -> list[OperationArg]:
-    """Their arguments.
+    """The arguments of a table's operations that still have keys: running ones, and ended ones to collect.
 
     Raises :class:`~distop.errors.CorruptRecord` if one was started by a version that this one does not
     understand: the caller would take its files for nobody's.
@@ -144,7 +144,7 @@ class Run:
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """Equal for equal runs."""
+        """Identifies the run: the operation's root and the run token."""
         return self.keys.root, self.token
 
     def held(self) -> tuple[Compare, Compare]:

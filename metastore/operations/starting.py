@@ -278,7 +278,7 @@ def start_reads(keys: TableKeys, request: StartRequest) -> list[Get]:
 
 
 def table_state(keys: TableKeys, request: StartRequest, read: TxnResult) -> TableState:
-    """The same, from the keys that were read."""
+    """What a start depends on, from the result of reading :func:`start_reads`."""
     found = [read.one(index, get.key) for index, get in enumerate(start_reads(keys, request))]
     table, run_ops, next_instance, known, pause, head, watermarks, *indexes = found
     if not table.exists:
@@ -364,7 +364,7 @@ class FollowUpStart:
     arg: OperationArg
     request: StartRequest
     next_instance_kv: KeyValue
-    """As read."""
+    """The number of the next instance as it was read; the finishing transaction compares it."""
     planned_on: tuple[KeyValue, ...] = ()
     """The state it was planned on, read before the finishing transaction."""
 

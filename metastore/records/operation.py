@@ -88,7 +88,7 @@ _TOGETHER: dict[Effect, frozenset[Effect]] = {
     # work; overwriting does so as well, but then the result is well defined.
     Effect.DELETES: frozenset({Effect.READS, Effect.APPENDS, Effect.WRITES}),
 }
-"""Each pair once."""
+"""The effects that may run at the same time as each one; each pair stands here once."""
 
 
 def may_run_together(one: Effect, other: Effect) -> bool:
@@ -574,7 +574,7 @@ class CommitSequence:
 
     @cached_property
     def encoded(self) -> tuple[bytes, ...]:
-        """Each step as JSON."""
+        """The steps, each as the JSON bytes of its record."""
         try:
             return tuple(_encoder.encode(step) for step in self.steps)
         except (TypeError, ValueError) as error:

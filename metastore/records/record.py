@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 def ready(kind: type[T]) -> type[T]:
-    """The same type, prepared for decoders in any thread."""
+    """Prepare a type for decoders in any thread; returns the type."""
     if kind not in _ready:
         with _one_at_a_time:
             msgspec.msgpack.Decoder(kind)
@@ -94,7 +94,7 @@ def _decoder(kind: type[R]) -> msgspec.json.Decoder[R]:
 
 
 def decode(value: bytes, kind: type[R], key: bytes = b"") -> R:
-    """Read a record.
+    """The record in a value of etcd.
 
     Raises
     ------

@@ -57,7 +57,7 @@ class IndexRecord(Record, kw_only=True):
     snapshot_id: int
     """The snapshot whose files it covers."""
     sequence_number: int = 0
-    """Of that snapshot."""
+    """The sequence number of that snapshot in its Iceberg metadata."""
     files: int = 0
     """Data files that it covers."""
     left_out: int = 0
@@ -146,10 +146,11 @@ class NamespaceRecord(Record, kw_only=True):
 
 
 def decode_watermarks(value: bytes) -> Watermarks:
-    """For a missing key's empty value: no watermarks."""
+    """The watermarks in a value: source, partition, value. The empty value of a missing key has none."""
     return decode_plain(value, Watermarks, "watermarks")
 
 
 def decode_run_ops(value: bytes) -> RunOps:
-    """For a missing key's empty value: nothing runs."""
+    """The running operations in a value of ``runOps``: slots by type. The empty value of a missing key has
+    none."""
     return decode_plain(value, RunOps, "runOps")

@@ -205,7 +205,7 @@ def refilled(chunk: Chunk, newer: Iterable[tuple[bytes, Entry | None]]) -> dict[
 
 
 def decode_recent(value: bytes) -> Recent:
-    """For a missing key's empty value: no watermarks."""
+    """The recent watermarks in the value of ``<table>.watermarks``; a missing key's empty value has none."""
     return decode_plain(value, Recent, "watermarks")
 
 
@@ -259,7 +259,7 @@ class Marks(Mapping[str, Mapping[str, str]]):
 
     @classmethod
     def of(cls, marks: Mapping[str, Mapping[str, str]]) -> Marks:
-        """The same for a plain dictionary."""
+        """The watermarks of a plain dictionary."""
         return marks if isinstance(marks, Marks) else cls(marks)
 
     # -- reading -------------------------------------------------------------------------------------
@@ -353,7 +353,7 @@ class Marks(Mapping[str, Mapping[str, str]]):
     # -- changing --------------------------------------------------------------------------------------
 
     def then(self, changes: Changes) -> Marks:
-        """These with changes."""
+        """These watermarks after changes."""
         recent = {source: dict(partitions) for source, partitions in self.recent.items()}
         for source, partitions in changes.items():
             existing = recent.setdefault(source, {})

@@ -29,8 +29,8 @@ class Note:
     lease: int
 
     def beside(self, result: str) -> Txn:
-        """For its transaction, which happens only if there is no such note. ``result``: location of the new
-        metadata of the one table that it changes, if any."""
+        """Joins the transaction of the request, which happens only if there is no such note. ``result``: the
+        location of the new metadata of the one table that it changes, if any."""
         record = AnswerRecord(digest=self.digest, result=result)
         return Txn((absent(self.key),), (Put(self.key, encode(record), self.lease),), (Get(self.key),))
 

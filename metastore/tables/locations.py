@@ -74,7 +74,7 @@ class LocationClaim:
         return absent(self.key), absent_range(*self._inside), *(absent(key) for key in self._above)
 
     def reads(self) -> tuple[Get, ...]:
-        """The reads for :meth:`check`."""
+        """The keys and ranges to read before :meth:`check`."""
         return Get(self.key), Get(*self._inside, limit=1), *(Get(key) for key in self._above)
 
     def rivals(self, found: Sequence[list[KeyValue]]) -> list[KeyValue]:

@@ -216,7 +216,7 @@ async def _move_past(client: EtcdClient, old: TableKeys, record: DropRecord, tom
 
 
 def _bite(kvs: Sequence[KeyValue]) -> list[KeyValue]:
-    """As many of the first ones as one request can write."""
+    """The first keys, as many as one request can write."""
     bite, room = list(kvs[:1]), MAX_REQUEST_BYTES // 2
     for kv in kvs[1:]:
         if (room := room - len(kv.value)) < 0:

@@ -44,7 +44,7 @@ A = TypeVar("A")
 
 
 class Skip(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
-    """A skipped tick."""
+    """A tick at which nothing was started, and why."""
 
     code: str
     """Code of the error that the start would have raised, such as ``INCOMPATIBLE_OPERATION``."""
@@ -100,11 +100,11 @@ class ScheduleRecord(Record, kw_only=True):
     head: int = 0
     """Of a condition: what it is decided for, the revision of the head or a digest of the watermark."""
     started: int = 0
-    """Operations started."""
+    """How many operations it has started."""
     operation: str = ""
     """The last of them."""
     skipped: int = 0
-    """Skipped ticks."""
+    """How many of its ticks were skipped."""
     skip: Skip | None = None
     """The last of them."""
 
