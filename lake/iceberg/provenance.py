@@ -40,7 +40,7 @@ FOREIGN_REQUEST = "distop.request-id"
 OURS = (WATERMARKS, WATERMARKS_BEFORE, OPERATION, UUID, STARTED_BY, BATCHES, UNORDERED, REQUEST, INSTEAD_OF)
 """All of these properties: readers trust them, so no other program may write them."""
 
-_KEEP = 'roll back with watermarks="keep"; what is ingested again then needs reingest'
+_KEEP = "roll back with --watermarks keep; what is ingested again then needs --reingest"
 
 
 class Request(RequestNote, kw_only=True):
@@ -199,7 +199,7 @@ def as_of(target: Snapshot, before: TableMetadata, watermarks: Mapping[str, Mapp
     if move.new:
         raise PreconditionFailed(
             f"snapshot {target.snapshot_id} was never in the table's history: its watermarks are unknown",
-            hint='pass watermarks="keep" and correct the watermarks yourself',
+            hint="roll back with --watermarks keep, and correct the watermarks: distop watermarks set",
             details={"field": "watermarks"},
         )
     changes: dict[str, dict[str, str | None]] = {}

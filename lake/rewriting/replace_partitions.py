@@ -244,7 +244,7 @@ def added_by(file: TableFile, operation: str) -> Snapshot:
         if len(together) > 1:
             raise PreconditionFailed(
                 f"{operation} has applied several batches together: the rows of one cannot be taken out",
-                hint="to replace them, overwrite their partitions: mode=overwrite_partitions",
+                hint="to replace them, overwrite their partitions: --mode overwrite_partitions",
                 details=details,
             )
         return here
@@ -252,7 +252,7 @@ def added_by(file: TableFile, operation: str) -> Snapshot:
         raise PreconditionFailed(
             f"the history of the table does not hold {operation}: it published nothing, was rolled back, or "
             "its snapshot has expired",
-            hint="to replace what it wrote, overwrite its partitions: mode=overwrite_partitions",
+            hint="to replace what it wrote, overwrite its partitions: --mode overwrite_partitions",
             details=details,
         )
     raise PreconditionFailed(
@@ -286,7 +286,7 @@ def take_out_added(draft: Draft, earlier: Snapshot, snapshot_id: int) -> Replace
         raise PreconditionFailed(
             f"of the {files} files of snapshot {earlier.snapshot_id} {replaced.files} are left in the table: "
             "rows of the others are in files of a compaction, or were deleted",
-            hint="to replace what it wrote, overwrite its partitions: mode=overwrite_partitions",
+            hint="to replace what it wrote, overwrite its partitions: --mode overwrite_partitions",
             details={"field": "replaces", "snapshot": str(earlier.snapshot_id)},
         )
     return replaced

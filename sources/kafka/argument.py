@@ -71,11 +71,11 @@ def parse_kafka(raw: Any) -> KafkaArgument:
             if not 0 <= offset <= MAX_OFFSET:
                 raise wrong(field, f"{offset} is not an offset")
     if argument.max_records_per_partition is not None and argument.max_records_per_partition < 1:
-        raise wrong("max_records_per_partition", "max_records_per_partition must be at least 1")
+        raise wrong("max_records_per_partition", "kafka.max_records_per_partition must be at least 1")
     if argument.records_per_job < 1:
-        raise wrong("records_per_job", "records_per_job must be at least 1")
+        raise wrong("records_per_job", "kafka.records_per_job must be at least 1")
     if not 0.1 <= argument.timeout_s <= MAX_TIMEOUT_S:
-        raise wrong("timeout_s", f"timeout_s must lie between 0.1 and {MAX_TIMEOUT_S:.0f}")
+        raise wrong("timeout_s", f"kafka.timeout_s must lie between 0.1 and {MAX_TIMEOUT_S:.0f}")
     _check_columns(argument)
     return argument
 

@@ -128,14 +128,14 @@ class _Partition:
             if wanted < standing:
                 raise AlreadyIngested(
                     f"{self._name} was already ingested, up to offset {standing}: {wanted} is before it",
-                    hint='omit "from" to continue there, or pass reingest: true to ingest it again',
+                    hint="leave kafka.from out to continue there, or ingest it again: --arg reingest=true",
                     details=self._details(field="kafka.from", watermark=str(standing)),
                 )
             if wanted > standing and self.argument.on_gap == "fail":
                 raise wrong(
                     "from",
                     f"{self._name} was ingested up to offset {standing}: {wanted} leaves a gap",
-                    'omit "from", or set on_gap to skip if that is intended',
+                    "leave kafka.from out, or set kafka.on_gap to skip if that is intended",
                     **self._details(watermark=str(standing)),
                 )
         if wanted > self.reach.high:
@@ -172,7 +172,7 @@ class _Partition:
             if end < start:
                 standing = self._standing
                 if standing is None or end > standing:
-                    raise wrong("to", f"{self._name}: to={end} is before the start {start}")
+                    raise wrong("to", f"{self._name}: {end} is before the start {start}")
                 raise AlreadyIngested(
                     f"{self._name} was already ingested, up to offset {standing}",
                     details=self._details(field="kafka.to", watermark=str(standing)),

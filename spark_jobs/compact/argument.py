@@ -50,7 +50,7 @@ def parse_argument(raw: Mapping[str, Any]) -> CompactArgument:
     """Raises :class:`~distop.errors.InvalidArgument`; ``details["field"]`` names the field."""
     argument = parse(raw, CompactArgument, "compact")
     if argument.min_files < 1:
-        raise invalid("min_files", "min_files must be at least 1")
+        raise invalid("min_files", "--min-files must be at least 1")
     return argument
 
 
@@ -78,5 +78,7 @@ def _bytes(field: str, given: int | str) -> int:
         raise invalid(field, f"{given!r} is not a size", "write bytes, or 64m, or 1.5g")
     size = float(match[1]) * 1024 ** _POWERS[match[2].lower()]
     if not MIN_FILE_BYTES <= size <= MAX_BYTES:
-        raise invalid(field, f"{field} must lie between {MIN_FILE_BYTES} and {MAX_BYTES} bytes")
+        raise invalid(
+            field, f"--{field.replace('_', '-')} must lie between {MIN_FILE_BYTES} and {MAX_BYTES} bytes"
+        )
     return int(size)

@@ -32,7 +32,7 @@ def sort_order(terms: Sequence[str] | str, metadata: TableMetadata) -> SortOrder
         raise invalid("sort_by", f"at most {MAX_SORT_COLUMNS} columns can be used for sorting")
     fields = [_field(text, metadata.schema()) for text in texts]
     if len({field.source_id for field in fields}) < len(fields):
-        raise invalid("sort_by", "a column is named twice in sort_by")
+        raise invalid("sort_by", "a column is named twice in --sort-by")
     for known in metadata.sort_orders:
         if known.fields == fields:
             return known

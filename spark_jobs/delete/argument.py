@@ -32,11 +32,13 @@ def parse_argument(raw: Mapping[str, Any]) -> DeleteArgument:
         raw[_FIELD] = str(raw[_FIELD]).lower()  # what --arg where=true is
     argument = parse(raw, DeleteArgument, "delete")
     if not argument.where.strip():
-        raise invalid(_FIELD, "where is empty: it selects the rows to delete", _HINT + "; for all rows: true")
+        raise invalid(
+            _FIELD, "--arg where is empty: it selects the rows to delete", _HINT + "; for all rows: true"
+        )
     if len(argument.where) > MAX_WHERE_CHARACTERS:
         raise invalid(
             _FIELD,
-            f"where has {len(argument.where):,} characters of at most {MAX_WHERE_CHARACTERS:,}",
+            f"--arg where has {len(argument.where):,} characters of at most {MAX_WHERE_CHARACTERS:,}",
             "delete in several operations",
         )
     return argument

@@ -115,7 +115,9 @@ def _checked(request: PlanRequest) -> DeleteArgument:
         )
     if request.partitions is not None:
         raise invalid(
-            "partitions", "a deletion does not take partitions", "say it in where: kind = 'a' and ..."
+            "partitions",
+            "a deletion does not take partitions",
+            "say it in the condition: --arg where=\"kind = 'a' and ...\"",
         )
     return parse_argument(request.argument)
 

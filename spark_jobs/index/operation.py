@@ -198,7 +198,7 @@ def _parsed(request: PlanRequest) -> BuildIndexArgument:
     if request.partitions is not None:
         raise invalid("partitions", "build_index makes its own partitions")
     if not 1 <= argument.files_per_job <= MOST_FILES_PER_JOB:
-        raise invalid("files_per_job", f"files_per_job must lie between 1 and {MOST_FILES_PER_JOB}")
+        raise invalid("files_per_job", f"--arg files_per_job must lie between 1 and {MOST_FILES_PER_JOB}")
     wanted = object_of_column(argument.column)
     if request.object != wanted:
         raise invalid("object", f"the index of column {argument.column!r} is object {wanted!r}")

@@ -28,6 +28,9 @@ MAX_FILTER_CHARACTERS = 4096
 MAX_TRANSFORM_CHARACTERS = 100_000
 DEFAULT_NULL_VALUES = ("", "NULL", "null")
 
+NAMES_HINT = """name the columns: --arg header='["id", "name"]'"""
+"""For files, and records, that do not name them."""
+
 CSV_OPTIONS = frozenset(
     {
         "header",
@@ -45,6 +48,35 @@ CSV_OPTIONS = frozenset(
     }
 )
 """Fields for CSV only; with another format they are refused."""
+
+
+_OPTIONS = {"keys": "--key", "null_values": "--null-value"} | {
+    field: f"--{field.replace('_', '-')}"
+    for field in (
+        "branch",
+        "delete_where",
+        "filter",
+        "format",
+        "max_bad_rows",
+        "max_bad_share",
+        "mode",
+        "multiline",
+        "new_only",
+        "on_bad_rows",
+        "on_new_columns",
+        "on_wider_types",
+        "order_by",
+        "partition_columns_from_path",
+        "reingest",
+        "schema",
+    )
+}
+"""Fields that ``distop ingest`` has options for."""
+
+
+def option(field: str) -> str:
+    """How a command line gives a field of the argument, for messages; one below ``kafka``: as in its JSON."""
+    return _OPTIONS.get(field, field if field.startswith("kafka.") else f"--arg {field}")
 
 
 class IngestArgument(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -216,7 +248,9 @@ def parse_argument(raw: Mapping[str, Any]) -> IngestArgument:
     _check_merge(argument)
     _check_bad_rows(argument)
     if not MIN_SPLIT_BYTES <= argument.split_bytes <= MAX_SPLIT_BYTES:
-        raise invalid("split_bytes", f"split_bytes must lie between {MIN_SPLIT_BYTES} and {MAX_SPLIT_BYTES}")
+        raise invalid(
+            "split_bytes", f"--arg split_bytes must lie between {MIN_SPLIT_BYTES} and {MAX_SPLIT_BYTES}"
+        )
     return argument
 
 
@@ -224,14 +258,14 @@ def check_format_options(raw: Mapping[str, Any], file_format: Format) -> None:
     """Refuse options of CSV that were given for another format."""
     misplaced = sorted(CSV_OPTIONS.intersection(raw)) if file_format != "csv" else []
     if misplaced:
-        raise invalid(misplaced[0], f"{misplaced[0]} is an option of csv, but the files are {file_format}")
+        raise invalid(misplaced[0], f"{option(misplaced[0])} is for csv, but the files are {file_format}")
 
 
 def _check_source(argument: IngestArgument) -> None:
     paths = argument.path_list()
     if argument.kafka is not None:
         if paths:
-            raise invalid("paths", "paths and kafka are both given", "start one operation for each")
+            raise invalid("paths", "both paths and a topic are given", "start one operation for each")
     elif argument.replay is not None and not paths:
         pass  # the rows themselves are the source
     elif not paths or not all(paths):
@@ -239,7 +273,7 @@ def _check_source(argument: IngestArgument) -> None:
     if argument.markers and argument.kafka is not None:
         raise invalid("markers", "a topic has no markers")
     if argument.source is not None and not argument.source.strip():
-        raise invalid("source", "source is empty")
+        raise invalid("source", "--arg source is empty")
     if argument.new_only:
         _check_new_only(argument)
     if argument.replaces is not None:
@@ -259,7 +293,9 @@ def _check_replaces(argument: IngestArgument) -> None:
     ):
         if given:
             raise invalid(
-                field, f"replaces does not go with {field}", "with mode overwrite_partitions it is not needed"
+                field,
+                f"--arg replaces does not go with {option(field)}",
+                "with --mode overwrite_partitions it is not needed",
             )
 
 
@@ -275,7 +311,7 @@ def _check_new_only(argument: IngestArgument) -> None:
         ),
     ):
         if given:
-            raise invalid("new_only", f"new_only does not go with {field}, which {reason}")
+            raise invalid("new_only", f"--new-only does not go with {option(field)}, which {reason}")
 
 
 def _check_replay(argument: IngestArgument) -> None:
@@ -291,7 +327,7 @@ def _check_replay(argument: IngestArgument) -> None:
         ("partition_columns_from_path", from_path, "is for files"),
     ):
         if given:
-            raise invalid(field, f"replay does not go with {field}, which {reason}")
+            raise invalid(field, f"a replay does not go with {option(field)}, which {reason}")
 
 
 def csv_options(argument: IngestArgument, default_delimiter: str) -> CsvOptions:
@@ -317,7 +353,9 @@ def csv_options(argument: IngestArgument, default_delimiter: str) -> CsvOptions:
 def _check_delimiter(argument: IngestArgument, delimiter: str) -> None:
     for field in ("quote", "decimal_point", "escape"):
         if getattr(argument, field) == delimiter:
-            raise invalid(field, f"{field} and delimiter are the same character", "give --arg delimiter")
+            raise invalid(
+                field, f"{option(field)} and the delimiter are the same character", "give --arg delimiter"
+            )
 
 
 def _check_csv(argument: IngestArgument) -> None:
@@ -329,12 +367,12 @@ def _check_csv(argument: IngestArgument) -> None:
         if text is None or (allow_empty and not text):
             continue
         if len(text) != 1 or not text.isascii() or text in "\r\n\0":
-            raise invalid(field, f"{field} must be one ASCII character, not {text!r}")
+            raise invalid(field, f"{option(field)} must be one ASCII character, not {text!r}")
     if argument.delimiter is not None:
         _check_delimiter(argument, argument.delimiter)
     _check_values(argument)
     if argument.header is False:
-        raise invalid("header", "header is false", "give the names of the columns as a list")
+        raise invalid("header", "the files are said to have no header", NAMES_HINT)
     if isinstance(argument.header, list):
         _check_names("header", argument.header)
 
@@ -342,7 +380,11 @@ def _check_csv(argument: IngestArgument) -> None:
 def _check_values(argument: IngestArgument) -> None:
     sign = argument.thousands
     if sign and (len(sign) != 1 or sign.isalnum() or sign in f"+-\r\n\0{argument.decimal_point}"):
-        raise invalid("thousands", f"thousands cannot be {sign!r}", "name one sign, other than decimal_point")
+        raise invalid(
+            "thousands",
+            f"--arg thousands cannot be {sign!r}",
+            "name one sign, other than the decimal point",
+        )
     for field, hint, check in (
         ("encoding", "name one such as windows-1252 or utf-16", known_encoding),
         ("date_format", "write it such as %d.%m.%Y", partial(_check_format, is_date=True)),
@@ -353,7 +395,7 @@ def _check_values(argument: IngestArgument) -> None:
             if text := getattr(argument, field):
                 check(text)
         except ValueError as error:
-            raise invalid(field, f"{field}: {error}", hint) from None
+            raise invalid(field, f"{option(field)}: {error}", hint) from None
 
 
 def _check_format(text: str, *, is_date: bool) -> None:
@@ -374,16 +416,16 @@ def _check_columns(argument: IngestArgument) -> None:
     if argument.schema is not None:
         _check_names("schema", list(argument.schema))
     if argument.filter is not None and len(argument.filter) > MAX_FILTER_CHARACTERS:
-        raise invalid("filter", f"filter is longer than {MAX_FILTER_CHARACTERS} characters")
+        raise invalid("filter", f"--filter is longer than {MAX_FILTER_CHARACTERS} characters")
 
 
 def _check_transform(argument: IngestArgument) -> None:
     if argument.transform is None:
         return
     if not argument.transform.strip():
-        raise invalid("transform", "transform is empty")
+        raise invalid("transform", "--arg transform is empty")
     if len(argument.transform) > MAX_TRANSFORM_CHARACTERS:
-        raise invalid("transform", f"transform is longer than {MAX_TRANSFORM_CHARACTERS:,} characters")
+        raise invalid("transform", f"--arg transform is longer than {MAX_TRANSFORM_CHARACTERS:,} characters")
     for field, given, instead in (
         ("filter", argument.filter, "write it as WHERE"),
         ("columns", argument.columns, "select them"),
@@ -392,11 +434,11 @@ def _check_transform(argument: IngestArgument) -> None:
         ("on_wider_types", _unless(argument.on_wider_types, "widen"), "alter the table first"),
     ):
         if given is not None:
-            raise invalid(field, f"with transform, {field} has no meaning of its own", instead)
+            raise invalid(field, f"with a query, {option(field)} has no meaning of its own", instead)
     if argument.kafka is not None:
         raise invalid("transform", "a query is over files", "ingest the topic, and query the table")
     if argument.on_bad_rows != "fail":
-        raise invalid("on_bad_rows", "with transform, a row that cannot be parsed fails the operation")
+        raise invalid("on_bad_rows", "with a query, a row that cannot be parsed fails the operation")
 
 
 def _check_bad_rows(argument: IngestArgument) -> None:
@@ -407,9 +449,13 @@ def _check_bad_rows(argument: IngestArgument) -> None:
         if given is None:
             continue
         if argument.on_bad_rows != "quarantine":
-            raise invalid(field, f"{field} belongs to on_bad_rows=quarantine: otherwise any bad row fails it")
+            raise invalid(
+                field, f"{option(field)} belongs to --on-bad-rows quarantine: otherwise any bad row fails it"
+            )
         if not 0 <= given <= most:
-            raise invalid(field, f"{field} must be {'a number from 0 to 1' if most == 1 else 'at least 0'}")
+            raise invalid(
+                field, f"{option(field)} must be {'a number from 0 to 1' if most == 1 else 'at least 0'}"
+            )
 
 
 CONDITIONS = ("delete_where", "update_where", "insert_where")
@@ -426,12 +472,16 @@ def _check_merge(argument: IngestArgument) -> None:
     if argument.mode != "merge":
         for field in ("keys", "order_by", *CONDITIONS):
             if getattr(argument, field):
-                raise invalid(field, f"{field} belongs to mode merge, but mode is {argument.mode}")
+                raise invalid(
+                    field, f"{option(field)} belongs to --mode merge, but the mode is {argument.mode}"
+                )
         return
     _check_names("keys", argument.keys)
     for field, text in conditions_of(argument).items():
         if not text.strip() or len(text) > MAX_FILTER_CHARACTERS:
-            raise invalid(field, f"{field} is empty, or longer than {MAX_FILTER_CHARACTERS} characters")
+            raise invalid(
+                field, f"{option(field)} is empty, or longer than {MAX_FILTER_CHARACTERS} characters"
+            )
     for field, given, instead in (
         (
             "transform",
@@ -444,7 +494,7 @@ def _check_merge(argument: IngestArgument) -> None:
         ("on_conflict", argument.on_conflict == "rebase", "it looks at the rows that the table has"),
     ):
         if given:
-            raise invalid(field, f"{field} does not go with mode merge", instead)
+            raise invalid(field, f"{option(field)} does not go with --mode merge", instead)
 
 
 def _unless(given: str, refused: str) -> str | None:
@@ -453,15 +503,17 @@ def _unless(given: str, refused: str) -> str | None:
 
 def _check_names(field: str, names: list[str]) -> None:
     if not names or not all(names):
-        raise invalid(field, f"{field} is empty" if not names else f"{field} holds an empty name")
+        raise invalid(
+            field, f"{option(field)} is empty" if not names else f"{option(field)} holds an empty name"
+        )
     if len(names) > MAX_COLUMNS:
-        raise invalid(field, f"{field} has {len(names):,} columns, at most {MAX_COLUMNS:,} are read")
+        raise invalid(field, f"{option(field)} has {len(names):,} columns, at most {MAX_COLUMNS:,} are read")
     if (longest := max(names, key=len)) and len(longest) > MAX_COLUMN_NAME:
         raise invalid(
             field,
-            f"{field} has a column {longest[:50]!r}... with a name of {len(longest):,} characters, "
+            f"{option(field)} has a column {longest[:50]!r}... with a name of {len(longest):,} characters, "
             f"at most {MAX_COLUMN_NAME:,} are read",
         )
     if len(set(names)) != len(names):
         twice = next(name for name, times in Counter(names).items() if times > 1)
-        raise invalid(field, f"{field} names {twice!r} twice")
+        raise invalid(field, f"{option(field)} names {twice!r} twice")

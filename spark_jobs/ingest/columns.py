@@ -196,7 +196,7 @@ def _targets(
     if extra and argument.on_new_columns == "fail":
         raise invalid(
             "schema",
-            f"the source has a column {extra[0]!r} that schema does not name",
+            f"the source has a column {extra[0]!r} that --schema does not name",
             "choose --on-new-columns add or ignore",
         )
     if argument.on_new_columns == "add":

@@ -43,7 +43,7 @@ def on_conflict(argument: HasMode) -> str:
     if argument.on_conflict is not None and not default:
         raise invalid(
             "on_conflict",
-            f"mode {argument.mode} depends only on whether the table holds data, not on who wrote it",
+            f"--mode {argument.mode} depends only on whether the table holds data, not on who wrote it",
         )
     return argument.on_conflict or default
 

@@ -29,7 +29,7 @@ def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> boo
     if argument.mode in ("overwrite", "overwrite_partitions", "merge"):
         raise invalid(
             "mode",
-            f"mode {argument.mode} replaces rows, and failed jobs would leave gaps in their place",
+            f"--mode {argument.mode} replaces rows, and failed jobs would leave gaps in their place",
             "leave out --max-failed, or append",
         )
     return True

@@ -97,7 +97,7 @@ _FORMATS: dict[str, Format] = {
 def plan_ingest(request: PlanRequest) -> Plan:
     """What an ingest does; raises as ``Ingest.plan``."""
     if request.partitions is not None:
-        raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest with paths")
+        raise invalid("partitions", "ingest makes its own partitions", "choose what to ingest by its paths")
     replayed = None
     if (folder := request.argument.get("replay")) is not None:
         replayed = Quarantined.of(request.table, folder)

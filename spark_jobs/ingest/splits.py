@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from distop.errors import ArgumentTooLarge
+from distop.spark_jobs.ingest.argument import option
 
 MAX_SPLITS = 100_000
 """Most jobs of one operation."""
@@ -111,7 +112,7 @@ def check_count(total: int, per_split: int, unit: str, *, field: str, less: str)
         raise ArgumentTooLarge(
             f"there would be {total // per_split} splits of {per_split} {unit}, "
             f"at most {MAX_SPLITS} are possible",
-            hint=f"raise {field}, or {less}",
+            hint=f"raise {option(field)}, or {less}",
             details={"field": field},
         )
 

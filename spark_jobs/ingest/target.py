@@ -85,7 +85,7 @@ def on_branch(request: PlanRequest, argument: IngestArgument) -> PlanRequest:
     if request.table.format != "iceberg":
         raise invalid("branch", f"tables of the format {request.table.format} have no branches")
     if argument.mode not in BRANCH_MODES:
-        raise invalid("branch", f"mode {argument.mode} depends on the table itself, not on a branch")
+        raise invalid("branch", f"--mode {argument.mode} depends on the table itself, not on a branch")
     head = request.head
     if head is None:
         return request

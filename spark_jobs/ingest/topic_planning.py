@@ -17,7 +17,7 @@ from distop.sources.kafka.client import Cluster
 from distop.sources.kafka.offsets import OffsetRange
 from distop.sources.kafka.ranges import held_back, new_ranges
 from distop.sources.kafka.sample import KafkaSample, direct_columns, direct_types
-from distop.spark_jobs.ingest.argument import CSV_OPTIONS, IngestArgument, csv_options
+from distop.spark_jobs.ingest.argument import CSV_OPTIONS, NAMES_HINT, IngestArgument, csv_options, option
 from distop.spark_jobs.ingest.partial import with_jobs
 from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
 from distop.spark_jobs.ingest.splits import Extent, check_count, cut
@@ -83,7 +83,7 @@ def plan_topic(
             raise invalid(
                 "schema",
                 f"the new records of {topic.url} show no columns{reason}",
-                "say which there are with schema",
+                """say which there are, as in --arg schema='{"id": "long"}'""",
             )
         target = target_of(
             request, argument, _WRITTEN[kafka.format], sample, table=table, direct=direct_columns(kafka)
@@ -130,11 +130,9 @@ def _checked_options(request: PlanRequest, argument: IngestArgument, kafka: Kafk
     refused = [*_ONLY_FILES, *(sorted(CSV_OPTIONS) if kafka.format != "csv" else ())]
     for field in refused:
         if field in request.argument:
-            raise invalid(field, f"{field} does not go together with kafka and its format {kafka.format!r}")
+            raise invalid(field, f"{option(field)} does not go with a topic of the format {kafka.format}")
     if kafka.format == "csv" and not isinstance(argument.header, list):
-        raise invalid(
-            "header", "a record is one line without names", "give the names of the columns as a list"
-        )
+        raise invalid("header", "a record is one line without names", NAMES_HINT)
     return csv_options(argument, ",")
 
 

@@ -115,7 +115,7 @@ def publication(
     if request.partitions is not None:
         raise invalid("publish", "to publish it, the whole branch must be checked")
     if rules.report_only:
-        raise invalid("publish", "a published branch must keep the rules; report_only allows violations")
+        raise invalid("publish", "a published branch must keep the rules; --report-only allows violations")
     if on_conflict == "rebase" and rules.has_unique:
         raise invalid("on_conflict", "concurrently written rows may duplicate those of the branch", "refuse")
     return {

@@ -72,7 +72,7 @@ class Rollback(DistributedOperation):
 
         argument = parsed(request, self.type, RollbackArgument)
         if (argument.snapshot is None) == (argument.as_of is None):
-            raise invalid("snapshot", "name the target: snapshot or as_of, one of the two")
+            raise invalid("snapshot", "name the target: a snapshot, or a time with --as-of, one of the two")
         if request.head is None:
             raise PreconditionFailed(f"nothing has been published to table {request.table.name!r}")
         metadata = load_metadata(request.head.metadata_location, storage=storage_of(request.table))
@@ -117,7 +117,7 @@ class ExpireSnapshots(DistributedOperation):
 
         argument = parsed(request, self.type, ExpireArgument)
         if argument.keep_last < 1:
-            raise invalid("keep_last", "keep_last must be at least 1")
+            raise invalid("keep_last", "--keep-last must be at least 1")
         older_than = _older_than(argument.older_than)
         check_removal(request.table, request.head)
         recorded = {
@@ -151,7 +151,7 @@ class RemoveOrphans(DistributedOperation):
         argument, table = parsed(request, self.type, OrphansArgument), request.table
         older_than = _older_than(argument.older_than)
         if time.time() - older_than < MIN_ORPHAN_AGE_S - 1.0:
-            raise invalid("older_than", f"older_than must be at least {MIN_ORPHAN_AGE_S / 3600:.0f}h")
+            raise invalid("older_than", f"--older-than must be at least {MIN_ORPHAN_AGE_S / 3600:.0f}h")
         if not argument.dry_run:
             check_removal(table, request.head)
         recorded = {

@@ -110,7 +110,7 @@ def check_merge(keys: list[str], order_by: str | None, schema: Schema) -> None:
         raise invalid(
             "order_by",
             f"the table has no column {order_by!r}, so nothing says how new its rows are",
-            f"add it with tables alter --add, or order by one of {', '.join(known)}",
+            f"add it with distop tables alter --add, or order by one of {', '.join(known)}",
         )
     if not isinstance(known[order_by], _ORDERED):
         raise invalid(
@@ -119,4 +119,4 @@ def check_merge(keys: list[str], order_by: str | None, schema: Schema) -> None:
             "order by numbers, texts, dates, times or timestamps",
         )
     if order_by in keys:
-        raise invalid("order_by", f"column {order_by!r} is one of keys: it is equal in all rows of a key")
+        raise invalid("order_by", f"column {order_by!r} is a key: it is equal in all rows of a key")

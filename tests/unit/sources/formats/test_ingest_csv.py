@@ -391,7 +391,7 @@ USUAL = "zip,note\n1,2\n"
         ("note\n1\n", {}, "paths", "requires a column 'zip'"),
         (USUAL, {"columns": ["note"]}, "columns", "requires a column 'zip'"),
         (USUAL, {"schema": {"zip": "string", "no": "int"}}, "schema", "source has no column 'no'"),
-        ("zip,note,no\n1,2,3\n", {"schema": {"zip": "string"}}, "schema", "'no' that schema does not name"),
+        ("zip,note,no\n1,2,3\n", {"schema": {"zip": "string"}}, "schema", "'no' that --schema does not name"),
         (USUAL, {"schema": {"zip": "text"}}, "schema", "unknown type 'text'"),
         (USUAL, {"schema": {"zip": "string", "note": "double"}}, "schema", "cannot become"),
         ("zip,zip\n1,2\n", {}, "paths", "two columns 'zip'"),

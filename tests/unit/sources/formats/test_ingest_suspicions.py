@@ -106,7 +106,7 @@ def test_a_quote_is_not_the_delimiter(ingesting: Ingesting) -> None:
     with refused("escape"):
         ingesting.start(paths=ingesting.write("a,b\n1,2\n"), escape=",")
     for argument in ({"quote": ","}, {"quote": ";", "delimiter": ";"}):
-        with refused("quote", "quote and delimiter are the same"):
+        with refused("quote", "--arg quote and the delimiter are the same"):
             ingesting.start(paths=ingesting.write("a,b\n1,2\n"), **argument)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from typer.main import get_command
 
-from distop.spark_jobs.ingest.argument import parse_argument
+from distop.cli.main import app
+from distop.spark_jobs.ingest.argument import IngestArgument, option, parse_argument
 from support.refusals import refused
 
 
@@ -64,3 +66,12 @@ def test_one_name_where_a_list_belongs_is_told_how_to_write_it() -> None:
     with refused("columns") as told:
         parse_argument({"paths": ["/a"], "columns": 7})
     assert told.value.hint == ""
+
+
+def test_messages_write_fields_as_the_command_takes_them() -> None:
+    """A14: as an option where there is one, else with --arg."""
+    command = get_command(app).get_command(None, "ingest")  # type: ignore[attr-defined]
+    options = {name for parameter in command.params for name in parameter.opts}
+    for field in IngestArgument.__struct_fields__:
+        own = "--" + {"keys": "key", "null_values": "null-value"}.get(field, field.replace("_", "-"))
+        assert option(field) == (own if own in options else f"--arg {field}")

@@ -81,7 +81,7 @@ def test_a_schema_of_some_columns_keeps_the_others_of_the_table(
 
 def test_columns_that_neither_schema_nor_table_have_are_new(ingesting: Ingesting, tmp_path: Path) -> None:
     path = csv(tmp_path, "1.csv", "id,name,fare\n2,b,1.5\n")
-    with refused("schema", "a column 'fare' that schema does not name"):
+    with refused("schema", "a column 'fare' that --schema does not name"):
         ingesting.start(paths=path, schema={"id": "int"})
     ingesting.ingest(paths=path, schema={"id": "int"}, on_new_columns="ignore")
     assert ingesting.read().column_names == ["id", "name"]
