@@ -198,9 +198,9 @@ class Namespaces:
             # It does not matter which caller wrote the same value.
             return True if read.one(0, key).value == standing else None
 
-        what, replied = f"namespace {name!r}", lambda: reached("namespace.after")
+        subject, replied = f"namespace {name!r}", lambda: reached("namespace.after")
         return self._etcd.run(
-            lambda client: update(client, (Get(key),), decide, is_own_write, what=what, replied=replied)
+            lambda client: update(client, (Get(key),), decide, is_own_write, subject=subject, replied=replied)
         )[0]
 
 

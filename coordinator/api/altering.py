@@ -112,9 +112,9 @@ class Altering:
             return txn, True
 
         reads = (Get(keys.table), Get(keys.head), Get(keys.run_ops))
-        what, replied = f"table {keys.name!r}", lambda: reached("table.alter.after")
+        subject, replied = f"table {keys.name!r}", lambda: reached("table.alter.after")
         try:
-            first, _ = await update(self.client, reads, decide, what=what, replied=replied)
+            first, _ = await update(self.client, reads, decide, subject=subject, replied=replied)
         except OutcomeUnknown:
             raise  # in doubt nothing is removed
         except DistopError:

@@ -96,10 +96,10 @@ class TableService(PublishedCalls):
             reached("table.create.before")
             return txn, None
 
-        what, replied = f"table {record.name!r}", lambda: reached("table.create.after")
+        subject, replied = f"table {record.name!r}", lambda: reached("table.create.after")
         reads = (Get(keys.table), Get(tombstone), Get(keys.view), Get(once), *claim.reads())
         free = TxnResult(True, 0, ([],) * len(reads))  # the name is usually new: nothing is read first
-        await update(self._client, reads, decide, what=what, first=free, replied=replied)
+        await update(self._client, reads, decide, subject=subject, first=free, replied=replied)
         await prune_softly(self._client, keys.keyspace.audit_prefix)
         return await read_table_message(self._client, record.name)
 

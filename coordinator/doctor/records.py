@@ -284,7 +284,7 @@ async def remove_unreadable(client: EtcdClient, name: str, audit: Put | None) ->
         found = unreadable_record(kv.key, why)
         return Txn((unchanged(kv),), (Delete(kv.key), audit)) if audit is not None else None, found
 
-    found, _ = await update(client, (Get(literal), Get(escaped)), decide, what=name)
+    found, _ = await update(client, (Get(literal), Get(escaped)), decide, subject=name)
     if found is None:
         return None
     return Reported(found, fixed=audit is not None, outcome="removed" if audit is not None else "")

@@ -178,7 +178,7 @@ async def _remember(
         return Txn(compares, tuple(ops)), None
 
     reads = [Get(key) for key in wanted]
-    await update(client, reads, decide, what=f"table {keys.name!r}")
+    await update(client, reads, decide, subject=f"table {keys.name!r}")
 
 
 def _has_staged(ordering: KeyValue, operation: OperationId) -> bool:
@@ -221,4 +221,4 @@ async def number_beyond(client: EtcdClient, keys: TableKeys, epoch: Epoch, opera
         put = Put(key, str(operation.instance + 1).encode())
         return Txn((unchanged(standing), epoch.held()), (put,)), None
 
-    await update(client, [Get(key)], decide, what=f"table {keys.name!r}")
+    await update(client, [Get(key)], decide, subject=f"table {keys.name!r}")

@@ -227,8 +227,8 @@ async def enqueue(
         return Txn(compares, ops), Answer(became=Queued.QUEUED, late=late)
 
     reads = [Get(key) for key in wanted]
-    what, replied = f"table {keys.name!r}", lambda: reached("enqueue.after")
-    return (await update(client, reads, decide, what=what, replied=replied))[0]
+    subject, replied = f"table {keys.name!r}", lambda: reached("enqueue.after")
+    return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
 def _instead(keys: TableKeys, batch: str, record: BatchRecord, ends: Sequence[AppliedRecord]) -> BatchRecord:
@@ -309,9 +309,9 @@ async def change_ordering(
         reached("ordering.before")
         return Txn((unchanged(table), unchanged(kv)), puts) + wanted[1], record
 
-    what, replied = f"table {keys.name!r}", lambda: reached("ordering.after")
+    subject, replied = f"table {keys.name!r}", lambda: reached("ordering.after")
     reads = (Get(keys.table), Get(keys.ordering))
-    return (await update(client, reads, decide, what=what, replied=replied))[0]
+    return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
 async def set_ordering(

@@ -22,6 +22,7 @@ from typing import Any
 import grpc
 import grpc.aio
 from aetcd.rpc import rpc_pb2
+from cachetools import LRUCache
 from msgspec import structs
 
 from distop.errors import Busy, Compacted, EtcdOutOfSpace, LeaseLost, OutcomeUnknown
@@ -108,28 +109,6 @@ class Windows:
         return False
 
 
-class Beginnings:
-    """Cached ends of windows over the first keys of long ranges.
-
-    Finding such a window makes etcd count the whole range; so it is cached until it has hardly any keys left.
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[bytes, bytes] = {}
-
-    def of(self, start: bytes) -> bytes:
-        """The end of the window that begins with ``start``; empty: unknown."""
-        return self._ends.get(start, b"")
-
-    def note(self, start: bytes, end: bytes) -> None:
-        """Set its end; empty: it is no longer useful."""
-        self._ends.pop(start, None)
-        if end:
-            self._ends[start] = end
-            if len(self._ends) > MOST_CACHED:
-                del self._ends[next(iter(self._ends))]
-
-
 def _in_common(one: bytes, other: bytes) -> int:
     """The length of the common prefix of two keys."""
     pairs = zip(one, other, strict=False)
@@ -163,7 +142,9 @@ class EtcdClient:
         self.keyspace = config.keyspace
         self.members = MemberConnections(config)
         self._together = Together(self._send_txn, config.keyspace.is_in_lane)
-        self.beginnings = Beginnings()
+        self.first_windows: LRUCache[bytes, bytes] = LRUCache(MOST_CACHED)
+        """The end of the first window of a long range, by the start of the range. Finding it makes etcd count
+        the whole range; so it is cached until it has hardly any keys left."""
 
     async def close(self) -> None:
         """Close all connections; calls in progress fail, and so do later ones."""
@@ -479,15 +460,15 @@ async def first_of(
     client: EtcdClient, start: bytes, end: bytes, *, limit: int, revision: int = 0
 ) -> RangePage:
     """The first ``limit`` keys from ``start`` to (without) ``end``, at one revision (0: now)."""
-    windows = Windows(start, end, limit, client.beginnings.of(start))
+    windows = Windows(start, end, limit, client.first_windows.get(start, b""))
     stop = windows.stop
     page = await client.get_range(start, stop, revision=revision, limit=limit)
     kvs, revision = page.kvs, revision or page.revision
     if page.count > LONG:
         window = await client.get_range(start, stop, revision=revision, keys_only=True, limit=BEGINNING)
-        client.beginnings.note(start, window.kvs[-1].key + b"\0")
+        client.first_windows[start] = window.kvs[-1].key + b"\0"
     elif page.count < limit:
-        client.beginnings.note(start, b"")
+        client.first_windows.pop(start, None)
     while (over := windows.read([kv.key for kv in page.kvs], more=page.more, count=page.count)) is False:
         if len(kvs) >= limit:
             break
@@ -499,7 +480,7 @@ async def first_of(
 def beginning(client: EtcdClient, start: bytes, end: bytes, limit: int) -> Get:
     """A read of the first keys of a range, to combine with others: sufficient if :func:`was_enough` says
     so."""
-    return Get(start, client.beginnings.of(start) or end, limit=limit)
+    return Get(start, client.first_windows.get(start, b"") or end, limit=limit)
 
 
 def was_enough(get: Get, end: bytes, found: int, count: int) -> bool:

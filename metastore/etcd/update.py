@@ -171,7 +171,7 @@ async def update(
     decide: Callable[[TxnResult], Awaitable[tuple[Txn | None, A]]],
     recognise: Callable[[TxnResult], A | None] | None = None,
     *,
-    what: str,
+    subject: str,
     first: TxnResult | None = None,
     patience_s: float | None = None,
     replied: Callable[[], None] | None = None,
@@ -190,7 +190,7 @@ async def update(
     recognise:
         Called after a lost reply, with the read of a refused copy: returns the answer if the update's own
         write is there, else ``None``. Not needed where ``decide`` recognises it.
-    what:
+    subject:
         Name of what is changed, for an error.
     first:
         Given to the first ``decide``, instead of reading.
@@ -233,8 +233,8 @@ async def update(
 
     def too_busy(_: RetryCallState) -> tuple[A, int]:
         if known is not None:
-            raise OutcomeUnknown(f"the last try to change {what} may have happened")
-        raise Busy(f"{what} is too busy: {MAX_RACES} tries in a row lost a race")
+            raise OutcomeUnknown(f"the last try to change {subject} may have happened")
+        raise Busy(f"{subject} is too busy: {MAX_RACES} tries in a row lost a race")
 
     try:
         return await attempt()

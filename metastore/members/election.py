@@ -46,6 +46,8 @@ async def campaign(
     The key is bound to the session's lease, which identifies its owner: a repetition after a lost reply
     recognises its own key. Campaigns for many tables share requests.
     """
+    # The key goes with the lease, and never comes back with the same create revision: nor can a write of this
+    # epoch happen after that, however long its request was on its way.
     txn = Txn(
         (absent(keys.coordinator),),
         (Put(keys.coordinator, encode(leader), session.lease_id),),

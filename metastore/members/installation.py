@@ -81,7 +81,7 @@ async def enter(client: EtcdClient) -> None:
         record = InstallationRecord(layout=LAYOUT, at=time.time())
         return Txn((absent(space.installation),), (Put(space.installation, encode(record)),)), None
 
-    await update(client, reads, decide, what="the installation")
+    await update(client, reads, decide, subject="the installation")
 
 
 async def is_known(client: EtcdClient) -> bool:
@@ -205,5 +205,7 @@ async def change_policy(
         return Txn((unchanged(kv),), (Put(key, encode(changed)), audit)), changed
 
     return (
-        await update(client, (Get(key),), decide, what="the policy", replied=lambda: reached("grant.after"))
+        await update(
+            client, (Get(key),), decide, subject="the policy", replied=lambda: reached("grant.after")
+        )
     )[0]

@@ -192,7 +192,7 @@ async def change_own_record(client: EtcdClient, member: bytes, **fields: Any) ->
             return None, None
         return Txn((unchanged(kv),), (Put(kv.key, encode(record), kv.lease),)), None
 
-    await update(client, (Get(member),), decide, what="the record of this member")
+    await update(client, (Get(member),), decide, subject="the record of this member")
 
 
 async def set_draining(
@@ -242,8 +242,8 @@ async def set_draining(
 
     everybody, named = client.keyspace.coordinators, client.keyspace.coordinator(name)
     reads = (Get(everybody, prefix_end(everybody)),)
-    what, replied = f"coordinator {name}", lambda: reached("drain.after")
-    return (await update(client, reads, decide, what=what, replied=replied))[0]
+    subject, replied = f"coordinator {name}", lambda: reached("drain.after")
+    return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
 def _readable(kv: KeyValue, *, of: bytes) -> tuple[KeyValue, MemberRecord] | None:

@@ -97,8 +97,8 @@ async def request_cancel(
         # The audit entry of an earlier copy; the operation may be over by now.
         return True if audit and read.got(3) else None
 
-    what, replied = f"operation {keys.operation}", lambda: reached("cancel.after")
-    return (await update(client, reads, decide, is_own_write, what=what, replied=replied))[0]
+    subject, replied = f"operation {keys.operation}", lambda: reached("cancel.after")
+    return (await update(client, reads, decide, is_own_write, subject=subject, replied=replied))[0]
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,7 @@ async def seal(
         then += (Put(keys.error, encode(error)),)
     if events is not None:
         then += (Put(keys.events, encode(events)),)
+    # Every mark compares .state = running, so from this transaction on the results of the jobs cannot change.
     compares: tuple[Compare, ...] = (equals(keys.state, before), epoch.held())
     if after == COMMITTING:
         compares += not_paused(keys)
@@ -184,6 +185,7 @@ class Finished(Enum):
 
 def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishParts) -> Txn:
     """The transaction itself, as a value."""
+    # The transaction deletes .state and changes runOps, which it compares: it happens once, whoever sends it.
     compares: tuple[Compare, ...] = (
         equals(op.state, finish.sealed),
         epoch.held(),

@@ -190,6 +190,8 @@ def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
 
 def _one_mark(keys: OperationKeys, mark: Mark) -> Txn:
     job = keys.job_state(mark.partition)
+    # A result is written once, and removed only with .state or by a later run of a dynamic plan: the first
+    # mark wins, whichever attempt it comes from.
     compares: tuple[Compare, ...] = (absent(job),)
     then: tuple[Op, ...] = (Put(job, mark.value),)
     if mark.claim:
@@ -443,8 +445,8 @@ async def count_try(client: EtcdClient, run: Run, partition: str, attempt: str, 
         return Txn((*run.held(), absent(job), unchanged(existing)), (Put(key, encode(count)),)), None
 
     reads = [Get(one) for one in (keys.state, keys.runner, job, key)]
-    what, replied = f"job {partition!r} of {keys.operation}", lambda: reached("try.after")
-    await update(client, reads, decide, what=what, patience_s=PATIENCE_S, replied=replied)
+    subject, replied = f"job {partition!r} of {keys.operation}", lambda: reached("try.after")
+    await update(client, reads, decide, subject=subject, patience_s=PATIENCE_S, replied=replied)
 
 
 class Tried(msgspec.Struct, frozen=True, array_like=True):

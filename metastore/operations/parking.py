@@ -85,8 +85,10 @@ async def note_failure(
         compares = (equals(keys.state, state), absent(keys.resolve), unchanged(existing), epoch.held())
         return Txn(compares, (Put(keys.completion, value), *_written(keys, events))), None
 
-    what, replied = f"the completion of {keys.operation}", lambda: reached("note.after")
-    refused, revision = await update(client, [Get(key) for key in wanted], decide, what=what, replied=replied)
+    subject, replied = f"the completion of {keys.operation}", lambda: reached("note.after")
+    refused, revision = await update(
+        client, [Get(key) for key in wanted], decide, subject=subject, replied=replied
+    )
     return revision, refused
 
 
@@ -157,8 +159,8 @@ async def request_resolve(
         puts = (Put(keys.resolve, encode(decision)), *also)
         return Txn((unchanged(state), unchanged(completion), absent(keys.resolve)), puts) + noted, None
 
-    what, replied = f"operation {keys.operation}", lambda: reached("resolve.after")
-    await update(client, [Get(key) for key in wanted], decide, what=what, replied=replied)
+    subject, replied = f"operation {keys.operation}", lambda: reached("resolve.after")
+    await update(client, [Get(key) for key in wanted], decide, subject=subject, replied=replied)
 
 
 def _check_same(before: RequestRecord, keys: OperationKeys, request: str, digest: str) -> None:

@@ -101,9 +101,9 @@ async def pause_table(client: EtcdClient, keys: TableKeys, record: PauseRecord, 
         puts = (Put(keys.pause, encode(record)), Put(index, b"{}"), audit)
         return Txn((unchanged(table), absent(keys.pause), absent(audit.key)), puts), True
 
-    what, replied = f"table {keys.name!r}", lambda: reached("pause.after")
+    subject, replied = f"table {keys.name!r}", lambda: reached("pause.after")
     reads = (Get(keys.table), Get(keys.pause), Get(audit.key))
-    return (await update(client, reads, decide, what=what, replied=replied))[0]
+    return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
 async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:

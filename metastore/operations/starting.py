@@ -380,6 +380,7 @@ class FollowUpStart:
 def start_txn(keys: TableKeys, state: TableState, arg: OperationArg) -> Txn:
     """The transaction itself, as a value."""
     return Txn(
+        # What this writes makes each of the first three compares fail: sent twice, it happens once.
         compares=(
             unchanged(state.run_ops_kv),
             unchanged(state.next_instance_kv),
@@ -496,9 +497,9 @@ async def start(
         return txn, Started(operation=arg.id, arg=arg, state=now, txn=txn)
 
     reads = start_reads(keys, request)
-    what, replied = f"table {keys.name!r}", lambda: reached("start.after")
+    subject, replied = f"table {keys.name!r}", lambda: reached("start.after")
     try:
-        started, revision = await update(client, reads, decide, what=what, first=guess, replied=replied)
+        started, revision = await update(client, reads, decide, subject=subject, first=guess, replied=replied)
     except OutcomeUnknown as error:
         error.details.setdefault("request_id", request.request_id)
         raise

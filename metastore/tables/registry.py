@@ -156,8 +156,8 @@ async def drop_table(
         return sent if finished else None
 
     reads = [*(Get(key) for key in wanted), Get(audit.key)]
-    what, replied = f"table {keys.name!r}", lambda: reached("drop.after")
-    record, _ = await update(client, reads, decide, is_own_write, what=what, replied=replied)
+    subject, replied = f"table {keys.name!r}", lambda: reached("drop.after")
+    record, _ = await update(client, reads, decide, is_own_write, subject=subject, replied=replied)
     if finished:
         return record
     await finish_drop(client, keys, record, leave)
@@ -236,8 +236,8 @@ async def _finish(client: EtcdClient, tombstone: KeyValue, keys: TableKeys, clai
         return Txn((unchanged(dropped),), (Delete(dropped.key),)) + claim.given_up(existing), None
 
     reads = (Get(tombstone.key), Get(claim.key))
-    what, replied = f"table {keys.name!r}", lambda: reached("drop.finish.after")
-    await update(client, reads, decide, what=what, replied=replied)
+    subject, replied = f"table {keys.name!r}", lambda: reached("drop.finish.after")
+    await update(client, reads, decide, subject=subject, replied=replied)
 
 
 async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:

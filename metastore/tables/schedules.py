@@ -304,8 +304,8 @@ async def _update(
     *more: Get,
 ) -> A:
     reads = (*_reads(keys, name), *more)
-    what, replied = f"schedule {name!r} of table {keys.name!r}", lambda: reached("schedule.set.after")
-    return (await update(client, reads, decide, what=what, replied=replied))[0]
+    subject, replied = f"schedule {name!r} of table {keys.name!r}", lambda: reached("schedule.set.after")
+    return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
 def _reads(keys: TableKeys, name: str) -> tuple[Get, Get, Get]:

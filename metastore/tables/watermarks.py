@@ -188,9 +188,9 @@ async def fold(client: EtcdClient, keys: TableKeys) -> int:
         reached("watermarks.fold.before")
         return Txn((unchanged(table), unchanged(existing)), (*ops, Put(keys.watermarks, left))), len(left)
 
-    what, replied = f"table {keys.name!r}", lambda: reached("watermarks.fold.after")
+    subject, replied = f"table {keys.name!r}", lambda: reached("watermarks.fold.after")
     reads = [Get(keys.table), Get(keys.watermarks)]
-    return (await update(client, reads, decide, what=what, replied=replied))[0]
+    return (await update(client, reads, decide, subject=subject, replied=replied))[0]
 
 
 async def folded(
@@ -309,8 +309,8 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
         return True if read.got(4) else None
 
     reads = [*(Get(key) for key in wanted), Get(audit.key)]
-    what, replied = f"table {keys.name!r}", lambda: reached("watermarks.after")
-    return (await update(client, reads, decide, is_own_write, what=what, replied=replied))[1]
+    subject, replied = f"table {keys.name!r}", lambda: reached("watermarks.after")
+    return (await update(client, reads, decide, is_own_write, subject=subject, replied=replied))[1]
 
 
 async def _check_none_moves(client: EtcdClient, keys: TableKeys, run_ops: KeyValue) -> None:

@@ -51,7 +51,7 @@ class Number:
         return int(kv.value) if kv.exists else None
 
     async def count_up(self) -> int:
-        answer, _ = await update(self.client, self.reads, self.one_more, self.recognise, what="the number")
+        answer, _ = await update(self.client, self.reads, self.one_more, self.recognise, subject="the number")
         return answer
 
     async def stands(self) -> int:
@@ -144,7 +144,9 @@ async def test_a_competitor_who_wins_is_built_upon(
 
     if fault is not None:
         number.client.fail(fault)
-    answer, revision = await update(number.client, number.reads, decide, number.recognise, what="the number")
+    answer, revision = await update(
+        number.client, number.reads, decide, number.recognise, subject="the number"
+    )
     assert answer == await number.stands() == 31
     assert (await number.client.get(number.key)).mod_revision == revision
 
@@ -160,7 +162,7 @@ async def test_who_loses_every_race_gives_up(
         return await number.one_more(read)
 
     with pytest.raises(Exhausted, match="the number is too busy: 4 tries") as caught:
-        await update(number.client, number.reads, decide, what="the number")
+        await update(number.client, number.reads, decide, subject="the number")
     assert caught.value.retryable
     assert MAX_RACES > len(number.client.sent) == 4
     assert await number.stands() == 7
@@ -178,7 +180,7 @@ async def test_a_doubt_that_the_last_try_ends_in_is_reported_as_one(
 
     number.client.fail(Fault.LOST_REPLY, Fault.LOST_REPLY, when=lambda txn: next(copies))
     with pytest.raises(OutcomeUnknown, match="may have happened"):
-        await update(number.client, number.reads, decide, what="the number")
+        await update(number.client, number.reads, decide, subject="the number")
     assert number.client.spent
     assert len(number.client.sent) == 4
     assert await number.stands() == 1
@@ -211,7 +213,7 @@ async def test_a_leader_who_is_none_any_more_changes_nothing(
     if fault is not None:
         number.client.fail(fault)
     with pytest.raises(LeadershipLost):
-        await update(number.client, (Get(leader), Get(number.key)), decide, what="the number")
+        await update(number.client, (Get(leader), Get(number.key)), decide, subject="the number")
     assert await number.stands() == 0
 
 
@@ -222,7 +224,7 @@ async def test_an_answer_without_a_transaction_writes_nothing(number: Number) ->
     async def decide(read: TxnResult) -> tuple[Txn | None, int]:
         return None, int(read.one(0, number.key).value)
 
-    answer, revision = await update(number.client, (Get(number.key),), decide, what="the number")
+    answer, revision = await update(number.client, (Get(number.key),), decide, subject="the number")
     assert (answer, number.client.sent) == (5, [])
     assert revision >= written
 
@@ -237,7 +239,7 @@ async def test_what_is_known_is_not_read_first(number: Number) -> None:
         return await number.one_more(read)
 
     first = TxnResult(True, 1, ([], []))
-    assert (await update(number.client, number.reads, decide, what="the number", first=first))[0] == 6
+    assert (await update(number.client, number.reads, decide, subject="the number", first=first))[0] == 6
     assert seen == [0, 5]
 
 
