@@ -109,7 +109,7 @@ class Coordinator:
         """Ask it to resign, drain and return from :meth:`run`. Safe to call twice, from the loop's thread."""
         self._stop.set()
         if self._following is not None:
-            self._following.tell_all()
+            self._following.notify_all()
 
     async def run(self) -> None:
         """Serve until :meth:`stop`."""

@@ -45,7 +45,7 @@ def rollback(
     Example: distop rollback flights 4216351713844670481 --wait
     """
     given = {"snapshot": snapshot, "as_of": as_of, "watermarks": watermarks}
-    start_operation(session, options, table, "rollback", _said(given))
+    start_operation(session, options, table, "rollback", _given(given))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -81,7 +81,7 @@ def compact(
         "target_file_size": target_file_size,
         "smaller_than": smaller_than,
     }
-    start_operation(session, options, table, "compact", _said(given), partitions=partition or ())
+    start_operation(session, options, table, "compact", _given(given), partitions=partition or ())
 
 
 @command(app, rich_help_panel=PANEL)
@@ -99,7 +99,7 @@ def expire_snapshots(
     Example: distop expire-snapshots flights --older-than 30d --keep-last 10 --wait
     """
     given = {"older_than": older_than, "keep_last": keep_last}
-    start_operation(session, options, table, "expire_snapshots", _said(given))
+    start_operation(session, options, table, "expire_snapshots", _given(given))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -116,7 +116,7 @@ def remove_orphans(
 
     Example: distop remove-orphans flights --no-dry-run --wait
     """
-    argument = _said({"older_than": older_than}) | {"dry_run": dry_run}
+    argument = _given({"older_than": older_than}) | {"dry_run": dry_run}
     start_operation(session, options, table, "remove_orphans", argument)
 
 
@@ -132,7 +132,7 @@ def build_index(
 
     Example: distop build-index flights dest --wait
     """
-    start_operation(session, options, table, "build_index", _said({"column": column, "full": full}))
+    start_operation(session, options, table, "build_index", _given({"column": column, "full": full}))
 
 
 @command(app, rich_help_panel=PANEL)
@@ -186,11 +186,11 @@ def validate(
         "publish": publish,
         "report_only": report_only,
     }
-    argument = {"rules": rules} | _said(given)
+    argument = {"rules": rules} | _given(given)
     start_operation(session, options, table, "validate", argument, partitions=partition or ())
 
 
-def _said(given: Mapping[str, Any]) -> dict[str, Any]:
+def _given(given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that were given; the operation has defaults for the rest."""
     return {name: value for name, value in given.items() if value}
 

@@ -498,7 +498,7 @@ def until_settled(client: Client, out: Output, name: str) -> Iterator[OperationU
 
 def _say_why(client: Client, out: Output, latest: list[Operation], over: threading.Event) -> None:
     """While no executor runs the operation, print why its table does not move; each reason once."""
-    said = ""
+    printed = ""
     while not over.wait(LOOK_EVERY_S):
         if not latest or latest[0].runner or latest[0].done:
             continue
@@ -506,6 +506,6 @@ def _say_why(client: Client, out: Output, latest: list[Operation], over: threadi
             why = client.explain(latest[0].table)
         except Exception:  # the follower reports outages, and the client may be closed
             continue
-        if why.mood in ("waiting", "stuck") and why.sentence != said and not over.is_set():
-            said = why.sentence
-            out.note(f"{latest[0].table}: {said}")
+        if why.mood in ("waiting", "stuck") and why.sentence != printed and not over.is_set():
+            printed = why.sentence
+            out.note(f"{latest[0].table}: {printed}")

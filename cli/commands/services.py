@@ -17,7 +17,7 @@ import typer
 from distop.cli.commands.backlog import PANEL as BATCHES
 from distop.cli.options.bundles import command
 from distop.cli.options.parsing import parse_duration, parse_properties
-from distop.cli.options.services import Allow, CallerLimits, Doors, Etcd, ServeMetrics, Service, end_with
+from distop.cli.options.services import Access, Allow, CallerLimits, Etcd, ServeMetrics, Service, end_with
 from distop.cli.options.session import DEFAULT_ADDRESS, Connected, WithOutput
 from distop.cli.output.base import Output
 from distop.cli.output.exits import SOMETHING_WRONG
@@ -41,7 +41,7 @@ def coordinator(
     etcd: Etcd,
     service: Service,
     allow: Allow,
-    doors: Doors,
+    access: Access,
     limits: CallerLimits,
     out: WithOutput,
     listen: Annotated[
@@ -90,10 +90,10 @@ def coordinator(
         etcd=etcd.config(),
         listen=listen,
         web=web,
-        identity=doors.identity(),
+        identity=access.identity(),
         catalog=catalog,
         warehouse=warehouse,
-        tls=doors.tls(),
+        tls=access.tls(),
         lease_ttl_s=service.lease_ttl,
         call_timeout_s=parse_duration(call_timeout, "call_timeout"),
         remember_requests_s=parse_duration(remember_requests, "remember_requests"),

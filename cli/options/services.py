@@ -70,8 +70,8 @@ class EtcdOptions:
             "DISTOP_ETCD_CERT": self.etcd_cert,
             "DISTOP_ETCD_KEY": self.etcd_key,
         }
-        said = {name: value for name, value in given.items() if value is not None}
-        return EtcdConfig.from_env({**os.environ, **said})
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return EtcdConfig.from_env({**os.environ, **chosen})
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def end_with(parent: int) -> None:
 
 
 @dataclass(frozen=True)
-class DoorOptions:
+class AccessOptions:
     """How a coordinator identifies callers."""
 
     admin: Annotated[
@@ -274,7 +274,7 @@ def _by_name(field: str, given: list[str] | None) -> dict[str, str]:
     return named
 
 
-Doors = Annotated[DoorOptions, Bundle(DoorOptions, panel="Who may come in")]
+Access = Annotated[AccessOptions, Bundle(AccessOptions, panel="Who may come in")]
 
 
 @dataclass(frozen=True)

@@ -143,14 +143,14 @@ class HumanOutput(Output):
 
     def started(self, operation: Operation) -> None:
         self._out.print(printable(operation.name))
-        said = "started"
+        message = "started"
         if operation.found:
-            said = f"had been started before by the same request, at {when(operation.started_at)}"
+            message = f"had been started before by the same request, at {when(operation.started_at)}"
         if operation.found and operation.state.value == "succeeded":
-            said += "; if its source has changed since, --again runs it anew in place of that run"
+            message += "; if its source has changed since, --again runs it anew in place of that run"
         if operation.retry_of and not operation.found:
-            said += f" again: {operation.retry_of} has ended without success"
-        self.note(f"{said}; follow it with: distop watch {operation.name}")
+            message += f" again: {operation.retry_of} has ended without success"
+        self.note(f"{message}; follow it with: distop watch {operation.name}")
 
     def preview(self, preview: Mapping[str, Any]) -> None:
         fields = dict(preview)

@@ -34,13 +34,13 @@ def follow(
             for update in updates:
                 view.apply(update)
         return view.last
-    said: object = None
-    said_at = 0.0
+    printed: object = None
+    printed_at = 0.0
     for update in updates:
         view.apply(update)
         now = (update.operation.state, update.operation.pause)
-        if now != said or clock() - said_at >= _LINE_EVERY_S:
-            said, said_at = now, clock()
+        if now != printed or clock() - printed_at >= _LINE_EVERY_S:
+            printed, printed_at = now, clock()
             console.print(view.headline(), soft_wrap=True)
     return view.last
 

@@ -229,7 +229,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             with suppress(TimeoutError), self._following.watching(operation, whole=False) as followed:
                 async with asyncio.timeout_at(until):
                     while not followed.over and not self._stopping.is_set():
-                        await followed.news.wait()
+                        await followed.changed.wait()
         return await self._get(operation)
 
     async def ListTraces(  # noqa: N802

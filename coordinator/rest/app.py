@@ -26,7 +26,7 @@ from distop.coordinator.rest.problems import problem, told, unsure
 from distop.coordinator.rest.repeats import Repeats, key_of
 from distop.coordinator.rest.rights import admit
 from distop.coordinator.rest.routes import ROUTES, Route, found
-from distop.coordinator.web.doors import proof_of
+from distop.coordinator.web.requests import proof_of
 from distop.coordinator.work.places import Places
 from distop.coordinator.work.work import Work
 from distop.errors import Busy, DistopError, NotFound

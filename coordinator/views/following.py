@@ -72,8 +72,8 @@ class Followed:
         self.looked_at = 0.0
         self.watchers = 0
         self.version = 0
-        """Grows with every update; :attr:`news` is set then, and replaced by another one."""
-        self.news = asyncio.Event()
+        """Grows with every update; :attr:`changed` is set then, and replaced by another one."""
+        self.changed = asyncio.Event()
         self.over = False
         """Its state is gone, and :attr:`last` is its end, if the history has it."""
         self._gone = False
@@ -139,8 +139,6 @@ class Followed:
             return None
         return from_tracked(tracked, tracked.revision), tracked.jobs
 
-    # -- following -----------------------------------------------------------------------------------
-
     async def run(self) -> None:
         """Keep it up to date until it is over."""
         self._leads.listen(self._keys.root, self)
@@ -167,7 +165,7 @@ class Followed:
             if self._timer is not None:
                 self._timer.cancel()
             self.over = True
-            self.tell()
+            self.notify()
             self.listed.set()
 
     async def _ended(self) -> pb.OperationUpdate | None:
@@ -182,7 +180,7 @@ class Followed:
         except DistopError as error:
             self.error = error
             self.listed.set()
-            self.tell()
+            self.notify()
             log.info("follow_failed", extra={"operation": str(self.operation), "error": str(error)})
             await asyncio.sleep(RETRY_S)
 
@@ -222,10 +220,10 @@ class Followed:
         own, revision = await read_own_keys(self._client, keys)
         self._own, self._led, self._removed = None, led, {}
         if led is not None:
-            standing = {kv.key for kv in own}
+            existing = {kv.key for kv in own}
             # Their deletion may precede the watch.
-            self._removed = {key: revision for key in (keys.runner, keys.pause) if key not in standing}
-            self._gone = keys.state not in standing
+            self._removed = {key: revision for key in (keys.runner, keys.pause) if key not in existing}
+            self._gone = keys.state not in existing
         else:
             tracked = self._own = Tracked.of(keys, own, None if whole else JobCounts())
         await self._refresh_pause()
@@ -268,8 +266,6 @@ class Followed:
         if batch.events:
             self._seen_at = max(self._seen_at, batch.revision)
 
-    # -- listening to its leader ---------------------------------------------------------------------
-
     def moved(self) -> None:
         """See :class:`~distop.coordinator.state.leads.Listener`.
 
@@ -294,8 +290,6 @@ class Followed:
                 self._jobs.append(pb.JobUpdate(partition=partition, state=state, error=record.error))
         self._soon(urgent=key in self._urgent)
 
-    # -- telling watchers ----------------------------------------------------------------------------
-
     def _soon(self, *, urgent: bool = False) -> None:
         """Something has changed: report it as soon as the spacing allows."""
         if not self.watchers:
@@ -307,17 +301,17 @@ class Followed:
                 return
             self._timer.cancel()
         self._due = max(due, loop.time())
-        self._timer = loop.call_at(self._due, self.tell)
+        self._timer = loop.call_at(self._due, self.notify)
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Wake the watchers."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer, self._updated_at = None, asyncio.get_running_loop().time()
         self._named, self._jobs, self._update = self._jobs, [], None
         self.version += 1
-        news, self.news = self.news, asyncio.Event()
-        news.set()
+        changed, self.changed = self.changed, asyncio.Event()
+        changed.set()
 
     def update(self) -> tuple[bytes, int] | None:
         """The newest update, encoded once for all, and its revision; ``None``: nothing to report (yet)."""
@@ -325,7 +319,7 @@ class Followed:
             self._update = self._encoded(self._named)
         return self._update
 
-    async def still(self) -> tuple[bytes, int] | None:
+    async def heartbeat(self) -> tuple[bytes, int] | None:
         """The same without the names of jobs, when nothing has changed; reads first what no watch reports.
 
         Raises :class:`~distop.errors.Unavailable` when etcd does not answer.
@@ -416,10 +410,10 @@ class Following:
             if not followed.watchers and now - followed.looked_at >= self._idle_s:
                 self._drop((operation, whole), followed)
 
-    def tell_all(self) -> None:
+    def notify_all(self) -> None:
         """Wake all watchers."""
         for followed, _ in self._followed.values():
-            followed.tell()
+            followed.notify()
 
     async def close(self) -> None:
         """Stop following."""
@@ -516,10 +510,10 @@ async def updates(
         elif loop.time() < due:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
-                    await followed.news.wait()
+                    await followed.changed.wait()
             continue
         else:
-            update = await followed.still()
+            update = await followed.heartbeat()
             if update is None:  # it is still being read
                 operation = await read_operation(client, followed.operation, leads)
                 update = pb.OperationUpdate(operation=operation).SerializeToString(), operation.revision

@@ -74,7 +74,7 @@ def why(
     table:
         The table itself, if it is known: it may be paused.
     """
-    reason = _standing(running, leader, members, last, now, also_running, table)
+    reason = _without_calls(running, leader, members, last, now, also_running, table)
     if table is not None and (rewritten := table.ordering.rewritten):
         others = f", and {many(len(rewritten) - 1, 'other batch', 'other batches')}" if rewritten[1:] else ""
         sentence = f"batch {rewritten[0]} was written again since it was applied{others}: "
@@ -97,7 +97,7 @@ def long_call(what: str, member: str, seconds: float) -> str:
     return f"{what} runs for {span(seconds)} on {member} and may hang"
 
 
-def _standing(
+def _without_calls(
     running: Sequence[pb.Operation],
     leader: str,
     members: Sequence[pb.Member],
@@ -153,9 +153,6 @@ def seconds_of(moment: Timestamp) -> float:
     return float(moment.seconds) + moment.nanos / 1e9
 
 
-# -- nothing runs ------------------------------------------------------------------------------------
-
-
 def _idle(last: pb.Operation | None, now: float) -> Reason:
     if last is None:
         return Reason(Mood.IDLE, "idle: no operation has run yet")
@@ -175,9 +172,6 @@ def _held_back(operation: pb.Operation) -> str:
     facts = json.loads(operation.facts_json or "{}")
     warnings = facts.get("warnings") if facts.get("offsetsHeldBack") else None
     return f"; {cut(str(warnings[0]))}" if warnings else ""
-
-
-# -- fed from a backlog -------------------------------------------------------------------------------
 
 
 def _fed(table: pb.Table, leader: str, members: Sequence[pb.Member]) -> Reason | None:
@@ -250,9 +244,6 @@ def _failed_batches(table: pb.Table) -> Reason | None:
         f"batch {block.batch} has failed{others}: {block.error.code}: {cut(block.error.message)}; "
         f"distop backlog retry|skip {table.name} {block.batch}",
     )
-
-
-# -- something runs ----------------------------------------------------------------------------------
 
 
 class Need(Enum):
@@ -337,10 +328,12 @@ def _of_operation(operation: pb.Operation, leader: str, members: Sequence[pb.Mem
             return _running(operation, members, now)
         case Need.RUNNER:
             ready = many(len(serving), "executor")
-            said = {
+            reports = {
                 one.operation: f"; {member.id}: {one.what}" for member in serving for one in member.held_up
             }
-            none = f"{ready} for type {operation.type}, none has taken it yet{said.get(operation.name, '')}"
+            none = (
+                f"{ready} for type {operation.type}, none has taken it yet{reports.get(operation.name, '')}"
+            )
             return Reason(Mood.WAITING, f"{_without_runner(operation)}: {none}")
         case Need.EXECUTOR:
             executors = sum(member.role == "executor" for member in members)

@@ -1,8 +1,8 @@
 """The read-only page of a coordinator, its JSON twin under ``/api/``, ``/metrics``, and probes.
 
 It runs in the coordinator's event loop, with its own connection to etcd, and is optional: nothing is loaded
-without ``--web``. Each path shows what the caller may see (``doors.py``); without authentication every caller
-may read everything.
+without ``--web``. Each path shows what the caller may see (``requests.py``); without authentication every
+caller may read everything.
 """
 
 from __future__ import annotations
@@ -27,9 +27,16 @@ from distop.coordinator.metrics.prometheus import PrometheusMetrics
 from distop.coordinator.views.following import Following
 from distop.coordinator.views.listing import list_operations
 from distop.coordinator.views.why import Reason
-from distop.coordinator.web.doors import HTTP_STATUS, Doors, Query, answer, check_same_place, errors_of
 from distop.coordinator.web.pages import LARGE_GRID, render
 from distop.coordinator.web.reads import NO_CONTEXT, Answers, Reads
+from distop.coordinator.web.requests import (
+    HTTP_STATUS,
+    PageAccess,
+    Query,
+    answer,
+    check_same_place,
+    errors_of,
+)
 from distop.errors import DistopError, InvalidArgument, NotFound, Unauthenticated
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
@@ -98,7 +105,7 @@ class WebServer:
         self._client = EtcdClient(replace(etcd, timeout_s=min(etcd.timeout_s, ETCD_S)))
         self._reads = Reads(self._client, following, wall=wall)
         self._answers = Answers()
-        self._doors = Doors(gate, secure=tls is not None)
+        self._access = PageAccess(gate, secure=tls is not None)
         self._server = HttpServer(listen, self._app(), option="--web", connections=MAX_CONNECTIONS, tls=tls)
 
     @property
@@ -115,8 +122,6 @@ class WebServer:
         await self._answers.close()
         await self._reads.close()
         await self._client.close()
-
-    # -- routes --------------------------------------------------------------------------------------
 
     def _app(self) -> Starlette:
         pages = {
@@ -147,7 +152,7 @@ class WebServer:
     def _page(self, make: Callable[[Query], Awaitable[str]]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                answer_to(await self._doors.enter(request))
+                answer_to(await self._access.enter(request))
                 return answer(request, await self._fresh(request, make), "text/html; charset=utf-8")
             except Unauthenticated:
                 return RedirectResponse("/sign-in", 303)
@@ -172,7 +177,7 @@ class WebServer:
     ) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:
             try:
-                answer_to(await self._doors.enter(request))
+                answer_to(await self._access.enter(request))
                 return await show(request)
             except DistopError as error:
                 return _json_problem(error)
@@ -215,9 +220,9 @@ class WebServer:
             if request.method == "POST":
                 check_same_place(request)
                 inside = RedirectResponse("/", 303)
-                await self._doors.sign_in(request, inside)
+                await self._access.sign_in(request, inside)
                 return inside
-            subject = (await self._doors.caller(request)).subject
+            subject = (await self._access.caller(request)).subject
         except Unauthenticated as refusal:
             subject, error = "", refusal if request.method == "POST" else None
         except DistopError as refusal:
@@ -231,10 +236,8 @@ class WebServer:
         except DistopError as refusal:
             return self._problem(refusal)
         outside = RedirectResponse("/sign-in", 303)
-        self._doors.sign_out(request, outside)
+        self._access.sign_out(request, outside)
         return outside
-
-    # -- pages ---------------------------------------------------------------------------------------
 
     async def _overview(self, query: Query) -> str:
         return self._render("overview.html", view=await self._reads.overview(query.text("after")))
@@ -254,8 +257,6 @@ class WebServer:
         led = Counter(leader.member for leader in leaders)
         return self._render("members.html", members=members, leaders=leaders, led=led)
 
-    # -- JSON ----------------------------------------------------------------------------------------
-
     async def _api_tables(self, query: Query) -> dict[str, Any]:
         request = pb.ListTablesRequest(
             page_size=query.number("page_size"), page_token=query.text("page_token")
@@ -264,7 +265,7 @@ class WebServer:
 
     async def _api_table(self, query: Query) -> dict[str, Any]:
         view = await self._reads.table(query.needed("name"), page=0)
-        return {"table": plain(view.table), "why": _told(view.reason), "watermark_count": view.watermarks}
+        return {"table": plain(view.table), "why": _reason(view.reason), "watermark_count": view.watermarks}
 
     async def _api_watermarks(self, query: Query) -> dict[str, Any]:
         request = pb.GetWatermarksRequest(
@@ -295,7 +296,7 @@ class WebServer:
         if view.grid is not None:
             body |= {"cells": view.grid.text(LARGE_GRID), "failures": view.grid.failures}
         if view.reason is not None:
-            body["why"] = _told(view.reason)
+            body["why"] = _reason(view.reason)
         return body
 
     async def _api_members(self, _: Query) -> dict[str, Any]:
@@ -327,7 +328,7 @@ def _json_problem(error: DistopError) -> Response:
     return Response(text, HTTP_STATUS[error.kind], media_type="application/json")
 
 
-def _told(reason: Reason) -> dict[str, str]:
+def _reason(reason: Reason) -> dict[str, str]:
     return {"mood": reason.mood.name.lower(), "sentence": reason.sentence}
 
 

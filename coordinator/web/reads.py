@@ -186,8 +186,6 @@ class Reads:
         """Stop reading."""
         await self._answers.close()
 
-    # -- views ---------------------------------------------------------------------------------------
-
     async def overview(self, after: str) -> Overview:
         """The first page, with the tables after ``after``."""
         members = await self.members()
@@ -259,8 +257,6 @@ class Reads:
         """A page of the watermarks of a table, by source and partition."""
         table = await self.tables.GetTable(pb.GetTableRequest(name=name), NO_CONTEXT)
         return await self._watermarks(table, after)
-
-    # -- parts ---------------------------------------------------------------------------------------
 
     async def _active(self) -> list[OperationId]:
         """Those that the caller may see, as far as they are counted, among the first :data:`LOOKED`."""
@@ -371,20 +367,20 @@ class Reads:
             ended = named(page.kvs, keyspace.parse_history)
             return [from_ended(operation, kv) for operation, kv in ended]
 
-        return await self._answers.get(("history", count, *_standing(table)), read, keep_s=SELDOM_S)
+        return await self._answers.get(("history", count, *_version_of(table)), read, keep_s=SELDOM_S)
 
     async def _watermarks(self, table: pb.Table, after: str = "") -> pb.GetWatermarksResponse:
         async def read() -> pb.GetWatermarksResponse:
             request = pb.GetWatermarksRequest(table=table.name, page_size=WATERMARKS, page_token=after)
             return await self.tables.GetWatermarks(request, NO_CONTEXT)
 
-        return await self._answers.get(("watermarks", after, *_standing(table)), read, keep_s=SELDOM_S)
+        return await self._answers.get(("watermarks", after, *_version_of(table)), read, keep_s=SELDOM_S)
 
 
 def _unreadable(error: DistopError) -> Reason:
     return Reason(Mood.STUCK, f"cannot be read: {error.code}: {error.message}")
 
 
-def _standing(table: pb.Table) -> tuple[object, ...]:
+def _version_of(table: pb.Table) -> tuple[object, ...]:
     """Changes with every operation that ends (or publishes): cached data is then stale."""
     return table.name, table.snapshot_id, tuple(table.running)

@@ -23,7 +23,7 @@ from jwt.algorithms import RSAAlgorithm
 
 from distop.cli.secure import Security
 from distop.client import AsyncClient, Credentials
-from distop.coordinator.web.doors import ASKS
+from distop.coordinator.web.requests import CALLS
 from distop.errors import DistopError
 from distop.executor.host.sidecar_folder import BASE_VARIABLE, SidecarFolder
 from distop.metastore.etcd.config import EtcdConfig
@@ -310,7 +310,7 @@ async def look(doors: dict[str, str], operations: list[str], canaries: Canaries)
         form = {"token": canaries.of["token of the sign-in"]}
         canaries.search("the sign-in", (await browser.post("/sign-in", data=form)).text)
         headers = {"authorization": f"Bearer {canaries.of['token']}"}
-        for path in ASKS:
+        for path in CALLS:
             for name in (*operations, "named", "variable", "plain"):
                 answer = await browser.get(path, params={"name": name, "table": name}, headers=headers)
                 canaries.search(f"page {path} of {name}", answer.text)

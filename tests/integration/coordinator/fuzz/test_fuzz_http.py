@@ -14,7 +14,7 @@ from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.types import LongType, NestedField
 
 from distop.coordinator.rest.routes import ROUTES
-from distop.coordinator.web.doors import ASKS, Query
+from distop.coordinator.web.requests import CALLS, Query
 from support.services.reached import ADMIN, Reached, answer
 from support.services.tokens import token_of
 from support.strangers import damaged, json_texts, objects, texts
@@ -114,7 +114,7 @@ forms = st.lists(st.tuples(st.one_of(st.just("token"), texts), texts), max_size=
 
 @st.composite
 def page_requests(draw: st.DrawFn) -> bytes:
-    paths = [*ASKS, "/sign-in", "/sign-out", "/static/page.css"]
+    paths = [*CALLS, "/sign-in", "/sign-out", "/static/page.css"]
     path = draw(st.one_of(st.sampled_from(paths), parts.map("/{}".format)))
     query = draw(st.lists(st.tuples(st.sampled_from(sorted(Query.KNOWN)), texts), max_size=4))
     told = urlencode([(name, text.encode(errors="replace")) for name, text in query])

@@ -103,7 +103,7 @@ async def test_an_operation_that_goes_while_its_pause_is_read_is_no_defect(
             return None, 7
 
         monkeypatch.setattr("distop.coordinator.views.following.present_pause", goes)
-        assert await followed.still() is None
+        assert await followed.heartbeat() is None
 
 
 async def test_what_a_leader_knows_is_used_while_it_leads(
@@ -172,7 +172,7 @@ async def test_who_looks_on_changes_nothing_of_the_leaders_state(
             await client.delete(keys.runner)
             await client.put(keys.table_pause, encode(PauseRecord(by="ann")))
             await eventually(lambda: followed.tracked is not None and followed.tracked.runner == "")
-            told = await followed.still()
+            told = await followed.heartbeat()
             assert told is not None
             assert decoded(told[0]).operation.pause.by == "ann"
             assert told[1] > before

@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from distop.cli.options.bundles import Bundle, command, expanded
-from distop.cli.options.services import DoorOptions, LimitOptions
+from distop.cli.options.services import AccessOptions, LimitOptions
 from distop.coordinator.api.limits import Limits
 from distop.errors import InvalidArgument
 
@@ -56,7 +56,7 @@ AUDIENCE = "distop"
 
 
 def test_each_issuer_has_what_is_given_for_its_name() -> None:
-    given = DoorOptions(
+    given = AccessOptions(
         audience=AUDIENCE,
         issuer=["https://login.example/?a=b", "k8s=https://cluster.example"],
         jwks=["k8s=/keys.json"],
@@ -80,5 +80,5 @@ def test_each_issuer_has_what_is_given_for_its_name() -> None:
 def test_what_is_of_no_issuer_or_two_is_refused(field: str, given: dict[str, object], message: str) -> None:
     """U5: the last one would count, and nobody would notice."""
     with pytest.raises(InvalidArgument, match=message) as raised:
-        DoorOptions(**{"audience": AUDIENCE, **given}).identity()  # type: ignore[arg-type]
+        AccessOptions(**{"audience": AUDIENCE, **given}).identity()  # type: ignore[arg-type]
     assert raised.value.details == {"field": field}

@@ -127,17 +127,17 @@ SESSION_S = 12 * 3600.0
 MAX_SESSIONS = 1_000
 MAX_FORM_BYTES = 16 << 10
 
-Asked = tuple[str, Callable[[Query], Any]]
+Call = tuple[str, Callable[[Query], Any]]
 
-_TABLES: Asked = ("TableService/ListTables", lambda _: pb.ListTablesRequest())
-_TABLE: Asked = ("TableService/GetTable", lambda query: pb.GetTableRequest(name=query.needed("name")))
-_OPERATION: Asked = (
+_TABLES: Call = ("TableService/ListTables", lambda _: pb.ListTablesRequest())
+_TABLE: Call = ("TableService/GetTable", lambda query: pb.GetTableRequest(name=query.needed("name")))
+_OPERATION: Call = (
     "OperationService/GetOperation",
     lambda query: pb.GetOperationRequest(name=query.needed("name")),
 )
-_MEMBERS: Asked = ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest())
+_MEMBERS: Call = ("ClusterService/ListMembers", lambda _: pb.ListMembersRequest())
 
-ASKS: dict[str, Asked] = {
+CALLS: dict[str, Call] = {
     "/": _TABLES,
     "/table": _TABLE,
     "/operation": _OPERATION,
@@ -163,7 +163,7 @@ ASKS: dict[str, Asked] = {
 installation."""
 
 
-class Doors:
+class PageAccess:
     """Authentication and authorisation for one page."""
 
     def __init__(self, gate: Gate, *, secure: bool, clock: Callable[[], float] = time.monotonic) -> None:
@@ -173,8 +173,8 @@ class Doors:
     async def enter(self, request: Request) -> Caller:
         """The caller of this path, if it is allowed; raises as :meth:`Gate.enter`."""
         # The routed path. The path of ``request.url`` is built from the Host header, too.
-        method, asked = ASKS[request.scope["path"]]
-        message = asked(Query(request.query_params))
+        method, request_of = CALLS[request.scope["path"]]
+        message = request_of(Query(request.query_params))
         return await self._gate.enter(f"/distop.v1.{method}", message, self._proof(request))
 
     async def caller(self, request: Request) -> Caller:

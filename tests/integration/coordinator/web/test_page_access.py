@@ -13,7 +13,7 @@ from distop.client import AsyncClient, Credentials, Grant
 from distop.coordinator.access.authentication import IdentityConfig
 from distop.coordinator.access.rights import RIGHTS, Role, Scope
 from distop.coordinator.web import reads
-from distop.coordinator.web.doors import ASKS, COOKIE
+from distop.coordinator.web.requests import CALLS, COOKIE
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from support.etcd.starts import begin
@@ -44,7 +44,7 @@ def headers(subject: str) -> dict[str, str]:
 
 def path_of(path: str, table: str) -> str:
     """With the table, or an operation on it, as the path takes them."""
-    right = RIGHTS[f"/distop.v1.{ASKS[path][0]}"]
+    right = RIGHTS[f"/distop.v1.{CALLS[path][0]}"]
     if right.scope is Scope.OPERATION:
         return f"{path}?name={table}/noop/1"
     return f"{path}?name={table}&table={table}" if right.scope is Scope.TABLE else path
@@ -60,7 +60,7 @@ async def test_every_path_by_everybody(page: str) -> None:
             if got.status_code != expected:
                 wrong.append(f"{path} about {table} by {subject!r}: {got.status_code} and not {expected}")
 
-        for path, (method, _) in ASKS.items():
+        for path, (method, _) in CALLS.items():
             scope = RIGHTS[f"/distop.v1.{method}"].scope
             whole = path == "/metrics"
             outside = 303 if "api" not in path and not whole else 401
@@ -130,5 +130,5 @@ async def test_signing_in_and_out(page: str) -> None:
 
 def test_every_path_needs_a_right() -> None:
     """S3"""
-    for path, (method, _) in ASKS.items():
+    for path, (method, _) in CALLS.items():
         assert RIGHTS[f"/distop.v1.{method}"].role is Role.READER, path
