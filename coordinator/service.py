@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from distop.commit.contract import StepRegistry
-from distop.coordinator.access.following import Policies
-from distop.coordinator.access.gate import Gate
+from distop.coordinator.access.gate import Gate, Policies
 from distop.coordinator.api.server import start_server
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.config import CoordinatorConfig
@@ -31,10 +30,9 @@ from distop.coordinator.leading.leadership import Leadership
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.caches import LeaderCaches
 from distop.coordinator.views.following import Following
-from distop.coordinator.work.lease import SharedLease
-from distop.coordinator.work.processes import WORKERS, Processes
+from distop.coordinator.work.processes import WORKERS, Processes, SharedLease
 from distop.coordinator.work.work import Work
 from distop.errors import DistopError, EtcdDenied, OtherLayout, Restored
 from distop.metastore.crashpoints import reached
@@ -138,8 +136,8 @@ class Coordinator:
         publishing = Work(registry, working, processes, limit_s=self.config.call_timeout_s)
         metrics.long_calls(lambda: len(planning.long()) + len(publishing.long()))
         planner = Planner(planning, metrics)
-        memory, admission = Memory(), Admission()
-        following = self._following = Following(client, memory.leads)
+        caches, admission = LeaderCaches(), Admission()
+        following = self._following = Following(client, caches.leaders)
         policies = Policies(client, self.config.identity.admins)
         gate = Gate(policies, self.config.identity, Denials(client))
         tls = Tls(self.config.tls) if self.config.tls.cert else None
@@ -152,7 +150,7 @@ class Coordinator:
             Work(registry, answering),
             metrics,
             self._stop,
-            memory,
+            caches,
             self.config.remember_requests_s,
             admission,
             following,
@@ -165,7 +163,7 @@ class Coordinator:
             for name, follower in (("admission", admission.run), ("policy", policies.run))
         ]
         self.address = f"{self.config.listen.rpartition(':')[0]}:{port}"
-        completion = Completion(client, publishing, metrics=metrics, memory=memory)
+        completion = Completion(client, publishing, metrics=metrics, caches=caches)
         log.info("coordinator_listening", extra={"address": self.address, "tls": tls is not None})
         if self.config.tls.insecure and tls is None:
             log.warning("coordinator_insecure", extra={"address": self.address, "served": "in plain text"})

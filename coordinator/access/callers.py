@@ -1,12 +1,17 @@
-"""The caller of the call that is being answered. Code that shows or records it uses :func:`caller`."""
+"""The caller of the call that is being answered, and which names a caller may have.
+
+Code that shows or records the caller uses :func:`caller`.
+"""
 
 from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
 
-from distop.coordinator.access.policy import EVERYTHING, Held
+from distop.coordinator.access.policy import EVERYTHING, GROUP, MAX_TEXT_BYTES, Held
 from distop.coordinator.access.rights import Role
+from distop.errors import Unauthenticated
+from distop.metastore.records.names import unreadable
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,3 +66,24 @@ def caller() -> Caller:
 def answer_to(who: Caller) -> None:
     """From now on this task acts for this caller."""
     _CALLER.set(who)
+
+
+CERTIFICATE = "cert:"
+SPIFFE = "spiffe://"
+
+RESERVED = (GROUP, CERTIFICATE, SPIFFE)
+"""A token whose subject begins so could impersonate a caller with another kind of authentication."""
+
+
+def check_subject(subject: str) -> str:
+    """The subject of a token, or :class:`~distop.errors.Unauthenticated` if it is reserved."""
+    if check_name(subject).startswith(RESERVED):
+        raise Unauthenticated(f"a token's subject must not begin with {' or '.join(RESERVED)}")
+    return subject
+
+
+def check_name(subject: str) -> str:
+    """A name that a grant can contain, or :class:`~distop.errors.Unauthenticated`."""
+    if not subject.strip() or len(subject.encode(errors="replace")) > MAX_TEXT_BYTES or unreadable(subject):
+        raise Unauthenticated("the subject is empty, too long, or has invisible characters")
+    return subject

@@ -18,7 +18,7 @@ from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
 from distop.coordinator.starting.body import StartBody, operation_arg, seconds
 from distop.coordinator.starting.planner import Planner, Planning
-from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.caches import LeaderCaches
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.following import Following, updates
 from distop.coordinator.views.listing import list_operations, quarantined_page
@@ -90,7 +90,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         planner: Planner,
         metrics: Metrics | None = None,
         stopping: asyncio.Event | None = None,
-        memory: Memory | None = None,
+        caches: LeaderCaches | None = None,
         remember_s: float = REMEMBER_S,
         admission: Admission | None = None,
         following: Following | None = None,
@@ -98,8 +98,8 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         self._remember_s = remember_s
         self._admission = admission or Admission()
         self._client = client
-        self._memory = memory or Memory()
-        self._following = following or Following(client, self._memory.leads)
+        self._caches = caches or LeaderCaches()
+        self._following = following or Following(client, self._caches.leaders)
         self._stopping = stopping or asyncio.Event()
         self._metrics = metrics or Metrics()
         self._planner = planner
@@ -167,7 +167,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             )
 
         compatible = partial(self._registry.compatible, planning.kind)
-        cache, guess = self._memory.table(keys), None
+        cache, guess = self._caches.table(keys), None
         if wanted.call == wanted.request_id:  # nobody else can have used its id
             guess = cache.read(start_reads(keys, wanted), new=keys.request(wanted.request_id))
         started = await start(self._client, keys, wanted, make_arg, compatible=compatible, guess=guess)
@@ -178,7 +178,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
             kvs = (on.run_ops_kv, on.next_instance_kv, KeyValue.missing(keys.pause), *on.planned_on)
             cache.add(kvs, on.revision)
             cache.apply_ops(started.txn.then, started.revision)
-        self._memory.ends.started(keys.history_prefix, keys.history(operation))
+        self._caches.results.started(keys.history_prefix, keys.history(operation))
         self._metrics.operation_started(body.type)
         log.info("operation_started", extra={"table": body.table, "operation": str(operation)})
         tracked = Tracked(keys.operation(operation), started.arg, first_state(started.arg), started.revision)
@@ -218,11 +218,11 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
     ) -> pb.Operation:
         operation = OperationId.parse(request.name)
         if request.events:
-            return await read_operation(self._client, operation, self._memory.leads, events=True)
+            return await read_operation(self._client, operation, self._caches.leaders, events=True)
         wait_s = min(seconds(request.wait), SOON_S, (context.time_remaining() or DEFAULT_CALL_S) / 2)
         history = self._client.keyspace.table(operation.table).history(operation)
         until = asyncio.get_running_loop().time() + wait_s
-        if wait_s > 0.0 and (record := await self._memory.ends.within(history, wait_s)) is not None:
+        if wait_s > 0.0 and (record := await self._caches.results.within(history, wait_s)) is not None:
             return from_record(operation, record)
         if asyncio.get_running_loop().time() < until:
             # It is not led here.
@@ -353,7 +353,7 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         return operation, table, who, audit
 
     async def _get(self, operation: OperationId) -> pb.Operation:
-        return await read_operation(self._client, operation, self._memory.leads)
+        return await read_operation(self._client, operation, self._caches.leaders)
 
     # -- watch -----------------------------------------------------------------------------------------
 
@@ -365,14 +365,14 @@ class OperationService(distop_pb2_grpc.OperationServiceServicer):
         if request.states_only:
             history = self._client.keyspace.table(operation.table).history(operation)
             soon_s = min(SOON_S, heartbeat_s)
-            if (record := await self._memory.ends.within(history, soon_s)) is not None:
+            if (record := await self._caches.results.within(history, soon_s)) is not None:
                 message = from_record(operation, record)
                 yield pb.OperationUpdate(operation=message, revision=message.revision)
                 return
         with self._following.watching(operation, whole=not request.states_only) as followed:
             stream = updates(
                 self._client,
-                self._memory.leads,
+                self._caches.leaders,
                 followed,
                 after=request.after_revision,
                 heartbeat_s=heartbeat_s,

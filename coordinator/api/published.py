@@ -1,28 +1,48 @@
-"""What is published in a table: its content, its snapshots, and the watermarks of its sources."""
+"""What is published in a table: its content, its snapshots and indexes, and the watermarks of its sources.
+
+Handlers that read storage answer before the caller's deadline, also if the storage hangs.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import partial, reduce
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 
 from distop.commit.contract import BRANCH
-from distop.coordinator.api.stored import StoredCalls
 from distop.coordinator.views.listing import DEFAULT_PAGE, MAX_PAGE, PAGE_BYTES, PageToken, no_token
-from distop.errors import CorruptRecord, DistopError, InvalidArgument, NotFound, shortened
+from distop.coordinator.work.work import LIMIT_S, Work
+from distop.errors import (
+    Busy,
+    CallTimeout,
+    CorruptRecord,
+    DistopError,
+    InvalidArgument,
+    NotFound,
+    PreconditionFailed,
+    TableNotFound,
+    shortened,
+)
 from distop.lake.iceberg.watermarks import is_after
-from distop.metastore.etcd.txn import Txn, named
+from distop.lake.storage.storage import StorageOptions, storage_of
+from distop.metastore.etcd.client import EtcdClient
+from distop.metastore.etcd.deadline import deadline
+from distop.metastore.etcd.txn import Get, Txn, named
 from distop.metastore.records.names import check_table_name, prefix_end
 from distop.metastore.records.operation import SUCCESS, HistoryRecord
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
 from distop.metastore.records.watermarks import Marks, check_entry, position
 from distop.metastore.tables.audit import audit_put, prune_softly
+from distop.metastore.tables.registry import read_indexes
 from distop.metastore.tables.watermarks import (
     change_watermarks,
     read_marks,
@@ -31,9 +51,74 @@ from distop.metastore.tables.watermarks import (
 )
 from distop.proto import distop_pb2 as pb
 from distop.proto import distop_pb2_grpc
-from distop.proto.messages import timestamp
+from distop.proto.messages import message_of, timestamp
 
 log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+STORAGE_S = 5.0
+"""Longest wait for a table's storage."""
+
+_PART = 0.7
+"""Share of the caller's deadline: the rest is for the error."""
+
+
+class StoredCalls:
+    """Handlers that read what is published in a table.
+
+    Parameters
+    ----------
+    work:
+        Where metadata of tables is read: a hanging storage of one table does not block others.
+    """
+
+    def __init__(self, client: EtcdClient, work: Work) -> None:
+        self._client = client
+        self._work = work
+
+    async def _published(self, name: str) -> tuple[TableRecord, Head | None]:
+        """Record and head of a table. Raises :class:`~distop.errors.TableNotFound`."""
+        keys = self._client.keyspace.table(check_table_name(name))
+        result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
+        table, head = result.one(0, keys.table), result.one(1, keys.head)
+        if not table.exists:
+            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        published = decode(head.value, Head, head.key) if head.exists else None
+        return decode(table.value, TableRecord, table.key), published
+
+    async def _from_storage(self, table: TableRecord, read: Callable[[], T]) -> T:
+        """Read from a table's storage.
+
+        Raises, before the caller's deadline, :class:`~distop.errors.PreconditionFailed` if it does not
+        answer; the thread continues. :class:`~distop.errors.Busy` if its turn has not come, since others
+        hang.
+        """
+        limit_s = min(STORAGE_S, _PART * _left_s())
+        what = f"a look into the storage of table {table.name!r}"
+        try:
+            return await self._work.blocking(table.name, what, read, limit_s=limit_s)
+        except CallTimeout:
+            raise PreconditionFailed(
+                f"the storage of table {table.name!r} has not answered for {max(limit_s, 0):.1f} s",
+                hint=f"check that the coordinators can reach {table.location}",
+                details={"table": table.name},
+            ) from None
+        except OSError as error:
+            raise PreconditionFailed(
+                f"the storage of table {table.name!r} cannot be read: {error}", details={"table": table.name}
+            ) from error
+
+    async def _in_thread(self, table: str, what: str, call: Callable[..., T], *args: object) -> T:
+        """Run blocking code for a table, until the caller's deadline."""
+        return await self._work.blocking(table, what, call, *args, limit_s=min(LIMIT_S, _left_s()))
+
+
+def _left_s() -> float:
+    """Seconds until the caller's deadline."""
+    return deadline() - asyncio.get_running_loop().time()
+
 
 RECENT = 50
 """Finished operations that are searched for the one that loaded the table last."""
@@ -233,3 +318,39 @@ def _folder(marks: Marks, source: str) -> dict[str, dict[str, str]]:
         )
     standing = marks.value(around, name)
     return {around: {name: standing if standing is not None and is_after(standing, newest) else newest}}
+
+
+class IndexService(StoredCalls, distop_pb2_grpc.IndexServiceServicer):
+    """The handlers; stateless."""
+
+    async def ListIndexes(  # noqa: N802 - the name of the RPC
+        self, request: pb.ListIndexesRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> pb.ListIndexesResponse:
+        table, head = await self._published(request.table)
+        indexes = await read_indexes(self._client, self._client.keyspace.table(table.name))
+        present = None
+        if indexes and head is not None:
+            read = partial(_sequence_number, head.metadata_location, storage_of(table))
+            with suppress(PreconditionFailed, Busy):
+                present = await self._from_storage(table, read)
+        response = pb.ListIndexesResponse()
+        for index in indexes:
+            # A table that was rolled back may be at a snapshot before the indexed one.
+            behind = None if present is None else max(0, present - index.sequence_number)
+            response.indexes.append(message_of(pb.Index, index, commits_behind=behind, built_at=index.at))
+        return response
+
+
+def _sequence_number(metadata_location: str, storage: StorageOptions) -> int | None:
+    """The sequence number of a table's present snapshot; ``None`` if the metadata cannot be read.
+
+    Each commit increments it, so the difference to an index's number is the number of commits since.
+    """
+    from distop.lake.iceberg.metadata_files import TableFile
+
+    try:
+        snapshot = TableFile.read(metadata_location, storage=storage).metadata.current_snapshot()
+    except Exception as error:  # any error of a file system: the indexes are listed anyway
+        log.warning("metadata_unreadable", extra={"path": metadata_location, "error": str(error)})
+        return None
+    return None if snapshot is None else snapshot.sequence_number

@@ -21,9 +21,8 @@ from distop.coordinator.schedules.conditions import (
     parse_condition,
 )
 from distop.coordinator.schedules.policy import check_times
-from distop.coordinator.schedules.starts import tick_body, tick_id
-from distop.coordinator.schedules.templates import rendered
-from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, zone_of
+from distop.coordinator.schedules.ticking import tick_body, tick_id
+from distop.coordinator.schedules.times import check_cron, next_tick, past_tick, rendered, zone_of
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.views.messages import pause_of

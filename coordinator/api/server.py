@@ -9,21 +9,20 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
 from grpc_reflection.v1alpha import reflection
 
-from distop.coordinator.access.following import Policies
-from distop.coordinator.access.gate import Gate
+from distop.coordinator.access.gate import Gate, Policies
 from distop.coordinator.api.access import AccessService
 from distop.coordinator.api.backlog import BacklogService
 from distop.coordinator.api.calls import CallInterceptor
 from distop.coordinator.api.cluster import ClusterService
-from distop.coordinator.api.indexes import IndexService
 from distop.coordinator.api.limits import OPTIONS, Callers, Limits
 from distop.coordinator.api.operations import OperationService
+from distop.coordinator.api.published import IndexService
 from distop.coordinator.api.schedules import ScheduleService
 from distop.coordinator.api.tables import TableService
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.admission import Admission
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.caches import LeaderCaches
 from distop.coordinator.views.following import Following
 from distop.coordinator.work.work import Work
 from distop.metastore.etcd.client import EtcdClient
@@ -45,7 +44,7 @@ async def start_server(
     answers: Work,
     metrics: Metrics | None = None,
     stopping: asyncio.Event | None = None,
-    memory: Memory | None = None,
+    caches: LeaderCaches | None = None,
     remember_s: float = REMEMBER_S,
     admission: Admission | None = None,
     following: Following | None = None,
@@ -56,7 +55,7 @@ async def start_server(
     """Bind and start the server; return it and its port.
 
     ``answers`` runs reads of storage for calls; ``stopping`` ends watch streams, so that a stop need not wait
-    for them; ``memory`` is shared with the leaders of this coordinator; ``remember_s`` is how long request
+    for them; ``caches`` is shared with the leaders of this coordinator; ``remember_s`` is how long request
     ids are remembered; ``admission`` decides which starts are accepted;
     ``following`` are the operations followed for this server and others; ``gate`` authorises calls;
     ``tls`` is the server certificate (plain text without one); ``limits`` are the callers' limits.
@@ -69,7 +68,7 @@ async def start_server(
         options=OPTIONS if tls is None else [*OPTIONS, *_AGES],
     )
     operations = OperationService(
-        client, planner, metrics, stopping, memory, remember_s, admission, following
+        client, planner, metrics, stopping, caches, remember_s, admission, following
     )
     distop_pb2_grpc.add_OperationServiceServicer_to_server(operations, server)
     distop_pb2_grpc.add_TableServiceServicer_to_server(

@@ -1,25 +1,34 @@
-"""``TableService``: create, get, list, pause, drop. Published content is in ``published``."""
+"""``TableService``: create, get, list, pause, alter, drop. Published content is in ``published``.
+
+Options of a table that could never work are refused, by field. A table is altered by one transaction over its
+record and its head, with an entry in the audit trail. The record changes with every alteration, and a start
+compares it: so an operation is planned either before, and is then among the running ones checked here, or
+after.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc.aio
+import msgspec
 
-from distop.coordinator.api.altering import Altering
-from distop.coordinator.api.new_table import check_options
 from distop.coordinator.api.published import PublishedCalls
 from distop.coordinator.views.listing import PageToken, continued_listing, first_tables, fitting, page_of
 from distop.coordinator.views.tables import explain, read_table_message, read_table_messages
 from distop.coordinator.work.work import Work
 from distop.errors import (
     ArgumentTooLarge,
+    DistopError,
     InvalidArgument,
     LocationNotOwned,
+    OutcomeUnknown,
     TableExists,
     TableNotFound,
 )
@@ -27,15 +36,22 @@ from distop.lake.cleanup.purge import check_removal, leave_files
 from distop.lake.layout.staging import FORMATS
 from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Txn, TxnResult, absent
+from distop.metastore.etcd.txn import MAX_REQUEST_BYTES, Get, Op, Put, Txn, TxnResult, absent, unchanged
 from distop.metastore.etcd.update import update
 from distop.metastore.operations.pausing import pause_table, resume_table
+from distop.metastore.operations.runs import active_operations
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.locations import canonical
-from distop.metastore.records.names import check_name, check_new_name, check_table_name
-from distop.metastore.records.operation import PauseRecord
-from distop.metastore.records.record import decode
-from distop.metastore.records.table import DropRecord, Head, TableRecord
+from distop.metastore.records.names import (
+    OperationId,
+    check_name,
+    check_new_name,
+    check_table_name,
+    unreadable,
+)
+from distop.metastore.records.operation import OperationArg, PauseRecord
+from distop.metastore.records.record import decode, encode
+from distop.metastore.records.table import DropRecord, Head, TableRecord, decode_run_ops
 from distop.metastore.tables.audit import audit_put, prune_softly
 from distop.metastore.tables.locations import LocationClaim
 from distop.metastore.tables.registry import drop_table, finish_drop, table_puts
@@ -43,7 +59,218 @@ from distop.operations.registry import Registry
 from distop.proto import distop_pb2 as pb
 from distop.proto.json_text import from_json
 
+if TYPE_CHECKING:
+    from distop.lake.altering import Altered
+    from distop.lake.layout.changes import Change
+
 log = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
+
+REMEMBERED = 16
+"""Request ids of the last alterations, or of the creation, kept in the table's record."""
+MAX_TOLD = 1000
+"""Characters of the changes in an entry of the audit trail."""
+
+
+@dataclass(frozen=True)
+class Altering:
+    """Alters tables.
+
+    Parameters
+    ----------
+    in_thread:
+        Runs code that reads and writes files, given the table and a description.
+    """
+
+    client: EtcdClient
+    in_thread: Callable[..., Awaitable[Any]]
+    registry: Registry
+
+    async def alter(self, keys: TableKeys, request: pb.AlterTableRequest) -> bool:
+        """Make the changes; return whether this call made them, and not an earlier copy of it.
+
+        Raises
+        ------
+        InvalidArgument, PreconditionFailed
+            A change is invalid, or not supported for tables of this format.
+        IncompatibleOperation
+            A running operation would fail because of it.
+        """
+        from distop.lake.layout.changes import parse_changes
+
+        changes = parse_changes([from_json(text, "changes") for text in request.changes_json])
+        request_id = request.request_id or uuid.uuid4().hex
+        written: list[Altered] = []
+
+        async def discard() -> None:
+            while written:
+                await self._blocking(keys.name, written.pop().discard)
+
+        async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
+            table, head, run_ops = (read.one(index, get.key) for index, get in enumerate(reads))
+            if not table.exists:
+                raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+            record = decode(table.value, TableRecord, table.key)
+            if request_id in record.altered:
+                return None, False  # the table may now consist of what was written
+            await discard()
+            running = await self._running(keys, run_ops.value)
+            standing = decode(head.value, Head, head.key) if head.exists else None
+            made = await self._blocking(keys.name, self._made, record, standing, changes, running)
+            written.append(made)
+            new = msgspec.structs.replace(made.record, altered=[*record.altered, request_id][-REMEMBERED:])
+            summary = "; ".join(change.summary for change in changes)[:MAX_TOLD]
+            audit = audit_put(
+                keys,
+                "alter-table",
+                by=request.requested_by,
+                target=keys.name,
+                reason=f"{request.reason}: {summary}" if request.reason else summary,
+                at=time.time(),
+                request_id=request_id,
+            )
+            puts: tuple[Op, ...] = (Put(keys.table, encode(new)), audit)
+            if made.head is not None:
+                puts += (Put(keys.head, encode(made.head)),)
+            txn = Txn((unchanged(table), unchanged(head), unchanged(run_ops)), puts)
+            if txn.size() > MAX_REQUEST_BYTES:
+                raise ArgumentTooLarge(
+                    f"the table's record would take {txn.size():,} bytes, etcd holds {MAX_REQUEST_BYTES:,}",
+                    details={"field": "changes"},
+                )
+            reached("table.alter.before")
+            return txn, True
+
+        reads = (Get(keys.table), Get(keys.head), Get(keys.run_ops))
+        subject, replied = f"table {keys.name!r}", lambda: reached("table.alter.after")
+        try:
+            first, _ = await update(self.client, reads, decide, subject=subject, replied=replied)
+        except OutcomeUnknown:
+            raise  # in doubt nothing is removed
+        except DistopError:
+            await discard()
+            raise
+        return first
+
+    async def _running(self, keys: TableKeys, run_ops: bytes) -> list[OperationArg]:
+        names = {
+            OperationId.from_slot(keys.name, kind, slot)
+            for kind, slots in decode_run_ops(run_ops).items()
+            for slot in slots
+        }
+        active = await active_operations(self.client, keys) if names else []
+        return [arg for arg in active if arg.id in names]
+
+    def _made(
+        self, record: TableRecord, head: Head | None, changes: list[Change], running: list[OperationArg]
+    ) -> Altered:
+        from distop.lake.altering import altered, check_running
+
+        check_running(record, changes, running)
+        made = altered(record, head, changes)
+        try:
+            if "checks" in made.record.options and "ingest" in self.registry.names():
+                self.registry.get("ingest").check_table(made.record, made.schema)
+        except BaseException:
+            made.discard()
+            raise
+        return made
+
+    async def _blocking(self, table: str, call: Callable[..., T], *args: object) -> T:
+        made: T = await self.in_thread(table, "altering", call, *args)
+        return made
+
+
+OPTIONS = ("checks", "partitionBy", "properties", "schema", "storage")
+
+
+def check_options(record: TableRecord, registry: Registry) -> None:
+    """Check all options of a table, and turn a schema into a list: columns have an order, and the keys of an
+    object in etcd have none. Blocking.
+
+    Raises
+    ------
+    InvalidArgument
+        ``details["field"]`` is ``options.<option>``, or ``location``.
+    """
+    options = record.options
+    if unknown := sorted(set(options) - set(OPTIONS)):
+        raise _wrong(unknown[0], f"unknown option {unknown[0]!r}; known: {', '.join(OPTIONS)}")
+    for name in ("storage", "properties", "checks"):
+        if not isinstance(options.get(name, {}), dict):
+            raise _wrong(name, f"{name} is not a JSON object")
+    for name, value in options.get("properties", {}).items():
+        if not isinstance(value, str | bool | int | float):
+            raise _wrong("properties", f"property {name!r} is neither text, number nor boolean")
+    from distop.lake.layout.properties import check_properties
+    from distop.lake.storage.allowed import check_location
+    from distop.lake.storage.storage import opened_with
+
+    check_location(record.location)
+    _as_option("storage", lambda: opened_with(options.get("storage")))
+    _as_option("properties", lambda: check_properties(options.get("properties", {}), record.location))
+    schema = _checked_columns(record)
+    if isinstance(columns := options.get("schema"), dict):
+        options["schema"] = [f"{name}: {kind}" for name, kind in columns.items()]
+    if "checks" in options and "ingest" in registry.names():
+        _as_option("checks", lambda: registry.get("ingest").check_table(record, schema))
+
+
+def _checked_columns(record: TableRecord) -> Any:
+    """The schema, if one is given."""
+    from distop.lake.layout.terms import check_terms
+
+    options = record.options
+    schema, terms = options.get("schema"), options.get("partitionBy", [])
+    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms):
+        raise _wrong("partitionBy", "partitionBy is not a list of terms")
+    if schema is None:
+        _as_option("partitionBy", lambda: check_terms(terms))
+        return None
+    columns: Sequence[Any] = [schema]
+    if isinstance(schema, Mapping):
+        columns = [*schema, *schema.values()]
+    elif isinstance(schema, list):
+        columns = schema
+    if not isinstance(schema, Mapping | list) or not all(isinstance(column, str) for column in columns):
+        raise _wrong(
+            "schema",
+            "schema is neither a list of columns nor an object of names and types",
+            'write ["id: long not null", "at: timestamp"]',
+        )
+    return _as_option("schema", lambda: _checked_layout(record))
+
+
+def _checked_layout(record: TableRecord) -> Any:
+    from distop.lake.layout.partitioning import Partitioner
+    from distop.lake.layout.schemas import parse_schema
+    from distop.lake.outputs import output_of
+    from distop.lake.rows import new_layout
+
+    schema = parse_schema(record.options["schema"])
+    for column in schema.columns:
+        if reason := unreadable(column.name):
+            raise _wrong("schema", f"column {column.name!r} {reason}")
+    layout = new_layout(record, schema)
+    Partitioner(layout.schema, layout.spec)
+    output_of(record.format).check(layout)
+    return schema
+
+
+def _as_option(name: str, check: Callable[[], Any]) -> Any:
+    """Prefix the field of an error with the option's name."""
+    try:
+        return check()
+    except InvalidArgument as error:
+        field = {"partition_by": "partitionBy"}.get(error.details.get("field", ""), "")
+        error.details["field"] = f"options.{field or name}"
+        raise
+
+
+def _wrong(option: str, message: str, hint: str = "") -> InvalidArgument:
+    return InvalidArgument(message, hint=hint, details={"field": f"options.{option}"})
 
 
 class TableService(PublishedCalls):

@@ -34,7 +34,7 @@ from distop.coordinator.backlog.unordered import UnorderedBatches, growing_pause
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.work.call import Surroundings
+from distop.coordinator.work.processes import Surroundings
 from distop.errors import (
     OF_THE_WORLD,
     DistopError,

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from distop.coordinator.completion.outside import hook
-from distop.coordinator.completion.parking import Parking
+from distop.coordinator.completion.attempts import Parking, hook
 from distop.coordinator.completion.publication import read_jobs, token_of
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work

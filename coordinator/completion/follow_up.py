@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from distop.coordinator.completion.parking import text_of
+from distop.coordinator.completion.attempts import text_of
 from distop.coordinator.completion.publication import Base
 from distop.coordinator.starting.body import check_scope, operation_arg
 from distop.coordinator.starting.planner import Planner

@@ -1,23 +1,29 @@
 """What an operation publishes: its part of the finishing transaction, and the steps outside of it.
 
 There are two kinds of commit step. *Transactional* ones are prepared on a base and become part of the
-finishing transaction. *External* ones are computed once, logged as a whole, and then executed: the next
-leader of the table finds the log and continues, verifying each step before it executes the step again.
+finishing transaction. *External* ones are computed once, logged as a whole, and then executed; an abort
+undoes them. The next leader of the table finds the log and continues, verifying each step before it executes
+the step again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from distop.coordinator.completion.outside import Interrupted
+from distop.commit.contract import NOT_UNDONE
+from distop.coordinator.completion.attempts import Interrupted, Outside
 from distop.coordinator.state.tracker import Tracked
-from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed
+from distop.coordinator.work.processes import Surroundings
+from distop.errors import CallTimeout, CorruptRecord, Crashed, InvalidArgument, PreconditionFailed
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, Txn
+from distop.metastore.members.election import Epoch
+from distop.metastore.operations.steplog import CommitStepStore
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.operation import (
     COMMITTING,
@@ -35,6 +41,8 @@ from distop.operations.api import OperationView
 
 if TYPE_CHECKING:
     from distop.commit.contract import Contribution, FinishContext, StepContext
+    from distop.commit.execution import Undone
+    from distop.metastore.records.operation import CommitSequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +211,93 @@ def work_out(context: FinishContext, steps: list[StepRecord]) -> CommitSequence:
             records.append(record)
     arg = context.view.arg
     return CommitSequence.of(str(arg.id), arg.uuid, records)
+
+
+PARTS = 16
+"""Into how many parts a sequence is divided to find the step that its process dies of."""
+
+
+class ExternalSteps:
+    """Runs them for the drivers of one coordinator."""
+
+    def __init__(self, client: EtcdClient, outside: Outside) -> None:
+        self._client, self._outside, self._store = client, outside, CommitStepStore()
+
+    async def run(
+        self,
+        keys: TableKeys,
+        tracked: Tracked,
+        epoch: Epoch,
+        view: OperationView,
+        steps: list[StepRecord],
+        check: Callable[[], None],
+    ) -> list[str] | None:
+        """Execute them; return the names of those that an operator decided to skip.
+
+        ``None`` if a cancellation came before their log was durable: nothing was executed then.
+        """
+        from distop.commit.execution import StepFailed
+
+        sequence = await self._store.load(self._client, tracked.keys)
+        if sequence is None:
+            context = context_of(keys, await read_base(self._client, keys, tracked.arg), view)
+            what = "working out the commit steps"
+            planned = await self._outside.blocking(tracked, epoch, what, work_out, context, steps)
+            sequence = await self._store.write(self._client, tracked.keys, epoch, planned)
+        if sequence is None:
+            return None
+        seen = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
+        skipped = tracked.completion.skipped
+
+        async def execute_some(indexes: Sequence[int]) -> None:
+            """A process that dies or hangs cannot say of which step: they are executed again in parts, until
+            one is left. What is done is found done."""
+            what = "executing the commit steps"
+            if len(indexes) == 1:
+                what = f"executing commit step {indexes[0]} ({sequence.steps[indexes[0]].step})"
+            call = partial(_execute, sequence, seen, frozenset(skipped), indexes)
+            try:
+                await self._outside.run(tracked, epoch, what, call, check)
+            except (Crashed, CallTimeout) as error:
+                if len(indexes) == 1:
+                    raise StepFailed.of(indexes[0], sequence.steps[indexes[0]], error) from error
+                size = max(1, len(indexes) // PARTS)
+                for start in range(0, len(indexes), size):
+                    await execute_some(indexes[start : start + size])
+
+        await execute_some(range(len(sequence)))
+        return [sequence.steps[index].step for index in skipped]
+
+    async def undo(
+        self, keys: TableKeys, tracked: Tracked, epoch: Epoch, check: Callable[[], None]
+    ) -> dict[str, Any]:
+        """Undo logged steps where possible; return facts about those that could not be undone."""
+        sequence = await self._store.load(self._client, tracked.keys)
+        if sequence is None:
+            return {}
+        view = await read_view(self._client, tracked)
+        context = step_context(keys, await read_base(self._client, keys, tracked.arg), view)
+        call = partial(_undo, sequence, context)
+        came = await self._outside.run(tracked, epoch, "taking the commit steps back", call, check)
+        return {"stepsUndone": came.undone, NOT_UNDONE: len(came.left)}
+
+
+# -- where steps run ---------------------------------------------------------------------------------
+
+
+def _execute(
+    sequence: CommitSequence,
+    context: StepContext,
+    skip: frozenset[int],
+    only: Sequence[int],
+    surroundings: Surroundings,
+) -> None:
+    from distop.commit.execution import execute
+
+    execute(sequence, context, check=surroundings.check, skip=skip, only=only)
+
+
+def _undo(sequence: CommitSequence, context: StepContext, surroundings: Surroundings) -> Undone:
+    from distop.commit.execution import undo
+
+    return undo(sequence, context, check=surroundings.check)

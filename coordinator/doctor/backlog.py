@@ -13,7 +13,7 @@ import msgspec
 from distop.coordinator.backlog.policy import Backlog, Drop, InFlight, Publish, Rest, Waiting, decide
 from distop.coordinator.doctor.findings import DOCTOR, Change, Finding, text
 from distop.coordinator.doctor.liveness import Patience
-from distop.coordinator.doctor.seen import TableSeen
+from distop.coordinator.doctor.reading import TableSeen
 from distop.errors import CorruptRecord, InvalidName
 from distop.metastore.backlog.batches import (
     MAX_FAILED,

@@ -1,4 +1,5 @@
-"""What must hold among the keys of a table at every revision. Pure: a snapshot in, findings out.
+"""What must hold among the keys of a table and of its schedules at every revision. Pure: a snapshot in,
+findings out.
 
 Transactions maintain each of these invariants: a contradiction at one revision is an error at first sight.
 Only dropping and renaming a table take several transactions.
@@ -7,6 +8,7 @@ Only dropping and renaming a table take several transactions.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from distop.coordinator.doctor.findings import (
     DOCTOR,
@@ -17,15 +19,16 @@ from distop.coordinator.doctor.findings import (
     key_without_lease,
     text,
 )
+from distop.coordinator.doctor.reading import OperationSeen, TableSeen
 from distop.coordinator.doctor.records import why_unreadable
-from distop.coordinator.doctor.seen import OperationSeen, TableSeen
 from distop.errors import CorruptRecord, InvalidName
-from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, absent, unchanged
+from distop.metastore.etcd.txn import Delete, KeyValue, Op, Put, Txn, absent, named, unchanged
 from distop.metastore.operations.starting import slots_without
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.operation import ABORTING, COMMITTING, RUNNING, ActiveRecord, HistoryRecord
 from distop.metastore.records.record import decode, encode, encode_plain
 from distop.metastore.records.table import RunOps, decode_run_ops
+from distop.metastore.tables.schedules import agenda_of, looked_at_once, name_in
 
 MOVES_S = 2.0
 """How long dropping or renaming a table may take; both move keys in more than one transaction."""
@@ -275,3 +278,44 @@ def _history(seen: TableSeen) -> Iterator[Finding]:
                 sentence=f"{text(kv.key)} says of {operation} {lacks}",
                 remedy="it was written by hand or by another program; the table shows how it ended",
             )
+
+
+def check_schedules(seen: TableSeen) -> Iterator[Finding]:
+    """Problems of a table's schedules."""
+    for kv in seen.schedules:
+        if why := why_unreadable(seen.keys.keyspace, kv):
+            yield seen.unreadable(kv.key, why)
+    agenda, table = seen.agenda, seen.table
+    if not agenda.exists:
+        if seen.schedules and table.exists:
+            names = ", ".join(name for name, _ in named(seen.schedules[:3], partial(name_in, seen.keys)))
+            added = Txn((absent(agenda.key), unchanged(table)), (looked_at_once(agenda),))
+            yield seen.finding(
+                "SCHEDULES_NOT_INDEXED",
+                sentence=f"table {seen.name!r} has schedules ({names}), but {text(agenda.key)} is "
+                "missing: no leader examines them",
+                remedy=f"{DOCTOR} adds the entry; the table's leader then continues",
+                fix=Change("added the entry", added),
+            )
+        return
+    if not table.exists:
+        gone = Txn((unchanged(agenda), absent(table.key)), (Delete(agenda.key),))
+        yield seen.finding(
+            "SCHEDULES_WITHOUT_TABLE",
+            sentence=f"{text(agenda.key)} says when to look at the schedules of table {seen.name!r}, "
+            "which does not exist",
+            remedy=f"{DOCTOR} removes the entry",
+            fix=Change("removed the entry", gone),
+        )
+        return
+    if why := why_unreadable(seen.keys.keyspace, agenda):
+        yield seen.unreadable(agenda.key, why)
+
+
+def is_due(seen: TableSeen, now: float) -> bool:
+    """Whether a leader must examine the schedules of a table."""
+    try:
+        due = agenda_of(seen.agenda).due
+    except CorruptRecord:
+        return False
+    return seen.table.exists and due is not None and due <= now

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from distop.coordinator.doctor.findings import Finding, key_without_lease, unreadable_record
-from distop.coordinator.doctor.seen import Members
+from distop.coordinator.doctor.reading import Members
 from distop.coordinator.views.why import span
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
 from distop.metastore.members.registration import far_apart

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from distop.coordinator.doctor.checks import is_due
 from distop.coordinator.doctor.findings import Finding
-from distop.coordinator.doctor.schedules import is_due
-from distop.coordinator.doctor.seen import OperationSeen, TableSeen
+from distop.coordinator.doctor.reading import OperationSeen, TableSeen
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.operations import from_tracked
 from distop.coordinator.views.why import Need, long_call, need_of, span, to_resolve

@@ -16,13 +16,23 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from distop.coordinator.doctor.backlog import check_backlog, check_pauses
-from distop.coordinator.doctor.checks import check_table
+from distop.coordinator.doctor.checks import check_schedules, check_table
 from distop.coordinator.doctor.cluster import check_etcd, check_members
-from distop.coordinator.doctor.findings import Change, Finding, Progress, RemoveFiles, Reported, text, worst
-from distop.coordinator.doctor.fixes import Fixing, apply
+from distop.coordinator.doctor.files import check_claim, check_location, read_claims
+from distop.coordinator.doctor.findings import (
+    Change,
+    Finding,
+    Fixing,
+    Progress,
+    RemoveFiles,
+    Reported,
+    apply,
+    text,
+    worst,
+)
 from distop.coordinator.doctor.liveness import Patience, check_progress
-from distop.coordinator.doctor.locations import check_claim, check_location, read_claims
 from distop.coordinator.doctor.reading import (
+    TableSeen,
     indexed_tables,
     names_with_keys,
     read_ends,
@@ -31,8 +41,6 @@ from distop.coordinator.doctor.reading import (
     read_tables,
 )
 from distop.coordinator.doctor.records import check_indexes, unreadable_keys
-from distop.coordinator.doctor.schedules import check_schedules
-from distop.coordinator.doctor.seen import TableSeen
 from distop.coordinator.work.work import LIMIT_S, Work
 from distop.errors import (
     Busy,

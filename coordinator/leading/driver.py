@@ -1,4 +1,4 @@
-"""The leader of one table: follows its operations and drives each to its end.
+"""The leader of one table: follows its operations, decides what to do about each, and drives it to its end.
 
 Level-triggered: it lists the table's operations at a revision, watches from the next one, and acts on the
 state in etcd. State in memory is a cache that can be discarded and read again. That happens when the watch
@@ -15,34 +15,225 @@ from contextlib import aclosing, suppress
 
 from distop.coordinator.backlog.drainer import Drainer
 from distop.coordinator.completion.completion import Completion
-from distop.coordinator.leading.acting import Acting
-from distop.coordinator.leading.alarm import Alarm
-from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.planner import Planner
-from distop.coordinator.state.actions import Wait, decide
-from distop.coordinator.state.timeline import event
-from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.state.actions import Action, Collect, Finish, Resolve, Seal, Wait, decide
+from distop.coordinator.state.tracker import Tracked, event
+from distop.coordinator.state.tracker import sealed as sealed_event
 from distop.errors import (
     Busy,
     Compacted,
     CorruptRecord,
+    DistopError,
     LeadershipLost,
+    LeaseLost,
+    OperationPaused,
     Unavailable,
 )
 from distop.metastore.backlog.batches import WAITING
 from distop.metastore.etcd.client import EtcdClient
-from distop.metastore.etcd.txn import Get, KeyValue, named
+from distop.metastore.etcd.txn import Get, KeyValue, Put, Txn, equals, named
 from distop.metastore.etcd.watch import watch
 from distop.metastore.members.election import Epoch
 from distop.metastore.members.lease import LeaseSession
+from distop.metastore.operations.ending import seal
 from distop.metastore.records.keyspace import OperationKeys, TableKeys
 from distop.metastore.records.names import OperationId, escape, prefix_end
-from distop.metastore.records.operation import OperationArg
-from distop.metastore.records.record import decode
+from distop.metastore.records.operation import RUNNING, ErrorRecord, JobCountsRecord, OperationArg
+from distop.metastore.records.record import decode, encode
 from distop.process.clock import boot_clock
 
 log = logging.getLogger(__name__)
+
+
+COUNT_EVERY_S = 1.0
+"""Shortest time between two records of how many jobs of an operation are done."""
+
+
+class Slot:
+    """One tracked operation, with its running action and the time of its next attempt."""
+
+    def __init__(self, tracked: Tracked, deadline: float | None) -> None:
+        self.tracked = tracked
+        self.deadline = deadline
+        self.task: asyncio.Task[None] | None = None
+        self.action: Action = Wait()
+        """The running action, or the last one."""
+        self.not_before = 0.0
+        self.failures = tracked.completion.attempts
+        """Failed attempts at the present action in a row, with those of the leaders before."""
+        self._said = JobCountsRecord()
+        self._say_at = 0.0
+        self._saying: asyncio.Task[None] | None = None
+
+    def tasks(self) -> list[asyncio.Task[None]]:
+        """The running tasks."""
+        return [task for task in (self.task, self._saying) if task is not None]
+
+    def due(self, now: float) -> list[float]:
+        """The times of its timers."""
+        times = [self._say_at] if self._has_news() else []
+        if self.task is None:
+            times.append(self.not_before)
+            if self.deadline is not None:
+                times.append(self.deadline)
+        return [time for time in times if time > now]
+
+    def _has_news(self) -> bool:
+        """Whether ``.jobCounts``, if the operation has it, is out of date; or ``.events`` must be written."""
+        if self.tracked.state != RUNNING:
+            return False
+        if self.tracked.timeline.unsaid or not self.tracked.has_many:
+            return self.tracked.timeline.unsaid
+        jobs, said = self.tracked.jobs, self._said
+        return (jobs.succeeded, jobs.failed) != (said.succeeded, said.failed)
+
+    def say_progress(self, client: EtcdClient, epoch: Epoch, now: float) -> None:
+        """Record how many jobs are done, and what no other key says for long, if it is time.
+
+        Nothing depends on it, and it is soon repeated. So nothing waits for it.
+        """
+        if self._say_at > now or not self._has_news():
+            return
+        self._said, self._say_at = self.tracked.counts(), now + COUNT_EVERY_S
+        keys, timeline = self.tracked.keys, self.tracked.timeline
+        puts: tuple[Put, ...] = ()
+        if self.tracked.has_many:
+            puts = (Put(keys.job_counts, encode(self._said, checked=False)),)
+        if timeline.unsaid:
+            puts += (Put(keys.events, encode(self.tracked.events())),)
+        told, timeline.unsaid = timeline.unsaid, False
+        txn = Txn((equals(keys.state, RUNNING), epoch.held()), puts, lane=keys.table_prefix)
+
+        async def say() -> None:
+            try:
+                await client.txn(txn, timeout_s=COUNT_EVERY_S)
+            except DistopError:
+                timeline.unsaid |= told
+
+        self._saying = asyncio.create_task(say())
+
+
+class Acting:
+    """The actions of one epoch of a table."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        keys: TableKeys,
+        epoch: Epoch,
+        session: LeaseSession,
+        completion: Completion,
+        metrics: Metrics,
+        wall: Callable[[], float],
+    ) -> None:
+        self._client, self._keys, self._epoch, self._session = client, keys, epoch, session
+        self._completion, self._metrics, self._wall = completion, metrics, wall
+        self._fields = {"table": keys.name, "epoch": epoch.revision}
+
+    def interrupt(self, slot: Slot) -> None:
+        """Interrupt the running call of an operation that is no longer to be published."""
+        if isinstance(slot.action, Finish):
+            now = decide(slot.tracked, deadline_passed=False)
+            if not isinstance(now, Finish | Wait):
+                self._completion.outside.interrupt(slot.tracked)
+
+    def reap(self, slot: Slot, now: float) -> None:
+        """Handle an action that has ended. Its effects are read from etcd, so only a failure matters here."""
+        task, slot.task = slot.task, None
+        error = None if task is None or task.cancelled() else task.exception()
+        if error is None:
+            slot.failures, slot.not_before = 0, 0.0
+        elif isinstance(error, LeadershipLost | LeaseLost):
+            raise error
+        else:
+            slot.failures += 1
+            pause = self._completion.parking.retry(slot.tracked.arg).pause_s(slot.failures)
+            slot.not_before = now + pause
+            if isinstance(error, OperationPaused):
+                # Nothing has failed: the index of what is paused will show it, unless its entry was removed.
+                return
+            self._metrics.action_failed(slot.tracked.arg.type, error)
+            defect = None if isinstance(error, DistopError) else error
+            fields = {"operation": str(slot.tracked.arg.id), "failures": slot.failures, "retry_in_s": pause}
+            log.log(
+                logging.WARNING if defect is None else logging.ERROR,
+                "operation_action_failed",
+                extra={**self._fields, **fields, "error": str(error)},
+                exc_info=defect,
+            )
+
+    async def perform(self, tracked: Tracked, action: Action) -> None:
+        """Perform one action. Its effect on ``tracked`` is applied at once, and again by the watch."""
+        self._session.check()
+        match action:
+            case Seal():
+                error = None
+                if action.code:
+                    error = ErrorRecord(code=action.code, message=action.message, at=self._wall())
+                happened = sealed_event(self._wall(), action.after, error)
+                sealed = await seal(
+                    self._client,
+                    tracked.keys,
+                    self._epoch,
+                    before=action.before,
+                    after=action.after,
+                    error=error,
+                    events=tracked.events(happened),
+                )
+                if sealed.state == action.after:
+                    tracked.timeline.add(happened)
+                log.info(
+                    "operation_sealed",
+                    extra={**self._fields, "operation": str(tracked.arg.id), "state": sealed.state.decode()},
+                )
+                tracked.set_state(sealed.state, sealed.revision)
+                tracked.error = error or tracked.error
+            case Finish():
+                await self._completion.finish(self._keys, tracked, self._epoch, check=self._session.check)
+            case Resolve(decision):
+                await self._completion.parking.resolve(tracked, self._epoch, decision)
+            case Collect():
+                await self._completion.collector.collect(self._keys, tracked, self._session.check)
+            case Wait():
+                return
+
+
+class Alarm:
+    """Belongs to one event loop; has one waiter.
+
+    Setting it for a later time than the one already set costs nothing. That is the common case: most events
+    that a leader waits for happen long before any of these times.
+    """
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def ring(self) -> None:
+        """Set the event now."""
+        self._event.set()
+
+    async def within(self, seconds: float) -> None:
+        """Wait for the event, this many seconds at most. It may end earlier, without a reason."""
+        loop = asyncio.get_running_loop()
+        at = loop.time() + seconds
+        if self._timer is None or self._timer.when() > at:
+            self.cancel()
+            self._timer = loop.call_at(at, self._due)
+        await self._event.wait()
+        self._event.clear()
+
+    def cancel(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _due(self) -> None:
+        self._timer = None
+        self._event.set()
+
 
 FEW = 32
 """Operations of a table, and keys of an operation, that a new leader reads in the same requests as those of
@@ -108,8 +299,8 @@ class TableDriver:
         self._slots: dict[bytes, Slot] = {}
         self._of_batches = keys.backlog_prefix, keys.applied_prefix, keys.unordered_prefix
         self._alarm = Alarm()
-        self._ends, self._leads = completion.memory.ends, completion.memory.leads
-        self._cache = completion.memory.table(keys)
+        self._results, self._leaders = completion.caches.results, completion.caches.leaders
+        self._cache = completion.caches.table(keys)
         self._drainer: Drainer | None = None
         if planner is not None:
             self._drainer = Drainer(
@@ -181,12 +372,12 @@ class TableDriver:
         self._slots.clear()
         self._cache.leave()
         for slot in slots:
-            self._leads.leave(slot.tracked)
+            self._leaders.leave(slot.tracked)
         tasks = [task for slot in slots for task in slot.tasks()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._ends.leave(self._keys.history_prefix)
+        self._results.leave(self._keys.history_prefix)
 
     # -- reading etcd ----------------------------------------------------------------------------------
 
@@ -211,7 +402,7 @@ class TableDriver:
         if self._drainer is not None:
             self._drainer.begin(revision, work=bool(read.got(1)))
         self._cache.follow(revision)
-        self._ends.hear(self._keys.history_prefix)
+        self._results.hear(self._keys.history_prefix)
         self._note_idle()
         self._alarm.ring()
         return revision
@@ -264,8 +455,8 @@ class TableDriver:
         # Another leader has probably driven it before. Its other keys do not say who.
         tracked.timeline.unsaid |= self._wall() - arg.started_at > TAKES_OVER_S
         self._slots[keys.root] = Slot(tracked, deadline)
-        self._leads.lead(tracked)
-        self._ends.lead(self._keys.history(keys.operation))
+        self._leaders.lead(tracked)
+        self._results.lead(self._keys.history(keys.operation))
         fields = {**self._fields, "operation": str(keys.operation), "jobs": tracked.total}
         log.debug("operation_tracked", extra=fields)
 
@@ -345,7 +536,7 @@ class TableDriver:
         slot = self._slot_of(kv.key)
         if slot is not None:
             ended = slot.tracked.apply_put(kv)
-            self._leads.heard(slot.tracked.keys.root, kv.key, ended)
+            self._leaders.heard(slot.tracked.keys.root, kv.key, ended)
             if kv.key in slot.tracked.unreadable:
                 self._report_unreadable(str(slot.tracked.keys.operation), slot.tracked.unreadable[kv.key])
         elif kv.key.startswith(self._of_batches):
@@ -359,7 +550,7 @@ class TableDriver:
                 self._keep(tracked)
                 self.idle_since = None
         elif kv.key.startswith(self._keys.history_prefix):
-            self._ends.ended(kv)
+            self._results.ended(kv)
         elif kv.key == self._keys.coordinator:
             self.key_read(kv)
         elif kv.key == self._keys.ordering:
@@ -417,7 +608,7 @@ class TableDriver:
                 continue
             if slot.tracked.gone:
                 self._slots.pop(slot.tracked.keys.root, None)
-                self._leads.leave(slot.tracked)
+                self._leaders.leave(slot.tracked)
                 if self._drainer is not None and not self._drainer.resting:
                     self._heed_backlog()  # it was incompatible with a batch, or has applied one
                 continue

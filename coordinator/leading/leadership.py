@@ -1,10 +1,14 @@
 """Which tables this coordinator leads: placement decides who campaigns, etcd decides who leads.
 
 Only tables with work have a leader. Every coordinator follows the index of active operations, the times of
-schedules, and the set of live members. The member that rendezvous hashing prefers for a table campaigns for
-it. A leader stays until its table has been idle for a while, so that bursts of small operations do not cost
-an election each. When a member joins that is preferred for a table, the table's leader hands it over: at once
-if the table is idle, else between two actions, one table after the other.
+schedules, and the set of live members. The member that should lead a table, by rendezvous hashing over the
+live members, campaigns for it: every member computes the same one, and when a member joins or leaves, only
+the tables that it wins or loses move (Thaler and Ravishankar, 1998). That is advice: the leader's key
+decides.
+
+A leader stays until its table has been idle for a while, so that bursts of small operations do not cost an
+election each. When a member joins that is preferred for a table, the table's leader hands it over: at once if
+the table is idle, else between two actions, one table after the other.
 """
 
 from __future__ import annotations
@@ -14,17 +18,17 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from functools import partial
+from hashlib import blake2b
 
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.leading.driver import TableDriver
 from distop.coordinator.leading.drops import finish_drops
-from distop.coordinator.leading.placement import eligible, preferred
-from distop.coordinator.leading.timekeeping import Timekeeping
 from distop.coordinator.metrics.counts import Led, Metrics
 from distop.coordinator.schedules.ticking import Ticker
+from distop.coordinator.schedules.timekeeping import Timekeeping
 from distop.coordinator.starting.planner import Planner
 from distop.errors import Busy, CorruptRecord, DistopError, LeadershipLost, LeaseLost, Unavailable
 from distop.metastore.etcd.client import EtcdClient, Listing
@@ -39,6 +43,21 @@ from distop.process.clock import boot_clock
 from distop.process.followers import kept_running
 
 log = logging.getLogger(__name__)
+
+
+def eligible(members: Mapping[str, bool]) -> set[str]:
+    """The members that may lead, given each with whether it is draining. If all are draining, all may."""
+    return {member for member, draining in members.items() if not draining} or set(members)
+
+
+def preferred(members: Iterable[str], table: str) -> str | None:
+    """The member that should lead ``table``; ``None`` if there are none."""
+    return max(members, key=lambda member: (_weight(member, table), member), default=None)
+
+
+def _weight(member: str, table: str) -> bytes:
+    return blake2b(f"{member}\0{table}".encode(), digest_size=8).digest()
+
 
 RETRY_S = 0.2
 """Pause before the next campaign after a failure, such as that of etcd."""

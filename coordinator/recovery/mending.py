@@ -2,23 +2,25 @@
 
 No service runs meanwhile. First, everything held before (leaderships, runs, claims, memberships) is released:
 an old process that wakes up finds its fence gone. Then each table is examined, and led during the repair, so
-that no other process can act on it. Everything compares what was read, and may be repeated from the
-start.
+that no other process can act on it. Everything compares what was read, and may be repeated from the start. At
+last, folders of tables that were created after the backup are reported: etcd does not know them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, field
 
 import msgspec
 
 from distop.coordinator.doctor.findings import DOCTOR, Finding, Reported
-from distop.coordinator.recovery.strangers import files_without_table
 from distop.coordinator.recovery.table import Restored, TableMending
 from distop.errors import CorruptRecord, PreconditionFailed, TableNotFound
+from distop.lake.layout.owner import owner_file, owners
+from distop.lake.storage.listing import Entry, entries
+from distop.lake.storage.storage import StorageOptions, storage_of
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, unchanged
 from distop.metastore.etcd.update import settle
@@ -30,6 +32,72 @@ from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import TableRecord
 from distop.metastore.tables.audit import audit_put
 from distop.metastore.tables.registry import table_names
+
+MAX_FOLDERS = 10_000
+"""Folders examined next to those of known tables."""
+
+
+def files_without_table(tables: Mapping[str, TableRecord], folders: Collection[str]) -> list[Finding]:
+    """Folders of unknown tables next to the known ones (by their uuids), or in these folders."""
+    parents: dict[str, StorageOptions | None] = {folder.rstrip("/"): None for folder in folders}
+    for table in tables.values():
+        parents.setdefault(table.location.rstrip("/").rpartition("/")[0], storage_of(table))
+    known = {table.location.rstrip("/") for table in tables.values()}
+    found, looked = [], 0
+    for parent, storage in parents.items():
+        unread: dict[str, Exception] = {}
+        beside: list[Entry] = []
+        try:
+            beside = entries(parent, storage)
+        except Exception as error:  # any error of a file system
+            unread[parent] = error
+        for entry in beside:
+            place = f"{parent}/{entry.name}"
+            if not entry.is_folder or place in known or looked >= MAX_FOLDERS:
+                continue
+            looked += 1
+            try:
+                strangers = [uuid for uuid in owners(place, storage) if uuid not in tables]
+                found += [_finding(place, uuid, storage) for uuid in strangers]
+            except Exception as error:
+                unread[place] = error
+        if unread:
+            found.append(_unreadable(parent, unread))
+    return found
+
+
+def _unreadable(parent: str, unread: Mapping[str, Exception]) -> Finding:
+    """One finding for all: next to tables may be very many folders of others."""
+    place, error = next(iter(unread.items()))
+    others = f", nor {len(unread) - 1:,} other folders in {parent}" if len(unread) > 1 else ""
+    return Finding(
+        code="FOLDER_UNREADABLE",
+        subject=parent,
+        sentence=f"{place} cannot be read{others}: tables made after the backup may be there "
+        f"({type(error).__name__}: {error})",
+        remedy="repeat this as a user who may read it, unless only others use it",
+    )
+
+
+def _finding(place: str, uuid: str, storage: StorageOptions | None) -> Finding:
+    names = [entry.name for entry in entries(f"{place}/metadata", storage)]
+    newest = max((name for name in names if name.endswith(".metadata.json")), default="")
+    if newest:
+        remedy = (
+            f"to register it again: remove {owner_file(place, uuid)}; in pyiceberg "
+            f"register_table(NAME, {place + '/metadata/' + newest!r}); then: "
+            "distop doctor --after-restore --fix --table NAME"
+        )
+    else:
+        remedy = "create the table again in another folder; remove this one if it is not needed"
+    return Finding(
+        code="FILES_WITHOUT_TABLE",
+        subject=place,
+        sentence=f"{place} belongs to a table of uuid {uuid}, which etcd does not know: "
+        "it was made after the backup",
+        remedy=remedy,
+    )
+
 
 TTL_S = 15
 PAGE = 1000

@@ -1,8 +1,8 @@
 """The catalog of a coordinator over HTTP: Apache Iceberg's REST protocol, for engines that speak it.
 
-It runs in the coordinator's event loop; blocking calls run in threads, in turns between tables. The work is
-done by :class:`~distop.catalog.catalog.EtcdCatalog`, which Python programs may use without a
-coordinator.
+A request has the rights of its caller, by the roles of the policy on the tables and views that it names. It
+runs in the coordinator's event loop; blocking calls run in threads, in turns between tables. The work is done
+by :class:`~distop.catalog.catalog.EtcdCatalog`, which Python programs may use without a coordinator.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from dataclasses import replace
 from urllib.parse import parse_qsl, quote
 
 from pydantic import ValidationError
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchViewError
 from starlette.types import Receive, Scope, Send
 
 from distop.catalog.catalog import EtcdCatalog
+from distop.catalog.errors import both
+from distop.catalog.namespaces import namespace_name, table_name
 from distop.coordinator.access.callers import Caller
-from distop.coordinator.access.gate import Gate, seen_by
+from distop.coordinator.access.gate import REFUSALS, Gate, denied, seen_by
 from distop.coordinator.api.limits import Callers, Limits
 from distop.coordinator.rest.calls import Call, Reply, json_reply
+from distop.coordinator.rest.namespaces import shown
 from distop.coordinator.rest.problems import problem, told, unsure
 from distop.coordinator.rest.repeats import Repeats, key_of
-from distop.coordinator.rest.rights import admit
 from distop.coordinator.rest.routes import ROUTES, Route, found
 from distop.coordinator.web.requests import proof_of
 from distop.coordinator.work.places import Places
 from distop.coordinator.work.work import Work
-from distop.errors import Busy, DistopError, NotFound
+from distop.errors import Busy, DistopError, NotFound, TableNotFound
 from distop.lake.pyiceberg_private import UNCHECKED
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.sync import SyncEtcd
@@ -40,6 +43,45 @@ from distop.process.tls import Tls
 from distop.proto.addresses import caller_of
 
 log = logging.getLogger(__name__)
+
+
+MAX_TARGET = 1_000
+"""Longest text, in characters, for the tables of one request in the audit trail."""
+
+
+async def admit(gate: Gate, who: Caller, route: Route, call: Call) -> None:
+    """Raise as :func:`check` does, and record it in the audit trail."""
+    try:
+        check(who, route, call)
+    except REFUSALS as refusal:
+        named = ", ".join(map(table_name, route.tables(call)))
+        await gate.denied(str(route), refusal, target=named[:MAX_TARGET])
+        raise
+
+
+def check(who: Caller, route: Route, call: Call) -> None:
+    """Raise an error unless the caller has the right.
+
+    A table or view that the caller may not see does not exist for it, and neither does a namespace in which
+    it may see none; lists omit both. A request that names no table, such as creating a namespace, needs the
+    role everywhere.
+    """
+    role, named = route.effect.value, route.tables(call)
+    if route.shows:
+        space = call.namespace if "namespace" in call.parts else call.parent
+        if space and not shown(who, space):
+            raise NoSuchNamespaceError(f"Namespace does not exist: {namespace_name(space)}")
+    elif not named and who.held.everywhere < role:
+        raise denied(who, role, "all tables")
+    for identifier in named:
+        table = table_name(identifier)
+        if not who.sees(table) and not route.makes:
+            what, details = "view" if route.of_views else "table", {"table": table}
+            missing = TableNotFound(f"{what} {table!r} does not exist", details=details)
+            raise both(missing, NoSuchViewError) if route.of_views else missing
+        if not who.may(role, table):
+            raise denied(who, role, f"table {table!r}")
+
 
 THREADS, THREAD_NAME = 64, "distop-catalog"
 MAX_CONNECTIONS = 1024

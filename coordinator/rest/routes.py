@@ -1,7 +1,10 @@
-"""The endpoints: each with its handler, and the tables that a request names.
+"""The endpoints: each with its handler, the model of its body, and the tables that a request names.
 
 Paths are split before they are decoded: a slash in a name is written ``%2F``, and is no separator. Iceberg's
 Java client writes a blank as a plus sign, others as ``%20``: both are read, and a plus sign is ``%2B``.
+
+Validation errors of a body say what is wrong. Updates and requirements are pyiceberg's models: one that it
+does not know is refused.
 """
 
 from __future__ import annotations
@@ -11,25 +14,111 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote_plus
 
+from pydantic import BaseModel, ConfigDict, Field
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.sorting import SortOrder
+from pyiceberg.table.update import TableRequirement, TableUpdate
 from pyiceberg.typedef import Identifier
+from pyiceberg.view.metadata import ViewVersion
 
 from distop.catalog.catalog import EtcdCatalog
+from distop.catalog.view_metadata import ViewRequirement, ViewUpdate
 from distop.coordinator.access.rights import Role
 from distop.coordinator.rest import namespaces, tables, views
-from distop.coordinator.rest.bodies import (
-    Body,
-    Change,
-    NamespaceChange,
-    NewNamespace,
-    NewTable,
-    NewView,
-    Registration,
-    Renaming,
-    Report,
-    Transaction,
-    ViewChange,
-)
 from distop.coordinator.rest.calls import Call, Reply
+
+
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
+
+
+class Body(BaseModel):
+    """Names have hyphens in JSON. Unknown fields are ignored."""
+
+    model_config = ConfigDict(alias_generator=_hyphens, frozen=True)
+
+
+class NewNamespace(Body):
+    namespace: tuple[str, ...] = Field(min_length=1)
+    properties: dict[str, str] | None = None
+
+
+class NamespaceChange(Body):
+    removals: set[str] | None = None
+    updates: dict[str, str] | None = None
+
+
+class NewTable(Body):
+    name: str
+    columns: Schema = Field(alias="schema")
+    location: str | None = None
+    partition_spec: PartitionSpec | None = None
+    write_order: SortOrder | None = None
+    stage_create: bool = False
+    properties: dict[str, str] | None = None
+
+
+class Registration(Body):
+    name: str
+    metadata_location: str
+    overwrite: bool = False
+
+
+class NewView(Body):
+    name: str
+    columns: Schema = Field(alias="schema")
+    view_version: ViewVersion
+    location: str | None = None
+    properties: dict[str, str] | None = None
+
+
+class Named(Body):
+    """A table or a view in a body."""
+
+    namespace: tuple[str, ...] = Field(min_length=1)
+    name: str
+
+    @property
+    def identifier(self) -> Identifier:
+        return (*self.namespace, self.name)
+
+
+class Renaming(Body):
+    source: Named
+    destination: Named
+
+
+class Change(Body):
+    """A commit to one table."""
+
+    identifier: Named | None = None
+    requirements: tuple[TableRequirement, ...]
+    updates: tuple[TableUpdate, ...]
+
+
+class ViewChange(Body):
+    """A commit to one view."""
+
+    identifier: Named | None = None
+    requirements: tuple[ViewRequirement, ...] = ()
+    updates: tuple[ViewUpdate, ...]
+
+
+class NamedChange(Change):
+    """The commit to one of several tables."""
+
+    identifier: Named
+
+
+class Transaction(Body):
+    """A commit to several tables."""
+
+    table_changes: tuple[NamedChange, ...]
+
+
+class Report(Body):
+    """Metrics of a scan or commit: ignored."""
 
 
 class Effect(Enum):

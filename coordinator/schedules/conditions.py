@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from distop.coordinator.schedules.templates import rendered
+from distop.coordinator.schedules.times import rendered
 from distop.errors import InvalidArgument, PreconditionFailed
 from distop.lake.iceberg.watermarks import is_after
 from distop.lake.storage.storage import storage_of

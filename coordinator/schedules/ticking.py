@@ -12,11 +12,12 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from distop.coordinator.metrics.counts import Metrics, code_of
 from distop.coordinator.schedules.conditions import after_at, is_reached, measured, state_of
 from distop.coordinator.schedules.policy import Tick, check_times, due_tick, looks, rested, was_told
-from distop.coordinator.schedules.starts import tick_body, tick_id
+from distop.coordinator.schedules.times import rendered
 from distop.coordinator.starting.body import StartBody
 from distop.coordinator.starting.launching import Launched, Launcher
 from distop.coordinator.starting.planner import Planner
@@ -35,7 +36,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put, Txn, absent, unchanged
 from distop.metastore.members.election import Epoch
-from distop.metastore.operations.starting import operation_in_the_way, said_of
+from distop.metastore.operations.starting import digest_of, operation_in_the_way, said_of
 from distop.metastore.records.keyspace import TableKeys
 from distop.metastore.records.operation import OperationArg, PauseRecord
 from distop.metastore.records.record import decode, encode
@@ -45,6 +46,35 @@ from distop.metastore.tables.watermarks import read_mark
 from distop.operations.api import DistributedOperation
 
 log = logging.getLogger(__name__)
+
+
+def tick_id(name: str, record: ScheduleRecord, at: float) -> str:
+    """The request id of the tick of a schedule at a time, in seconds since the Unix epoch.
+
+    Whoever starts the operation of a tick uses it, and the transaction of a start compares that the id is as
+    read. So one start happens, whatever leader is killed, sleeps or is replaced, and whenever a copy of a
+    call arrives; the others are answered with its operation. It is started again only by a new call, and if
+    it has failed. A schedule that is removed and added again has other ids.
+    """
+    return f"schedule.{name}.{record.request[:12]}.{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def tick_body(
+    table: str, kind: DistributedOperation, record: ScheduleRecord, at: float, request_id: str
+) -> StartBody:
+    """The operation of a tick; ``request_id`` makes its digest that of no other one."""
+    argument = record.argument
+    if record.version > 1:  # in a schedule of release 0.2.0 braces are braces
+        argument = rendered(argument, at, record.timezone)
+    return StartBody(
+        table=table,
+        type=kind.type,
+        object=record.object,
+        argument=argument,
+        options=record.options,
+        digest=digest_of([kind.type, record.object, argument, request_id]),
+    )
+
 
 RETRY_S = 0.5
 """Back-off after etcd was unreachable, or a race was lost."""

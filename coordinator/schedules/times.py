@@ -1,4 +1,5 @@
-"""Cron expressions: five fields, in UTC or another time zone.
+"""The times of schedules: cron expressions of five fields, in UTC or another time zone, and templates that
+show the time of a tick in that zone.
 
 Where the clocks of a zone are put forward or back, the rule is that of Debian's cron. A time that the clock
 jumps over comes at that moment, several of them once; a time that the clock shows twice comes the first time
@@ -11,11 +12,13 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, tzinfo
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from distop.errors import InvalidArgument, PreconditionFailed
+from distop.proto import templates
 
 MADE_UP_S = 6 * 86_400.0
 """How long a tick can be made up for. Ids are remembered for a day longer: clocks differ."""
@@ -135,3 +138,13 @@ def last_tick(cron: str, after: float, until: float, timezone: str = "") -> floa
     while (following := next_tick(cron, tick, timezone)) <= until:
         tick = following
     return tick
+
+
+def rendered(value: Any, tick: float, timezone: str, field: str = "argument") -> Any:
+    """A value with the templates in its texts replaced, at any depth.
+
+    ``tick`` is in seconds since the Unix epoch; an empty time zone is UTC. Raises the errors of
+    :func:`distop.proto.templates.rendered`.
+    """
+    shown = datetime.fromtimestamp(int(tick), zone_of(timezone))
+    return templates.rendered(value, {"tick": shown}, field)

@@ -9,7 +9,7 @@ from typing import Any
 
 from google.protobuf import duration_pb2
 
-from distop.coordinator.work.call import Surroundings
+from distop.coordinator.work.processes import Surroundings
 from distop.coordinator.work.work import Work
 from distop.errors import ArgumentTooLarge, InvalidArgument, UnknownOperationType
 from distop.lake.storage.storage import without_secrets

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.starting.body import StartBody
-from distop.coordinator.work.call import Call, Surroundings
+from distop.coordinator.work.processes import Call, Surroundings
 from distop.coordinator.work.work import Work
 from distop.errors import DeadlineExceeded, PreconditionFailed
 from distop.lake.layout.owner import take_folder

@@ -16,8 +16,8 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractContextManager, aclosing, contextmanager, nullcontext, suppress
 from copy import copy
 
+from distop.coordinator.state.caches import JobEnd, LocalLeaders
 from distop.coordinator.state.grid import JobCounts, JobGrid
-from distop.coordinator.state.leads import JobEnd, Leads
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.views.operations import (
     ENDED_STATES,
@@ -63,7 +63,7 @@ class Followed:
     def __init__(
         self,
         client: EtcdClient,
-        leads: Leads,
+        leads: LocalLeaders,
         operation: OperationId,
         whole: bool,
         spacing: Callable[[bool], float],
@@ -267,7 +267,7 @@ class Followed:
             self._seen_at = max(self._seen_at, batch.revision)
 
     def moved(self) -> None:
-        """See :class:`~distop.coordinator.state.leads.Listener`.
+        """See :class:`~distop.coordinator.state.caches.Listener`.
 
         A small operation that is already followed is not restarted.
         """
@@ -276,7 +276,7 @@ class Followed:
             self._moved.set()
 
     def heard(self, key: bytes, ended: JobEnd | None) -> None:
-        """See :class:`~distop.coordinator.state.leads.Listener`."""
+        """See :class:`~distop.coordinator.state.caches.Listener`."""
         if self._led is not None:
             self._note(key, ended)
 
@@ -355,9 +355,11 @@ UPDATES_PER_S = 1000
 class Following:
     """The operations that are followed at present; belongs to one event loop."""
 
-    def __init__(self, client: EtcdClient, leads: Leads | None = None, *, idle_s: float = IDLE_S) -> None:
+    def __init__(
+        self, client: EtcdClient, leads: LocalLeaders | None = None, *, idle_s: float = IDLE_S
+    ) -> None:
         self._client = client
-        self._leads = leads or Leads()
+        self._leads = leads or LocalLeaders()
         self._idle_s = idle_s
         self._followed: dict[tuple[OperationId, bool], tuple[Followed, asyncio.Task[None]]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -451,7 +453,7 @@ class Following:
 
 async def updates(
     client: EtcdClient,
-    leads: Leads,
+    leads: LocalLeaders,
     followed: Followed,
     *,
     after: int,

@@ -6,10 +6,9 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+from distop.coordinator.state.caches import LocalLeaders
 from distop.coordinator.state.grid import JobCounts
-from distop.coordinator.state.leads import Leads
-from distop.coordinator.state.timeline import event
-from distop.coordinator.state.tracker import Tracked
+from distop.coordinator.state.tracker import Tracked, event
 from distop.coordinator.views.messages import error_of, pause_of
 from distop.errors import CorruptRecord, OperationNotFound
 from distop.metastore.etcd.client import EtcdClient
@@ -173,7 +172,7 @@ def from_tracked(tracked: Tracked, revision: int) -> pb.Operation:
 
 
 async def read_operation(
-    client: EtcdClient, operation: OperationId, leads: Leads | None = None, *, events: bool = False
+    client: EtcdClient, operation: OperationId, leads: LocalLeaders | None = None, *, events: bool = False
 ) -> pb.Operation:
     """An operation, live or finished. ``leads``: what is led here, see :func:`read_live`. ``events``: with
     what has happened to it.
@@ -190,7 +189,7 @@ async def read_operation(
 async def read_live(
     client: EtcdClient,
     operation: OperationId,
-    leads: Leads | None = None,
+    leads: LocalLeaders | None = None,
     *,
     revision: int = 0,
     events: bool = False,

@@ -20,9 +20,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from distop.coordinator.access.authentication import Proof, bearer
+from distop.coordinator.access.authentication import Proof, bearer, names_of
 from distop.coordinator.access.callers import Caller
-from distop.coordinator.access.certificates import names_of
 from distop.coordinator.access.gate import Gate
 from distop.errors import DeadlineExceeded, DistopError, InvalidArgument, Kind, Unauthenticated
 from distop.process.secret import NONE, Secret

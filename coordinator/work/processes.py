@@ -1,21 +1,127 @@
-"""The workers of a coordinator: forked from a template that has loaded the types of users, and few enough."""
+"""The workers of a coordinator, and the calls that run in them: few processes, forked from a template that
+has loaded the types of users.
+
+A worker may act until the coordinator's lease runs out. Both share two numbers in memory: the lease, and its
+deadline.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
-from collections.abc import Sequence
+import struct
+import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from distop.coordinator.work.call import Call, begin, load_type, perform
-from distop.coordinator.work.lease import SharedLease
 from distop.coordinator.work.places import Places
-from distop.errors import Busy, CallTimeout, Crashed
+from distop.errors import Busy, CallTimeout, Crashed, LeaseLost
+from distop.metastore import crashpoints
+from distop.operations.registry import Registry
+from distop.process.clock import boot_clock
+from distop.process.serving import alive
 from distop.process.template import Template
 from distop.process.workers import Died, Idle, NotBegun, TooLong, Worker
+
+_HELD = struct.Struct("=qd")
+
+
+class SharedLease:
+    """The current lease, and its local deadline.
+
+    Parameters
+    ----------
+    file:
+        Descriptor of the memory, in a worker process; ``None`` creates it.
+    """
+
+    def __init__(self, file: int | None = None) -> None:
+        if file is None:
+            file = _anonymous_file()
+            os.ftruncate(file, mmap.PAGESIZE)
+        self.file = file
+        self._memory = mmap.mmap(file, mmap.PAGESIZE)
+
+    def holds(self, lease: int, until: float) -> None:
+        """It is held until then, by :func:`boot_clock`."""
+        _HELD.pack_into(self._memory, 0, lease, until)
+
+    @property
+    def lease(self) -> int:
+        """The current lease, or the last one; 0 before the first."""
+        return int(_HELD.unpack_from(self._memory)[0])
+
+    def check_of(self, lease: int, alive: Callable[[], None]) -> Callable[[], None]:
+        """Raises :class:`~distop.errors.LeaseLost` once that lease is no longer held."""
+
+        def check() -> None:
+            held, until = _HELD.unpack_from(self._memory)
+            if held != lease or (lease and boot_clock() >= until):
+                raise LeaseLost
+            alive()
+
+        return check
+
+    def close(self) -> None:
+        """Release the memory."""
+        self._memory.close()
+        os.close(self.file)
+
+
+def _anonymous_file() -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("distop-lease")
+    with tempfile.TemporaryFile() as made:
+        return os.dup(made.fileno())
+
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The context of a call."""
+
+    registry: Registry
+    check: Callable[[], None]
+    """Raises when this process, or its coordinator, may not act any more. Calling it is also a heartbeat: a
+    call with heartbeats is not ended for taking long."""
+
+
+class Call(Protocol[T_co]):
+    """A function of a module, or a ``partial`` of one: it must be picklable."""
+
+    def __call__(self, surroundings: Surroundings, /) -> T_co: ...
+
+
+# -- in a worker ---------------------------------------------------------------------------------------
+
+
+_registry: Registry
+_lease: SharedLease
+
+
+def begin(operations: Sequence[str] | None, pid: int, lease_file: int) -> None:
+    """Work for the coordinator that is this process: with its types, and under its lease."""
+    global _registry, _lease
+    crashpoints.works_for(pid)
+    _registry, _lease = Registry(operations), SharedLease(lease_file)
+
+
+def load_type(name: str) -> None:
+    """Load a type, unless the template has it."""
+    _registry.get(name)
+
+
+def perform(lease: int, call: Call[T_co]) -> T_co:
+    """Run a call for a lease of the coordinator."""
+    return call(Surroundings(_registry, _lease.check_of(lease, alive)))
+
 
 T = TypeVar("T")
 

@@ -18,9 +18,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, TypeVar
 
-from distop.coordinator.work.call import Call, Surroundings
 from distop.coordinator.work.places import Places, Slot
-from distop.coordinator.work.processes import Processes
+from distop.coordinator.work.processes import Call, Processes, Surroundings
 from distop.errors import Busy, CallTimeout, DeadlineExceeded, DistopError
 from distop.operations.api import DistributedOperation
 from distop.operations.registry import Registry

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from distop.coordinator.leading import timekeeping
+from distop.coordinator.schedules import timekeeping
 from distop.lake.layout.model import Layout
 from distop.metastore import crashpoints
 from distop.metastore.records.record import decode

@@ -10,7 +10,7 @@ import pytest
 
 from distop.client import OperationState
 from distop.coordinator.starting import launching
-from distop.coordinator.work.call import Call, Surroundings
+from distop.coordinator.work.processes import Call, Surroundings
 from distop.coordinator.work.work import Work
 from distop.sources.formats.files import find_files
 from distop.spark_jobs.ingest import planning

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from distop.coordinator.leading import timekeeping
+from distop.coordinator.schedules import timekeeping
 from distop.errors import UnsupportedType
 from distop.metastore.records.record import decode, encode
 from distop.metastore.records.table import Head

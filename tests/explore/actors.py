@@ -136,7 +136,7 @@ async def serves(env: Env, name: str, lease: int) -> Any:
     if epoch is None:
         return "does not lead"
     driver, completion = _driver(env, lease, epoch.revision)
-    service = OperationService(env.client, Planner(_work()), memory=completion.memory)
+    service = OperationService(env.client, Planner(_work()), caches=completion.caches)
     with contextlib.suppress(DistopError):
         await driver._list()
         for number in (1, 2):

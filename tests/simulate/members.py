@@ -13,8 +13,8 @@ from unittest import mock
 
 from distop.coordinator.config import CoordinatorConfig
 from distop.coordinator.service import Coordinator
-from distop.coordinator.work.call import Surroundings
 from distop.coordinator.work.places import Places
+from distop.coordinator.work.processes import Surroundings
 from distop.errors import LeaseLost
 from distop.executor.host.connect import connect
 from distop.executor.runner import service

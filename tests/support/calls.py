@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from distop.coordinator.work.call import Surroundings
+from distop.coordinator.work.processes import Surroundings
 from distop.process.serving import alive
 from distop.process.template import Template
 

@@ -16,8 +16,7 @@ import grpc.aio
 
 from distop.coordinator.completion.completion import Completion
 from distop.coordinator.config import CoordinatorConfig
-from distop.coordinator.leading.leadership import Leadership
-from distop.coordinator.leading.placement import preferred
+from distop.coordinator.leading.leadership import Leadership, preferred
 from distop.coordinator.service import Coordinator
 from distop.coordinator.starting.planner import Planner
 from distop.coordinator.work.work import Work

@@ -14,8 +14,7 @@ from pyiceberg.catalog.rest import RestCatalog as RestClient
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.following import Policies
-from distop.coordinator.access.gate import Gate
+from distop.coordinator.access.gate import Gate, Policies
 from distop.coordinator.rest.app import RestCatalog
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

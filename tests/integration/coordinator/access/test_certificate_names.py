@@ -19,8 +19,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from distop.client import AsyncClient, Credentials, Grant
-from distop.coordinator.access.authentication import IdentityConfig
-from distop.coordinator.access.certificates import identity_of, names_of
+from distop.coordinator.access.authentication import IdentityConfig, identity_of, names_of
 from distop.coordinator.service import Coordinator
 from distop.errors import Unauthenticated
 from distop.metastore.etcd.config import EtcdConfig

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from distop.coordinator.access import following
-from distop.coordinator.access.following import Policies
+from distop.coordinator.access import gate
+from distop.coordinator.access.gate import Policies
 from distop.coordinator.access.policy import changed
 from distop.errors import Unavailable
 from distop.metastore.etcd.client import EtcdClient
@@ -48,9 +48,9 @@ async def test_the_watch_shows_a_change(
     client: EtcdClient, monkeypatch: pytest.MonkeyPatch, defects: int
 ) -> None:
     """S4: at once, and also after a defect of it."""
-    monkeypatch.setattr(following, "REREAD_S", 10 * HANG_S)
+    monkeypatch.setattr(gate, "REREAD_S", 10 * HANG_S)
     if defects:
-        fail_once(monkeypatch, following, "watch", RuntimeError("odd"))
+        fail_once(monkeypatch, gate, "watch", RuntimeError("odd"))
     async with followed(client) as policies:
         await grant(client, "jane")
         await eventually(lambda: admins(policies) == ["jane", "root"])
@@ -70,9 +70,9 @@ async def test_a_change_is_read_when_the_watch_is_silent(
         reads.append(client)
         return await read_policy(client)
 
-    monkeypatch.setattr(following, "watch", silent)
-    monkeypatch.setattr(following, "read_policy", counted)
-    monkeypatch.setattr(following, "REREAD_S", 0.02)
+    monkeypatch.setattr(gate, "watch", silent)
+    monkeypatch.setattr(gate, "read_policy", counted)
+    monkeypatch.setattr(gate, "REREAD_S", 0.02)
     async with followed(client) as policies:
         before, seen = policies.standing, len(reads)
         await eventually(lambda: len(reads) > seen + 2)
@@ -85,7 +85,7 @@ async def test_a_policy_that_was_read_long_ago_is_read_again_before_use(
     client: EtcdClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """S4: as after the process was suspended. Without etcd the last one counts."""
-    monkeypatch.setattr(following, "STALE_S", 10 * HANG_S)
+    monkeypatch.setattr(gate, "STALE_S", 10 * HANG_S)
     await grant(client, "root")
     policies = Policies(client)
     assert await policies.present() is policies.standing
@@ -93,10 +93,10 @@ async def test_a_policy_that_was_read_long_ago_is_read_again_before_use(
     await policies.present()
     assert admins(policies) == ["root"]
     for name in ("STALE_S", "REREAD_S"):
-        monkeypatch.setattr(following, name, 0.0)
+        monkeypatch.setattr(gate, name, 0.0)
     await policies.present()
     assert admins(policies) == ["jane", "root"]
     await grant(client, "joe")
-    fail_once(monkeypatch, following, "read_policy", Unavailable("etcd is silent"))
+    fail_once(monkeypatch, gate, "read_policy", Unavailable("etcd is silent"))
     await policies.present()
     assert admins(policies) == ["jane", "root"]

@@ -28,7 +28,7 @@ READS = "distop.coordinator.views.contents.load_metadata"
 def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Storage does not answer until the test is over."""
     answers = threading.Event()
-    monkeypatch.setattr("distop.coordinator.api.stored.STORAGE_S", 0.1)
+    monkeypatch.setattr("distop.coordinator.api.published.STORAGE_S", 0.1)
     monkeypatch.setattr(READS, lambda *args, **kwargs: answers.wait())
     yield
     answers.set()
@@ -44,7 +44,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
             answers.wait()
         return load_metadata(location, storage)
 
-    monkeypatch.setattr("distop.coordinator.api.stored.STORAGE_S", 0.5)
+    monkeypatch.setattr("distop.coordinator.api.published.STORAGE_S", 0.5)
     monkeypatch.setattr(READS, reads)
     yield answers
     answers.set()

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from distop.commit.contract import Contribution
-from distop.coordinator.completion.finishing import Finishing
+from distop.coordinator.completion.completion import Finishing
 from distop.coordinator.metrics.counts import Metrics
-from distop.coordinator.state.memory import Memory
+from distop.coordinator.state.caches import LeaderCaches
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.errors import CorruptRecord
@@ -33,7 +33,7 @@ async def test_files_of_a_commit_that_was_never_sent_are_removed(client: LossyCl
     prepared = ["00001.metadata.json"]
     contribution = Contribution(discard=prepared.clear)
     with ThreadPoolExecutor(1) as threads:
-        finishing = Finishing(client, Work(Registry(), threads), Metrics(), Memory(), time.time)
+        finishing = Finishing(client, Work(Registry(), threads), Metrics(), LeaderCaches(), time.time)
         tracked = Tracked(keys.operation(OperationId.parse("t/noop/1")), arg)
         history = HistoryRecord(outcome="success")
         with pytest.raises(CorruptRecord):

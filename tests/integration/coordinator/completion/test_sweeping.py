@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from distop.coordinator.completion.attempts import Parking
 from distop.coordinator.completion.collector import Collector
-from distop.coordinator.completion.parking import Parking
 from distop.coordinator.state.tracker import Tracked
 from distop.coordinator.work.work import Work
 from distop.lake.storage.listing import entries

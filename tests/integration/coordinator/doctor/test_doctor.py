@@ -30,8 +30,7 @@ from distop.commit.contract import NOT_UNDONE
 from distop.coordinator.doctor import checks as doctor_checks
 from distop.coordinator.doctor import files as doctor_files
 from distop.coordinator.doctor import rounds as doctor_rounds
-from distop.coordinator.doctor.findings import RemoveFiles, Reported, Severity
-from distop.coordinator.doctor.fixes import MOVED, Fixing, apply
+from distop.coordinator.doctor.findings import MOVED, Fixing, RemoveFiles, Reported, Severity, apply
 from distop.coordinator.doctor.liveness import Patience
 from distop.coordinator.doctor.rounds import Doctor, Examination
 from distop.coordinator.work.work import Work

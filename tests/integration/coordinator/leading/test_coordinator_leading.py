@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from distop.coordinator.leading.driver import TableDriver
-from distop.coordinator.leading.leadership import Leadership
-from distop.coordinator.leading.placement import preferred
+from distop.coordinator.leading.leadership import Leadership, preferred
 from distop.coordinator.service import Coordinator
 from distop.errors import EtcdOutOfSpace
 from distop.metastore.etcd.client import EtcdClient

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.state.table_cache import TableCache
+from distop.coordinator.state.caches import TableCache
 from distop.errors import Compacted, DistopError, IncompatibleOperation, TableNotFound, TablePaused
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from google.protobuf import duration_pb2
 
-from distop.coordinator.state.ends import Ends
+from distop.coordinator.state.caches import RecentResults
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import EtcdProcess
@@ -71,13 +71,13 @@ async def test_an_operation_is_followed_to_its_end(service: Service, client: Etc
 def led(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
     """Operations led here: waiting for the end of one needs nothing else."""
     led: set[bytes] = set()
-    lead = Ends.lead
+    lead = RecentResults.lead
 
-    def noted(ends: Ends, history: bytes) -> None:
+    def noted(ends: RecentResults, history: bytes) -> None:
         lead(ends, history)
         led.add(history)
 
-    monkeypatch.setattr(Ends, "lead", noted)
+    monkeypatch.setattr(RecentResults, "lead", noted)
     monkeypatch.setattr("distop.coordinator.api.operations.SOON_S", 60.0)
     return led
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 import pytest_asyncio
 
-from distop.coordinator.state.leads import Leads
+from distop.coordinator.state.caches import LocalLeaders
 from distop.coordinator.views.following import UPDATES_PER_S, Followed, Following, updates
 from distop.coordinator.views.operations import read_live, read_operation
 from distop.errors import DistopError
@@ -56,7 +56,7 @@ async def test_slow_readers_skip_states(service: Service, client: EtcdClient, fo
     """G2: it skips the updates in between; its revision is that of the state."""
     operation = await service.start("t", argument={"partitions": 31})
     with following.watching(operation, whole=True) as followed:
-        told = updates(client, Leads(), followed, after=0, heartbeat_s=0.3, stopping=asyncio.Event())
+        told = updates(client, LocalLeaders(), followed, after=0, heartbeat_s=0.3, stopping=asyncio.Event())
         async with aclosing(told):
             assert decoded(await anext(told)).operation.jobs.succeeded == 0
             for start in (0, 10, 20):
@@ -82,7 +82,7 @@ async def test_who_watches_first_and_who_comes_later_see_the_same(
     with following.watching(operation, whole=True) as followed:
         assert len(following) == 1
         for done in (0, 1):
-            told = updates(client, Leads(), followed, after=0, heartbeat_s=60, stopping=stopping)
+            told = updates(client, LocalLeaders(), followed, after=0, heartbeat_s=60, stopping=stopping)
             async with aclosing(told):
                 assert decoded(await anext(told)).operation.jobs.succeeded == done
                 await mark(client, operation, str(done))
@@ -249,7 +249,7 @@ async def test_a_new_leader_counts_all_before_it_speaks(etcd_config: EtcdConfig,
 
 def test_a_listener_hears_of_its_operation_alone() -> None:
     """And of nothing once it has let go."""
-    leads, heard = Leads(), Recorder()
+    leads, heard = LocalLeaders(), Recorder()
     leads.listen(b"a", heard)
     leads.heard(b"b", b"b.state", None)
     leads.heard(b"a", b"a.state", None)
@@ -260,7 +260,7 @@ def test_a_listener_hears_of_its_operation_alone() -> None:
 
 def test_a_defect_of_who_looks_on_is_not_the_leaders(caplog: pytest.LogCaptureFixture) -> None:
     """The one who tells goes on, and so does the next one who listens."""
-    leads, heard = Leads(), Recorder()
+    leads, heard = LocalLeaders(), Recorder()
     leads.listen(b"a", Recorder(broken=True))
     leads.listen(b"a", heard)
     leads.heard(b"a", b"a.state", None)
@@ -275,7 +275,7 @@ async def test_following_that_crashes_is_an_error_to_who_watches(
     operation = await service.start("t")
     monkeypatch.setattr(Followed, "_apply", lambda *_: 1 / 0)
     with following.watching(operation, whole=True) as followed:
-        told = updates(client, Leads(), followed, after=0, heartbeat_s=60, stopping=asyncio.Event())
+        told = updates(client, LocalLeaders(), followed, after=0, heartbeat_s=60, stopping=asyncio.Event())
         async with aclosing(told):
             assert decoded(await anext(told)).operation.state == pb.RUNNING
             await mark(client, operation, "0")

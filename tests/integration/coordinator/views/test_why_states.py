@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from distop.cli.main import app
 from distop.client import AsyncClient
-from distop.coordinator.leading.placement import preferred
+from distop.coordinator.leading.leadership import preferred
 from distop.errors import DistopError, NotFound
 from distop.metastore.backlog.queue import enqueue
 from distop.metastore.etcd.client import EtcdClient

@@ -14,7 +14,7 @@ import pytest_asyncio
 from google.protobuf.duration_pb2 import Duration
 
 from distop.commit.contract import VARIABLE, default_registry
-from distop.coordinator.completion import outside
+from distop.coordinator.completion import attempts
 from distop.coordinator.work import processes, work
 from distop.errors import DistopError, UnknownOperationType
 from distop.metastore.etcd.config import EtcdConfig
@@ -45,7 +45,7 @@ MANY = 12
 @pytest.fixture(autouse=True)
 def stuck_steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv(VARIABLE, STEPS)
-    monkeypatch.setattr(outside, "TELL_S", 0.1)
+    monkeypatch.setattr(attempts, "TELL_S", 0.1)
     default_registry.cache_clear()
     yield
     default_registry.cache_clear()

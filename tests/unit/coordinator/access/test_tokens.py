@@ -14,12 +14,10 @@ import trustme
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from distop.coordinator.access import keys as issuer_keys
-from distop.coordinator.access.authentication import IdentityConfig, bearer
+from distop.coordinator.access import tokens as issuer_keys
+from distop.coordinator.access.authentication import IdentityConfig, StaticTokens, bearer
 from distop.coordinator.access.callers import Identity
-from distop.coordinator.access.keys import IssuerKeys, parse
-from distop.coordinator.access.static import StaticTokens
-from distop.coordinator.access.tokens import IssuedTokens, IssuerConfig
+from distop.coordinator.access.tokens import IssuedTokens, IssuerConfig, IssuerKeys, parse
 from distop.errors import InvalidArgument, Unauthenticated, Unavailable
 from support.services.certs import put
 from support.services.issuers import AUDIENCE, EC, RSA, URL, issuing, key_set, signed

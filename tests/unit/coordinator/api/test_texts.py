@@ -9,7 +9,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from distop.coordinator.api.texts import check_texts
+from distop.coordinator.api.calls import check_texts
 from distop.errors import InvalidArgument
 from distop.proto import distop_pb2 as pb
 

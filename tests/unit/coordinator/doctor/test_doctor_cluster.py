@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from distop.coordinator.doctor.cluster import check_etcd, check_members
-from distop.coordinator.doctor.seen import Members, MemberSeen
+from distop.coordinator.doctor.reading import Members, MemberSeen
 from distop.metastore.etcd.health import EtcdHealth, EtcdMember
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.members.registration import far_apart

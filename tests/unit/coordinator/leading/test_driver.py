@@ -8,12 +8,10 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from distop.coordinator.completion.parking import Parking
+from distop.coordinator.completion.attempts import Parking
 from distop.coordinator.leading import leadership
-from distop.coordinator.leading.acting import Acting
-from distop.coordinator.leading.driver import TableDriver
+from distop.coordinator.leading.driver import Acting, Slot, TableDriver
 from distop.coordinator.leading.leadership import Leadership
-from distop.coordinator.leading.slot import Slot
 from distop.coordinator.metrics.counts import Metrics
 from distop.coordinator.state.tracker import Tracked
 from distop.errors import Busy, CallTimeout, DistopError, LeadershipLost, OperationPaused

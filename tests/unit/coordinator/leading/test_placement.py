@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.coordinator.leading.placement import eligible, preferred
+from distop.coordinator.leading.leadership import eligible, preferred
 
 MEMBERS = st.lists(st.text(min_size=1), min_size=1, max_size=8, unique=True)
 

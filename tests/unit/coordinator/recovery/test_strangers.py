@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from distop.coordinator.recovery import strangers
+from distop.coordinator.recovery import mending
 from distop.lake.layout.owner import owners, take_folder
 from distop.lake.storage.allowed import LOCATIONS
 from distop.lake.storage.storage import StorageOptions
@@ -23,11 +23,11 @@ def test_a_folder_that_may_not_be_read_hides_no_other(
             raise PermissionError(13, "Permission denied", place)
         return list(owners(place, storage))
 
-    monkeypatch.setattr(strangers, "owners", guarded)
+    monkeypatch.setattr(mending, "owners", guarded)
     for name in ("known", "theirs", "lost", "also-lost"):
         take_folder(f"{tmp_path}/{name}", f"uuid-of-{name}")
     known = TableRecord(name="known", location=f"{tmp_path}/known", uuid="uuid-of-known")
-    found = strangers.files_without_table({known.uuid: known}, ())
+    found = mending.files_without_table({known.uuid: known}, ())
     assert {(finding.code, finding.subject) for finding in found} == {
         ("FILES_WITHOUT_TABLE", f"{tmp_path}/lost"),
         ("FILES_WITHOUT_TABLE", f"{tmp_path}/also-lost"),
@@ -45,7 +45,7 @@ def test_a_place_that_may_not_be_opened_hides_no_other(
     for name in ("its/own", "look/lost"):
         take_folder(f"{tmp_path}/{name}", f"uuid-of-{name}")
     known = TableRecord(name="own", location=f"{tmp_path}/its/own", uuid="uuid-of-its/own")
-    found = strangers.files_without_table({known.uuid: known}, (f"{tmp_path}/look",))
+    found = mending.files_without_table({known.uuid: known}, (f"{tmp_path}/look",))
     assert {finding.code: finding.subject for finding in found} == {
         "FILES_WITHOUT_TABLE": f"{tmp_path}/look/lost",
         "FOLDER_UNREADABLE": f"{tmp_path}/its",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from distop.coordinator.schedules.agenda import Agenda
 from distop.coordinator.schedules.policy import AGAIN_S
+from distop.coordinator.schedules.timekeeping import Agenda
 from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.etcd.watch import KeyEvent, WatchBatch

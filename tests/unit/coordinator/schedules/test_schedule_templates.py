@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.schedules.templates import rendered
+from distop.coordinator.schedules.times import rendered
 from distop.errors import InvalidArgument
 from distop.proto.templates import MAX_EXPRESSIONS, has_templates
 

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import asyncio
 
-from distop.coordinator.state.ends import REMEMBERED, Ends
+from distop.coordinator.state.caches import REMEMBERED, RecentResults
 from distop.metastore.etcd.txn import KeyValue
 
 KEY = b"p.t.history.noop.1"
 END = KeyValue(KEY, b"{}", 7, 7)
 
 
-async def _soon(ends: Ends, *, keys: int = 1) -> list[asyncio.Task[KeyValue | None]]:
+async def _soon(ends: RecentResults, *, keys: int = 1) -> list[asyncio.Task[KeyValue | None]]:
     waiting = [asyncio.create_task(ends.within(KEY, 10.0)) for _ in range(keys)]
     await asyncio.sleep(0)
     return waiting
 
 
 async def test_all_who_wait_hear_of_an_end() -> None:
-    ends = Ends()
+    ends = RecentResults()
     ends.lead(KEY)
     waiting = await _soon(ends, keys=3)
     ends.ended(END)
@@ -27,7 +27,7 @@ async def test_all_who_wait_hear_of_an_end() -> None:
 
 
 async def test_who_asks_before_the_leader_has_heard_of_a_start_waits_for_its_end() -> None:
-    ends = Ends()
+    ends = RecentResults()
     ends.started(b"p.t.history.", KEY)
     assert await ends.within(KEY, 10.0) is None, "nobody leads its table here"
     ends.hear(b"p.t.history.")
@@ -40,7 +40,7 @@ async def test_who_asks_before_the_leader_has_heard_of_a_start_waits_for_its_end
 
 
 async def test_only_so_many_ends_are_remembered() -> None:
-    ends = Ends()
+    ends = RecentResults()
     keys = [b"p.t.history.noop.%d" % number for number in range(REMEMBERED + 1)]
     for key in keys:
         ends.lead(key)
@@ -50,21 +50,21 @@ async def test_only_so_many_ends_are_remembered() -> None:
 
 
 async def test_what_is_not_led_here_is_not_waited_for() -> None:
-    ends = Ends()
+    ends = RecentResults()
     assert await ends.within(KEY, 10.0) is None
     ends.ended(END)
     assert await ends.within(KEY, 10.0) is None
 
 
 async def test_who_is_not_told_in_time_looks_elsewhere() -> None:
-    ends = Ends()
+    ends = RecentResults()
     ends.lead(KEY)
     assert await ends.within(KEY, 0.0) is None
     ends.ended(END)  # nobody is left to be told
 
 
 async def test_who_goes_is_forgotten() -> None:
-    ends = Ends()
+    ends = RecentResults()
     ends.lead(KEY)
     gone, stays = await _soon(ends, keys=2)
     gone.cancel()
@@ -74,7 +74,7 @@ async def test_who_goes_is_forgotten() -> None:
 
 
 async def test_a_leader_that_leaves_lets_all_look_elsewhere() -> None:
-    ends = Ends()
+    ends = RecentResults()
     ends.lead(KEY)
     ends.lead(b"p.u.history.noop.1")
     (waiting,) = await _soon(ends)

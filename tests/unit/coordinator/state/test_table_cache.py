@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from distop.coordinator.state.table_cache import TableCache
+from distop.coordinator.state.caches import TableCache
 from distop.metastore.etcd.txn import Delete, Get, KeyValue, Put
 from distop.metastore.records.keyspace import Keyspace
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distop.coordinator.state.timeline import FIRST, MAX_BYTES, MAX_EVENTS, TAKEN, Timeline, event
+from distop.coordinator.state.tracker import FIRST, MAX_BYTES, MAX_EVENTS, TAKEN, Timeline, event
 from distop.metastore.records.record import encode
 
 

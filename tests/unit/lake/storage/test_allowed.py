@@ -18,7 +18,7 @@ import pytest
 
 from distop.catalog.catalog import EtcdCatalog
 from distop.cli.options.services import AllowOptions
-from distop.coordinator.api.new_table import check_options
+from distop.coordinator.api.tables import check_options
 from distop.errors import InvalidArgument, NotAllowed, Unavailable
 from distop.executor.launch.spark_task import SparkTask
 from distop.lake.layout.model import Layout, file_io

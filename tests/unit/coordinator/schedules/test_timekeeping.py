@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from distop.coordinator.leading import timekeeping
-from distop.coordinator.leading.timekeeping import SLOT_S, Timekeeping
+from distop.coordinator.schedules import timekeeping
+from distop.coordinator.schedules.timekeeping import SLOT_S, Timekeeping
 from distop.metastore.etcd.client import Listing
 from distop.metastore.etcd.txn import KeyValue
 from distop.metastore.records.keyspace import Keyspace
