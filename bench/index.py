@@ -6,7 +6,7 @@ Real processes: etcd, a coordinator, an executor. A pyiceberg program writes a m
 to a file, with ids in random order: each file's least and greatest id enclose nearly all of them, so that
 statistics rule out none. ``build_index`` makes an index of the ids. Then single ids are looked up, with the
 index and, as the baseline of the same run, without it; both read the same snapshot through
-``spark_jobs.tables.snapshot``, and must find the same rows. Opens are counted in the file system beneath.
+``spark_jobs.tables``, and must find the same rows. Opens are counted in the file system beneath.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.etcd.embedded import free_port
 from distop.metastore.tables.registry import read_indexes
-from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
+from distop.spark_jobs.tables import TableSnapshot, open_snapshot
 
 FILES = int(sys.argv[1]) if sys.argv[1:] else sized(2000, 8)
 ROWS = sized(1_000_000, 800)

@@ -10,7 +10,7 @@ from distop.client import Operation
 from distop.metastore.etcd.sync import SyncEtcd
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, IndexRecord
-from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
+from distop.spark_jobs.tables import TableSnapshot, open_snapshot
 
 RULES = [
     "distance > 0",

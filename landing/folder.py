@@ -1,4 +1,5 @@
-"""Landing folders: batches that are dropped into a folder are published, in order.
+"""Landing folders: batches that are dropped into a folder are published, in order, for one table or for many
+(:class:`Landings`).
 
 Below the folder of a table, every folder with a ``_SUCCESS`` file is a batch, named by its path. etcd
 remembers what is published, and the folder contains what to publish: this process has no state of its own,
@@ -44,6 +45,7 @@ from distop.landing.walk import (
     BACKFILL,
     HISTORY_DONE,
     MAX_CONFIG_BYTES,
+    SUCCESS,
     Found,
     OpenFileSystem,
     Scope,
@@ -345,3 +347,55 @@ def _of_doubtful(table: str, batches: list[str]) -> str:
         "they are older than what the table remembers. Move away those that were; of others write _SUCCESS "
         f"again, or publish them with distop backlog add {table} BATCH --unordered --republish"
     )
+
+
+class Landings:
+    """Feeds every table with a folder. See ``folder.Landing`` for the parameters."""
+
+    def __init__(
+        self,
+        client: Client,
+        url: str,
+        *,
+        type: str = "ingest",
+        replace: bool = False,
+        open_file_system: OpenFileSystem = open_file_system,
+    ) -> None:
+        self._client, self._url, self._type, self._replace = client, url.rstrip("/"), type, replace
+        self._open = open_file_system
+        self._feeds: dict[str, Landing] = {}
+        self._problems = Problems()
+
+    def poll(self) -> dict[str, Report]:
+        """Look once into the folder of each table; return a report by table. An empty name: problems of the
+        folder itself.
+
+        Its configuration applies to all tables; a nearer one takes precedence. Problems of one table are
+        reported, and do not affect others. Raises :class:`~distop.errors.Unavailable` when the service does
+        not answer.
+        """
+        fs, root = self._open(self._url)
+        fs.invalidate_cache()
+        walk = Walk(fs, root.rstrip("/"))
+        scope = walk.scope(Scope())
+        walk.misplaced((SUCCESS, HISTORY_DONE, BACKFILL), "a table's folder")
+        walk.search_hidden(root.rstrip("/"), walk.entries)
+        self._problems.tell("", walk.problems)
+        reports = {"": Report(problems=walk.problems)} if walk.problems else {}
+        if scope is None:
+            return reports  # nothing is published with an unreadable configuration
+        for table in walk.folders():
+            reports[table] = self._feed(table).poll(scope)
+        return reports
+
+    def _feed(self, table: str) -> Landing:
+        if table not in self._feeds:
+            self._feeds[table] = Landing(
+                self._client,
+                table,
+                f"{self._url}/{table}",
+                type=self._type,
+                replace=self._replace,
+                open_file_system=self._open,
+            )
+        return self._feeds[table]

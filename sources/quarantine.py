@@ -25,8 +25,7 @@ from distop.sources.formats.inference import SAMPLE_BYTES, CsvSample, JsonSample
 from distop.sources.formats.jsonl import JsonObjects, is_blank
 from distop.sources.formats.options import CsvOptions
 from distop.sources.formats.reader import Wanted
-from distop.sources.formats.text_file import Converter, TextFile
-from distop.sources.formats.text_rows import TextRows
+from distop.sources.formats.text_file import Converter, TextFile, TextRows
 from distop.sources.kafka.records import json_line
 
 SOURCE = "quarantine"

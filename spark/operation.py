@@ -19,8 +19,8 @@ from distop.metastore.records.operation import Effect, OperationArg, StepRecord,
 from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid, parse
 from distop.operations.job import JobContext
-from distop.spark_jobs.ingest.modes import DEFAULT_ON_CONFLICT, steps_of
-from distop.spark_jobs.rules.staged import refuse_unchecked
+from distop.spark_jobs.ingest.argument import DEFAULT_ON_CONFLICT, steps_of
+from distop.spark_jobs.rules.gate import refuse_unchecked
 
 GAVE_UP = "gaveUp"
 """Fact of an operation that publishes nothing: its write was abandoned."""

@@ -27,7 +27,7 @@ from distop.sources.formats.conversion import converted
 from distop.spark.options import ReadOptions
 from distop.spark.target import connect, find_table, storage_options
 from distop.spark_jobs.spark_types import spark_schema
-from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot, open_snapshot
+from distop.spark_jobs.tables import PlannedFile, TableSnapshot, open_snapshot
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from distop.lake.writing.prepared import folder_of, new_write
 from distop.lake.writing.writer import StagedWriter
 from distop.sources.formats.conversion import check_columns, columns_for
 from distop.spark.options import Common, WriteOptions
-from distop.spark_jobs.rules.staged import refuse_unchecked
+from distop.spark_jobs.rules.gate import refuse_unchecked
 from distop.spark_jobs.spark_types import arrow_schema
 
 if TYPE_CHECKING:

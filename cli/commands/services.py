@@ -357,8 +357,7 @@ def landing(
     Runs until SIGTERM or Ctrl-C; may be killed and started again at any time. A problem in the folder is
     logged once; with --once the exit code is then 22.
     """
-    from distop.landing.folder import Landing
-    from distop.landing.tables import Landings
+    from distop.landing.folder import Landing, Landings
 
     if end_with_parent:
         end_with(end_with_parent)

@@ -29,9 +29,8 @@ from distop.errors import DistopError, library
 from distop.lake.layout.sizes import MAX_COLUMNS
 from distop.sources.formats.bad_rows import Unconvertible, refused
 from distop.sources.formats.files import OpenFile
-from distop.sources.formats.moments import UTC
 from distop.sources.formats.reader import FileUnusable, Wanted, check_size, damage_named
-from distop.sources.formats.types import NOT_UTF_8, convert
+from distop.sources.formats.types import NOT_UTF_8, UTC, convert
 
 BATCH_ROWS = 8 * 1024
 BATCH_BYTES = 8 << 20

@@ -24,15 +24,18 @@ from distop.lake.writing.floats import has_large, may_round
 from distop.lake.writing.integers import may_be_hexadecimal
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.files import OpenFile
-from distop.sources.formats.guesses import first_code, is_int_or_float
-from distop.sources.formats.lines import last_line_end
-from distop.sources.formats.moments import UTC, TimeFormat
+from distop.sources.formats.guesses import first_code, is_int_or_float, no_values
 from distop.sources.formats.options import CsvOptions
 from distop.sources.formats.reader import FileUnusable, Wanted, check_size
-from distop.sources.formats.suspicions import no_values
-from distop.sources.formats.text_file import OpenTextFile, TextFile, has_lone_return
-from distop.sources.formats.text_rows import Lines, split_lines
-from distop.sources.formats.types import convert, is_number, text_type
+from distop.sources.formats.text_file import (
+    Lines,
+    OpenTextFile,
+    TextFile,
+    has_lone_return,
+    last_line_end,
+    split_lines,
+)
+from distop.sources.formats.types import UTC, TimeFormat, convert, is_number, text_type
 
 _FIELD_COUNT = re.compile(
     r"CSV parse error: Row #(?P<row>\d+): Expected (?P<expected>\d+) columns, got (?P<found>\d+)"

@@ -20,16 +20,18 @@ from distop.sources.formats import avro, parquet
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.csv import CsvValues, convert_options, csv_text, read_header, read_records
 from distop.sources.formats.files import OpenFile
-from distop.sources.formats.guesses import common_type, no_bytes, type_of_texts
-from distop.sources.formats.jsonl import first_objects
-from distop.sources.formats.options import CsvOptions, Format
-from distop.sources.formats.reader import FileUnusable, check_size
-from distop.sources.formats.suspicions import (
+from distop.sources.formats.guesses import (
+    common_type,
     foreign_encoding,
+    no_bytes,
     no_values,
     suspicions,
     suspicions_of_strings,
+    type_of_texts,
 )
+from distop.sources.formats.jsonl import first_objects
+from distop.sources.formats.options import CsvOptions, Format
+from distop.sources.formats.reader import FileUnusable, check_size
 from distop.sources.formats.types import UnsupportedType, convert, table_type
 
 SAMPLE_FILES = 8
@@ -181,7 +183,7 @@ class CsvSample:
 
     @property
     def foreign_encoding(self) -> str:
-        """The encoding of the files, if not UTF-8; see :func:`.suspicions.foreign_encoding`."""
+        """The encoding of the files, if not UTF-8; see :func:`.guesses.foreign_encoding`."""
         return next((found for _, head in self._heads if (found := foreign_encoding(head))), "")
 
     def _values(self, columns: Sequence[str], options: CsvOptions) -> dict[str, pa.Array]:

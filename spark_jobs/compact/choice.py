@@ -1,10 +1,11 @@
-"""Chooses the files that a compaction rewrites, and groups them.
+"""Chooses the files that a compaction rewrites, and groups them; which order their rows get.
 
 The manifests of the snapshot are read a few at a time, and only the required parts of their entries are kept.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -15,8 +16,11 @@ from typing import NamedTuple
 import msgspec
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import DataFile, FileFormat, ManifestContent, ManifestEntry, ManifestFile
+from pyiceberg.schema import Schema
 from pyiceberg.table import ManifestGroupPlanner
 from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
 
 from distop.errors import PreconditionFailed
 from distop.lake.iceberg.content import is_live
@@ -36,7 +40,53 @@ from distop.lake.rewriting.rewrite_plan import (
     RewritePlan,
     ranges_of,
 )
-from distop.spark_jobs.compact.argument import Sizes
+from distop.lake.writing.sorting import has_order
+from distop.operations.arguments import invalid
+from distop.spark_jobs.compact.argument import MAX_SORT_COLUMNS, Sizes
+
+_TERM = re.compile(
+    r"(?P<column>\"[^\"]+\"|.+?)(?:\s+(?P<direction>asc|desc))?(?:\s+nulls\s+(?P<nulls>first|last))?",
+    re.IGNORECASE,
+)
+
+
+def sort_order(terms: Sequence[str] | str, metadata: TableMetadata) -> SortOrder | None:
+    """The requested order: one that the table knows, or a new one; ``None`` if none is requested.
+
+    Raises :class:`~distop.errors.InvalidArgument` for a column that does not exist or has no order.
+    """
+    texts = [text.strip() for text in terms.split(",")] if isinstance(terms, str) else list(terms)
+    if not texts:
+        return None
+    if len(texts) > MAX_SORT_COLUMNS:
+        raise invalid("sort_by", f"at most {MAX_SORT_COLUMNS} columns can be used for sorting")
+    fields = [_field(text, metadata.schema()) for text in texts]
+    if len({field.source_id for field in fields}) < len(fields):
+        raise invalid("sort_by", "a column is named twice in --sort-by")
+    for known in metadata.sort_orders:
+        if known.fields == fields:
+            return known
+    return SortOrder(*fields, order_id=max((one.order_id for one in metadata.sort_orders), default=0) + 1)
+
+
+def _field(text: str, schema: Schema) -> SortField:
+    match = _TERM.fullmatch(text)
+    name = "" if match is None else match["column"].strip('"')
+    column = next((one for one in schema.columns if one.name == name), None)
+    if match is None or column is None:
+        names = ", ".join(one.name for one in schema.columns)
+        raise invalid("sort_by", f"{text!r} is not a column of the table; its columns are: {names}")
+    if not has_order(column):
+        raise invalid("sort_by", f"column {name!r} has the type {column.field_type}, which cannot be sorted")
+    descending = (match["direction"] or "asc").lower() == "desc"
+    nulls = (match["nulls"] or ("last" if descending else "first")).lower()
+    return SortField(
+        source_id=column.field_id,
+        transform=IdentityTransform(),
+        direction=SortDirection.DESC if descending else SortDirection.ASC,
+        null_order=NullOrder.NULLS_FIRST if nulls == "first" else NullOrder.NULLS_LAST,
+    )
+
 
 MANIFESTS_AT_A_TIME = 16
 MAX_CANDIDATES = 200_000

@@ -19,8 +19,8 @@ from distop.lake.writing.sorting import keys_of
 from distop.lake.writing.writer import ROW_GROUP_BYTES, StagedWriter
 from distop.operations.job import JobContext
 from distop.spark_jobs.compact.choice import file_count
-from distop.spark_jobs.tables.external_sort import sort_rows
-from distop.spark_jobs.tables.snapshot import PlannedFile, TableSnapshot
+from distop.spark_jobs.external_sort import sort_rows
+from distop.spark_jobs.tables import PlannedFile, TableSnapshot
 
 MAX_PATH_SHOWN = 400
 SLACK = 1.05

@@ -96,8 +96,7 @@ def _chosen(request: PlanRequest, argument: CompactArgument) -> Any:
     from distop.lake.predicates.binding import ALL, predicate_of
     from distop.lake.storage.storage import storage_of
     from distop.lake.writing.writer import table_file_bytes
-    from distop.spark_jobs.compact.choice import Chooser, plan_of
-    from distop.spark_jobs.compact.sort_orders import sort_order
+    from distop.spark_jobs.compact.choice import Chooser, plan_of, sort_order
 
     assert request.head is not None
     storage = storage_of(request.table)

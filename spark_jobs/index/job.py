@@ -28,7 +28,7 @@ from distop.metastore.crashpoints import reached
 from distop.metastore.records.record import from_json
 from distop.operations.job import JobContext, staging_folder, staging_stem
 from distop.operations.plans import Shared
-from distop.spark_jobs.tables.external_sort import sort_rows
+from distop.spark_jobs.external_sort import sort_rows
 
 log = logging.getLogger(__name__)
 

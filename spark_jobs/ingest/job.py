@@ -1,40 +1,180 @@
-"""One job of an ingest: read a split, or a partition of a DataFrame; convert, check and write its rows."""
+"""One job of an ingest: read a split, or a partition of a DataFrame; convert, check and write its rows, or
+merge all rows of the source with some of the table's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
 
 from distop.errors import CorruptRecord, JobFailed, OffsetsLost
 from distop.lake.layout.model import file_io
 from distop.lake.layout.staging import quarantine_folder
 from distop.lake.outputs import output_of
+from distop.lake.predicates.binding import ALL, Always, Predicate, predicate_of
+from distop.lake.predicates.rows import chosen, truth
 from distop.lake.storage.storage import StorageOptions
+from distop.lake.writing.casts import check_never_empty
 from distop.operations.job import JobContext
 from distop.sources.formats.avro import AvroReader
-from distop.sources.formats.bad_rows import BadRowPolicy, Fail, FilePosition, Quarantine, RowPosition, Rows
-from distop.sources.formats.conversion import fitting
+from distop.sources.formats.bad_rows import (
+    BadRowPolicy,
+    Fail,
+    FilePosition,
+    Quarantine,
+    RowPosition,
+    Rows,
+    Unconvertible,
+    convert_good_rows,
+)
+from distop.sources.formats.conversion import fitting, writable
 from distop.sources.formats.csv import CsvReader
 from distop.sources.formats.files import OpenFile, while_complete
 from distop.sources.formats.jsonl import JsonLinesReader
 from distop.sources.formats.parquet import ParquetReader
 from distop.sources.formats.reader import FileUnusable, FormatReader
-from distop.sources.kafka.client import Cluster
-from distop.sources.kafka.offsets import OffsetRange
-from distop.sources.kafka.ranges import ANEW_HINT
-from distop.sources.kafka.reader import RangeReader
+from distop.sources.formats.types import from_epoch
+from distop.sources.kafka.client import Cluster, RangeReader
+from distop.sources.kafka.ranges import ANEW_HINT, OffsetRange
 from distop.sources.kafka.records import RecordPlace, RecordReader, Records
 from distop.sources.quarantine import KeptFile, KeptRows, QuarantineReader, table_file
 from distop.spark_jobs.ingest.path_columns import constants
-from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, KafkaSource, TargetPlan
-from distop.spark_jobs.ingest.rows import Conversion, Converted, GoodRows
-from distop.spark_jobs.ingest.splits import Piece
-from distop.spark_jobs.rules.staged import JobChecks
+from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, KafkaSource, Piece, TargetPlan
+from distop.spark_jobs.merge import DELETE, INSERT, UPDATE, Batch, MergePlan, Merging
+from distop.spark_jobs.rules.gate import JobChecks
+
+R = TypeVar("R", bound=Rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Converted:
+    """Rows in the table's schema.
+
+    Parameters
+    ----------
+    read:
+        How many there were before the filter.
+    source:
+        Their origin: the URL of a file, or of a topic.
+    """
+
+    read: int
+    table: pa.Table
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """Converts the rows that were read.
+
+    Parameters
+    ----------
+    schema:
+        Schema of the resulting rows.
+    targets:
+        The columns of the source to write.
+    filter:
+        Only rows for which this is true.
+    never_empty:
+        Columns in which an empty text is no value.
+    epoch_units:
+        Columns whose numbers count from 1970, and their units.
+    """
+
+    schema: pa.Schema
+    targets: list[str]
+    filter: Predicate = ALL
+    never_empty: Sequence[str] = ()
+    epoch_units: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def to_table(cls, plan: IngestPlan) -> Self:
+        """Rows of the table."""
+        where = ALL
+        if plan.filter is not None:
+            where = predicate_of(plan.filter, Schema.model_validate(plan.columns))
+        layout = plan.table_layout
+        never_empty = output_of(plan.output).never_empty(layout)
+        return cls(layout.arrow_schema, plan.targets, where, never_empty, plan.epoch_units)
+
+    def of(self, source: pa.Table) -> Converted:
+        """These rows. Raises :class:`~distop.sources.formats.bad_rows.Unconvertible`."""
+        return Converted(source.num_rows, self.written(self.kept(source), self.schema))
+
+    def kept(self, source: pa.Table) -> pa.Table:
+        """Those that pass the filter."""
+        return source if self.filter == ALL else chosen(self.filter, source)
+
+    def written(self, kept: pa.Table, schema: pa.Schema) -> pa.Table:
+        """Rows that are kept, as rows of a table."""
+        rows = kept.select(self.targets)
+        for at, name in enumerate(rows.column_names):
+            if unit := self.epoch_units.get(name):
+                moments = from_epoch(rows.column(name), unit, schema.field(name).type, name)
+                rows = rows.set_column(at, name, moments)
+        rows = writable(rows, schema)
+        try:
+            check_never_empty(rows, self.never_empty)
+        except pa.ArrowInvalid as error:
+            raise Unconvertible(str(error)) from None
+        return rows
+
+
+class GoodRows:
+    """Converts blocks of raw rows; the policy handles bad ones.
+
+    Parameters
+    ----------
+    look:
+        Called now and then; raises if the rows are no longer needed.
+    """
+
+    def __init__(self, conversion: Conversion, policy: BadRowPolicy, look: Callable[[], None]) -> None:
+        self._conversion = conversion
+        self._policy = policy
+        self._look = look
+
+    def of(
+        self, block: R, source: str, convert: Callable[[R], pa.Table], place: Callable[[R], RowPosition]
+    ) -> Converted:
+        """The good rows of a block.
+
+        Parameters
+        ----------
+        source:
+            Their origin.
+        convert:
+            Raw rows to the columns of the source.
+        place:
+            The position of the first of some rows.
+
+        Raises
+        ------
+        BadRow, Cancelled
+        """
+
+        def whole(rows: R) -> Converted:
+            return replace(self._conversion.of(convert(rows)), source=source)
+
+        def reject(rows: R, reason: str) -> None:
+            # One at a time, since these take long if many rows are bad.
+            self._look()
+            self._policy.reject(place(rows), reason, rows.kept())
+
+        parts = list(convert_good_rows(block, whole, reject))
+        if len(parts) == 1:
+            return parts[0]
+        tables = [part.table for part in parts] or [self._conversion.schema.empty_table()]
+        return Converted(sum(part.read for part in parts), pa.concat_tables(tables).combine_chunks(), source)
+
 
 MAX_RESULT_BYTES = 800
 """Limit of the result: a job's record of 1 KiB also holds the attempt's name and the time."""
@@ -306,3 +446,66 @@ def _changed(file: OpenFile, how: str) -> JobFailed:
         hint="start the operation again, on files that do not change",
         details={"file": file.url},
     )
+
+
+def run_merge(job: JobContext) -> dict[str, Any]:
+    """Do one job; see ``start_or_resume_job`` for its result."""
+    plan = IngestPlan.of(job.operation)
+    assert plan.merge is not None
+    conversion = _Marked.for_merge(plan, plan.merge)
+    facts: Counter[str] = Counter()
+    rows = _rows(plan, conversion, job, facts)
+    batch = Batch(rows, conversion.schema, plan.merge.keys, plan.merge.order_by)
+    with (
+        output_of(plan.output).writer(plan.table_layout, job) as writer,
+        JobChecks(plan.rules, job) as checks,
+    ):
+        check = partial(checks.check, source=plan.folder if plan.kafka is None else plan.kafka.url)
+        merging = Merging(job, plan.merge, plan.table_layout, batch, writer, check, facts)
+        counts = merging.run(int(job.partition))
+        found = checks.finish()
+        return bounded(writer.finish() | found | counts)
+
+
+def _rows(
+    plan: IngestPlan, conversion: Conversion, job: JobContext, facts: Counter[str]
+) -> Iterator[pa.Table]:
+    """All rows of the source; adds up the facts about it."""
+    rows = GoodRows(conversion, Fail(), job.raise_if_cancelled)
+    for number in range(len(plan.cuts) - 1):
+        split = split_of(plan, str(number), rows, job)
+        with closing(split.rows()) as blocks:
+            for block in blocks:
+                yield block.table
+        facts.update(split.facts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Marked(Conversion):
+    """Rows of the table, each with its possible effects: see :class:`Batch`."""
+
+    marks: Mapping[str, Predicate] = field(default_factory=dict)
+
+    @classmethod
+    def for_merge(cls, plan: IngestPlan, merge: MergePlan) -> _Marked:
+        columns = Schema.model_validate(plan.columns)
+
+        def condition(where: str, otherwise: Predicate) -> Predicate:
+            return predicate_of(where, columns) if where else otherwise
+
+        plain = Conversion.to_table(plan)
+        marks = {
+            DELETE: condition(merge.delete_where, Predicate(Always(False))),
+            UPDATE: condition(merge.update_where, ALL),
+            INSERT: condition(merge.insert_where, ALL),
+        }
+        schema = pa.schema([*plain.schema, *(pa.field(name, pa.bool_()) for name in marks)])
+        return cls(schema, plain.targets, plain.filter, epoch_units=plain.epoch_units, marks=marks)
+
+    def of(self, source: pa.Table) -> Converted:
+        """See :class:`Conversion`."""
+        kept = self.kept(source)
+        rows = self.written(kept, pa.schema(list(self.schema)[: -len(self.marks)]))
+        for name, condition in self.marks.items():
+            rows = rows.append_column(name, pc.fill_null(truth(condition, kept), False))
+        return Converted(source.num_rows, rows)

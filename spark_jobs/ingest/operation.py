@@ -12,7 +12,7 @@ from distop.operations.api import DistributedOperation, Plan, PlanRequest, Scope
 from distop.operations.arguments import invalid
 from distop.operations.job import JobContext
 from distop.sources.formats.files import MAX_PATHS
-from distop.spark_jobs.ingest.modes import NOTHING, REPORTED, steps_of
+from distop.spark_jobs.ingest.argument import NOTHING, REPORTED, steps_of
 
 QUERY_S = 24 * 3600.0
 """Timeout of the query of ``transform``; an operation's own deadline may be shorter."""
@@ -64,13 +64,13 @@ class Ingest(DistributedOperation):
 
     def check_table(self, table: TableRecord, schema: Any = None) -> None:
         """Check the rules of the table, against its columns if they are known."""
-        from distop.spark_jobs.rules.staged import check_option
+        from distop.spark_jobs.rules.gate import check_option
 
         check_option(table, schema)
 
     def preview(self, request: PlanRequest) -> Mapping[str, Any]:
-        """See :func:`~distop.spark_jobs.ingest.preview.preview_ingest`; raises as :meth:`plan`."""
-        from distop.spark_jobs.ingest.preview import preview_ingest
+        """See :func:`~distop.spark_jobs.ingest.report.preview_ingest`; raises as :meth:`plan`."""
+        from distop.spark_jobs.ingest.report import preview_ingest
 
         return preview_ingest(request)
 
@@ -133,7 +133,7 @@ class Ingest(DistributedOperation):
             A file has changed since the start, or is invalid.
         """
         if job.operation.argument.get("merge"):
-            from distop.spark_jobs.ingest.merging import run_merge
+            from distop.spark_jobs.ingest.job import run_merge
 
             return run_merge(job)
         from distop.spark_jobs.ingest.job import run_job

@@ -39,26 +39,26 @@ from distop.sources.formats.inference import (
 )
 from distop.sources.formats.options import TYPED, CsvOptions, Format
 from distop.sources.formats.parquet import row_group_sizes
-from distop.sources.kafka.argument import parse_kafka
+from distop.sources.kafka.ranges import parse_kafka
 from distop.sources.quarantine import Quarantined
 from distop.spark_jobs.ingest.argument import (
     DataFrameArgument,
     IngestArgument,
     check_format_options,
+    check_mode,
+    check_object,
     csv_options,
+    is_ignored,
+    on_conflict,
     parse_argument,
 )
-from distop.spark_jobs.ingest.modes import check_mode, check_object, is_ignored, on_conflict
-from distop.spark_jobs.ingest.new_files import by_folder, new_files
-from distop.spark_jobs.ingest.partial import first_files, lengths_of_paths, may_fail_in_part, with_jobs
 from distop.spark_jobs.ingest.path_columns import (
     check_path_values,
     path_columns_of,
     unread_columns,
     with_path_columns,
 )
-from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, TargetPlan
-from distop.spark_jobs.ingest.splits import Extent, check_count, cut
+from distop.spark_jobs.ingest.plan import Extent, FileEntry, IngestPlan, TargetPlan, check_count, cut
 from distop.spark_jobs.ingest.target import (
     check_replaced,
     check_target,
@@ -71,8 +71,17 @@ from distop.spark_jobs.ingest.target import (
     target_of,
 )
 from distop.spark_jobs.ingest.topic_planning import plan_topic
-from distop.spark_jobs.ingest.watermarks import has_moved, watermark_moves
-from distop.spark_jobs.rules.staged import rules_of
+from distop.spark_jobs.ingest.watermarks import (
+    by_folder,
+    first_files,
+    has_moved,
+    lengths_of_paths,
+    may_fail_in_part,
+    new_files,
+    watermark_moves,
+    with_jobs,
+)
+from distop.spark_jobs.rules.gate import rules_of
 
 MAX_MERGED_BYTES = 256 << 20
 """Most bytes of files; each job of a merge has all their rows in memory."""

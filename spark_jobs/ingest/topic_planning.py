@@ -12,16 +12,13 @@ from distop.operations.api import Plan, PlanRequest
 from distop.operations.arguments import invalid
 from distop.sources.formats.options import CsvOptions, Format
 from distop.sources.formats.types import convertible
-from distop.sources.kafka.argument import KafkaArgument, wrong
 from distop.sources.kafka.client import Cluster
-from distop.sources.kafka.offsets import OffsetRange
-from distop.sources.kafka.ranges import held_back, new_ranges
-from distop.sources.kafka.sample import KafkaSample, direct_columns, direct_types
+from distop.sources.kafka.ranges import KafkaArgument, OffsetRange, held_back, new_ranges, wrong
+from distop.sources.kafka.records import KafkaSample, direct_columns, direct_types
 from distop.spark_jobs.ingest.argument import CSV_OPTIONS, NAMES_HINT, IngestArgument, csv_options, option
-from distop.spark_jobs.ingest.partial import with_jobs
-from distop.spark_jobs.ingest.plan import IngestPlan, KafkaSource
-from distop.spark_jobs.ingest.splits import Extent, check_count, cut
+from distop.spark_jobs.ingest.plan import Extent, IngestPlan, KafkaSource, check_count, cut
 from distop.spark_jobs.ingest.target import merge_of, nothing, target_of
+from distop.spark_jobs.ingest.watermarks import with_jobs
 
 if TYPE_CHECKING:
     from distop.lake.layout.model import Layout

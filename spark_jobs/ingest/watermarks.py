@@ -1,17 +1,31 @@
-"""How far a source was ingested, and how far it will be. Pure."""
+"""How far a source was ingested, and how far it will be: the moves of its watermarks, which of its files are
+new, and which jobs each move depends on. Pure.
+
+With ``new_only`` every file has a watermark of its own, and a file with a watermark is not read again, even
+if it changes. The watermark belongs to the file's folder, however the paths were written: two operations that
+read the same file move the same watermark, and only one of them can.
+
+An ingest some of whose jobs may fail splits its files so that no job reads files of two paths: then a failed
+job withholds only its own path.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
+
+import msgspec
 
 from distop.errors import AlreadyIngested
 from distop.lake.iceberg.watermarks import is_after
-from distop.metastore.records.operation import WatermarkMove
-from distop.metastore.records.watermarks import Marks, position
+from distop.metastore.records.operation import OperationOptions, WatermarkMove
+from distop.metastore.records.watermarks import Entry, Marks, position, upwards
 from distop.operations.arguments import invalid
 from distop.sources.formats.files import FoundSource, SourceFile
+from distop.spark_jobs.ingest.argument import IngestArgument
+from distop.spark_jobs.ingest.plan import Extent, FileEntry, jobs_reading
 
 
 def watermark_moves(
@@ -139,3 +153,171 @@ def _looked_at(moves: Mapping[str, Mapping[str, WatermarkMove]], marks: Marks) -
         [marks.value(*at) for at in own],
         [[marks.around(url), list(islice(marks.below(url), 1))] for url in urls],
     ]
+
+
+MAX_TAKEN = 10_000
+"""Most files that one ingest takes."""
+MAX_ENTRY_BYTES = 850_000
+"""Most bytes of these files in the plan, as JSON, which includes the layout: see ``plan.MAX_PLAN_BYTES``."""
+MAX_RECORDED_BYTES = 1_200_000
+"""Most bytes of them in the plan and in the moves, which one transaction of etcd records."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFiles:
+    """What is left of a source.
+
+    Parameters
+    ----------
+    found:
+        The new files, each a path of its own: by name, the first that one operation can record.
+    moves:
+        As those of :func:`.watermarks.watermark_moves`.
+    skipped:
+        How many files were ingested before.
+    remaining:
+        How many new files are left to a later ingest.
+    """
+
+    found: FoundSource
+    moves: dict[str, dict[str, WatermarkMove]]
+    skipped: int
+    remaining: int
+
+
+def new_files(
+    found: FoundSource, standing: Mapping[str, Mapping[str, str]], source: str | None = None
+) -> NewFiles:
+    """Exclude what was ingested before: files that have a watermark, and those that are not newer than the
+    watermark of a folder that contains them.
+
+    Parameters
+    ----------
+    standing:
+        All watermarks of the table.
+    source:
+        Name of the source, instead of the folder of each file.
+
+    Raises
+    ------
+    AlreadyIngested
+        A folder has a watermark that is not a time, so it is unknown which of its files are new.
+    InvalidArgument
+        The file system does not report modification times.
+    """
+    name, marks = source or found.url, Marks.of(standing)
+    if source is None:
+        marks.look_around(f"{name}/{file.path}" for file in found.files)
+    else:
+        paths = {path for file in found.files for path in upwards(file.path)}
+        marks.chunks.know(position(source, path) for path in paths)
+
+    def around(file: SourceFile) -> list[Entry]:
+        if source is None:
+            return marks.around(f"{name}/{file.path}")
+        found = ((source, path, marks.value(source, path)) for path in upwards(file.path))
+        return [(at, path, value) for at, path, value in found if value is not None]
+
+    new = [file for file in found.files if not _ingested(name, file, around(file))]
+    moves = _first_moves(source, found.url, sorted(new, key=lambda file: file.path))
+    taken = {file.path: [file] for file in new if file.path in moves}
+    return NewFiles(
+        FoundSource(found.url, dict(sorted(taken.items()))),
+        {name: moves},
+        skipped=len(found.files) - len(new),
+        remaining=len(new) - len(taken),
+    )
+
+
+def _first_moves(source: str | None, url: str, files: list[SourceFile]) -> dict[str, WatermarkMove]:
+    """The moves of the first files, as many as one operation can record; see :func:`by_folder`."""
+    moves: dict[str, WatermarkMove] = {}
+    folders = set[str]()
+    entries = recorded = 0
+    for file in files[:MAX_TAKEN]:
+        move = WatermarkMove(before=None, after=newest(file.path, [file]), beside="older")
+        folder, _, name = f"{url}/{file.path}".rpartition("/") if source is None else (source, "", file.path)
+        entry = len(msgspec.json.encode(FileEntry(file.path, file.size, file.version)))
+        entries += entry
+        recorded += entry + len(msgspec.json.encode({name: move}))
+        if folder not in folders:
+            folders.add(folder)
+            recorded += len(msgspec.json.encode(folder))
+        if entries > MAX_ENTRY_BYTES or recorded > MAX_RECORDED_BYTES:
+            break
+        moves[file.path] = move
+    return moves
+
+
+def by_folder(moves: dict[str, dict[str, WatermarkMove]]) -> dict[str, dict[str, WatermarkMove]]:
+    """The moves of files, each in the folder of the file."""
+    result: dict[str, dict[str, WatermarkMove]] = {}
+    for source, paths in moves.items():
+        for path, move in paths.items():
+            folder, _, name = f"{source}/{path}".rpartition("/")
+            result.setdefault(folder, {})[name] = move
+    return result
+
+
+def _ingested(name: str, file: SourceFile, around: list[Entry]) -> bool:
+    if not around:
+        return False
+    source, path, value = around[0]
+    if f"{source}/{path}" == f"{name}/{file.path}":
+        return True
+    try:
+        until = datetime.fromisoformat(value)
+    except ValueError:
+        raise AlreadyIngested(
+            f"{source}/{path} was ingested as a whole, up to {value!r}, which does not show its new files",
+            hint="name what is new, without --new-only",
+            details={"field": "new_only", "watermark": value},
+        ) from None
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return file.modified is not None and file.modified <= until
+
+
+def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> bool:
+    """Whether the successful part is published although other jobs fail.
+
+    Raises :class:`~distop.errors.InvalidArgument` for modes that would replace rows by a part of the new
+    ones.
+    """
+    if options.max_failed_partitions == 0:
+        return False
+    if argument.mode in ("overwrite", "overwrite_partitions", "merge"):
+        raise invalid(
+            "mode",
+            f"--mode {argument.mode} replaces rows, and failed jobs would leave gaps in their place",
+            "leave out --max-failed, or append",
+        )
+    return True
+
+
+def first_files(found: FoundSource) -> Collection[int]:
+    """The position of each path's first file among all files."""
+    ends = accumulate(len(files) for files in found.partitions.values())
+    return frozenset(ends) | {0}
+
+
+def with_jobs(
+    moves: Mapping[str, WatermarkMove], lengths: Mapping[str, int], cuts: Sequence[int]
+) -> dict[str, WatermarkMove]:
+    """The moves of a source, each with the jobs that read its partition.
+
+    Parameters
+    ----------
+    lengths:
+        Partition -> its units on the line that was split, in order. One without units has no job.
+    """
+    jobs = jobs_reading(lengths, cuts)
+    return {
+        partition: msgspec.structs.replace(move, jobs=jobs.get(partition, []))
+        for partition, move in moves.items()
+    }
+
+
+def lengths_of_paths(found: FoundSource, extents: Sequence[Extent]) -> dict[str, int]:
+    """Path -> the units of its files together."""
+    units = iter(extent.units for extent in extents)
+    return {path: sum(islice(units, len(files))) for path, files in found.partitions.items()}

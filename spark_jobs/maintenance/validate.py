@@ -19,8 +19,7 @@ from distop.spark_jobs.rules.model import MAX_SAMPLES, RawRules, Rule, RuleSet
 if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
 
-    from distop.spark_jobs.tables.groups import SnapshotGroups
-    from distop.spark_jobs.tables.snapshot import TableSnapshot
+    from distop.spark_jobs.tables import SnapshotGroups, TableSnapshot
 
 GROUP_BYTES = 1 << 30
 """A larger partition, in bytes, is read by several jobs, unless a uniqueness rule needs all of it."""
@@ -74,7 +73,7 @@ class Validate(DistributedOperation):
         from distop.spark_jobs.maintenance.branches import publication
         from distop.spark_jobs.maintenance.snapshots import parsed
         from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
-        from distop.spark_jobs.tables.groups import SnapshotGroups, recorded
+        from distop.spark_jobs.tables import SnapshotGroups, recorded
 
         argument = parsed(request, self.type, ValidateArgument, partitions=True)
         if not 0 <= argument.samples <= MAX_SAMPLES:
@@ -134,7 +133,7 @@ class Validate(DistributedOperation):
 
         Returns
         -------
-        ``rows`` and ``files``; if rules are broken ``violated``, see :mod:`distop.spark_jobs.rules.findings`.
+        ``rows`` and ``files``; if rules are broken ``violated``, see :mod:`distop.spark_jobs.rules.gate`.
 
         Raises
         ------
@@ -142,8 +141,8 @@ class Validate(DistributedOperation):
             A data file is missing, or a rule cannot be evaluated for some row.
         """
         from distop.spark_jobs.rules.checks import RowChecks
-        from distop.spark_jobs.rules.findings import table_io, write_findings
-        from distop.spark_jobs.tables.groups import SnapshotGroups
+        from distop.spark_jobs.rules.gate import table_io, write_findings
+        from distop.spark_jobs.tables import SnapshotGroups
 
         operation = job.operation
         rules = convert(operation.argument[RULES], RuleSet)
@@ -160,7 +159,7 @@ class Validate(DistributedOperation):
 
     def cancel_job_and_cleanup(self, job: JobContext) -> None:
         """Remove the attempt's report."""
-        from distop.spark_jobs.rules.findings import remove_findings
+        from distop.spark_jobs.rules.gate import remove_findings
 
         remove_findings(job)
 
@@ -181,7 +180,7 @@ def _within_partitions(rules: Sequence[Rule], metadata: TableMetadata) -> list[s
 def _snapshot(request: PlanRequest, argument: ValidateArgument) -> TableSnapshot:
     from distop.lake.storage.storage import storage_of
     from distop.spark_jobs.maintenance.snapshots import snapshot_id, time_of
-    from distop.spark_jobs.tables.snapshot import open_snapshot
+    from distop.spark_jobs.tables import open_snapshot
 
     if request.head is None:
         raise PreconditionFailed(f"nothing has been published to table {request.table.name!r}")

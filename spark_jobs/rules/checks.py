@@ -16,8 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from distop.errors import JobFailed
-from distop.spark_jobs.rules.confined import NotEvaluable
-from distop.spark_jobs.rules.engine import ROWS, SqlEngine, quoted
+from distop.spark_jobs.rules.engine import ROWS, NotEvaluable, SqlEngine, quoted
 from distop.spark_jobs.rules.model import Rule, RuleSet
 
 MAX_VALUE_CHARACTERS = 200

@@ -1,19 +1,311 @@
-"""Whether the rows that an operation has read, or is about to publish, keep its rules."""
+"""Rules on rows before they are published: write, check, publish.
+
+Each job checks the rows that it stages, while it writes them. All findings together decide at the end of the
+operation, before anything is published: a broken rule leaves the table and the watermarks unchanged, and the
+staged files are swept.
+
+A job's record in etcd has room for some counts. The rows themselves are in a report of the job, stored with
+the data; all findings are combined when the operation ends.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
 
 import msgspec
+import pyarrow as pa
+from pyiceberg.io import FileIO
+from pyiceberg.schema import Schema
 
 from distop.commit.contract import Contribution, FinishContext, TransactionalStep
 from distop.commit.partial import selection
-from distop.errors import CorruptRecord, ValidationFailed
+from distop.errors import CorruptRecord, InvalidArgument, PreconditionFailed, ValidationFailed
 from distop.lake.iceberg.content import is_ignored
-from distop.lake.layout.staging import RULES
-from distop.metastore.records.record import convert
-from distop.spark_jobs.rules.findings import TOLD_RULES, Broken, gather, write_report
-from distop.spark_jobs.rules.model import RuleSet
+from distop.lake.layout.model import Layout, file_io
+from distop.lake.layout.staging import PRIVATE, RULES
+from distop.lake.rows import new_layout
+from distop.metastore.records.operation import JobRecord, OperationArg
+from distop.metastore.records.record import convert, from_json
+from distop.metastore.records.table import TableRecord
+from distop.operations.arguments import invalid
+from distop.operations.job import JobContext, staging_folder, staging_stem
+from distop.spark_jobs.rules.checks import RowChecks, Samples, Violation
+from distop.spark_jobs.rules.model import MAX_SAMPLES, ChecksArgument, RuleSet
+from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
+
+VIOLATED = "violated"
+"""Field of a job's result: ``[[position of the rule, rows that break it], ...]``; ``"report"`` if that is too
+long, and only the report has it. Without it: no findings."""
+IN_REPORT = "report"
+MAX_COUNTS_BYTES = 120
+SUFFIX = ".findings.json"
+FOLDER = "_validation"
+"""Folder of operations' reports, below the table's location; readers of plain folders skip it."""
+
+READERS = 8
+"""Reports of jobs read concurrently."""
+MAX_SAMPLED_JOBS = 100
+"""Jobs whose rows the report of an operation shows; those of others are only counted."""
+MAX_SAMPLES_BYTES = 8 << 20
+"""About the most bytes of an operation's sample rows."""
+MAX_PARTITIONS = 10_000
+"""Partitions that a report names for each rule."""
+
+TOLD_RULES, TOLD_PARTITIONS, TOLD_CHARACTERS = 20, 3, 300
+"""Limits of the history: rules, partitions of each, and size of one row."""
+
+JOB = "job "
+"""The key of the job, in place of a partition, if jobs have no partitions."""
+
+_PIECE = re.compile(r"~\d+$")
+
+
+@dataclass
+class Broken:
+    """The findings of all jobs for one rule."""
+
+    rule: str
+    rows: int = 0
+    partitions: dict[str, int] = field(default_factory=dict)
+    """Rows by partition."""
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    """``{"partition": ..., "row": {...}}``."""
+
+    def to_facts(self) -> dict[str, Any]:
+        """For the history."""
+        most = sorted(self.partitions, key=lambda name: (-self.partitions[name], name))
+        shown = {name: self.partitions[name] for name in most[:TOLD_PARTITIONS]}
+        facts: dict[str, Any] = {
+            "rule": self.rule,
+            "rows": self.rows,
+            "partitions": len(self.partitions),
+            "most": shown,
+        }
+        if self.samples:
+            row = msgspec.json.encode(self.samples[0]["row"]).decode()
+            facts["sample"] = row if len(row) <= TOLD_CHARACTERS else row[: TOLD_CHARACTERS - 1] + "…"
+        return facts
+
+    def __str__(self) -> str:
+        what = "job" if next(iter(self.partitions), "").startswith(JOB) else "partition"
+        partitions = f"{len(self.partitions):,} {what}{'s' if len(self.partitions) > 1 else ''}"
+        return f"{self.rule} by {self.rows:,} row{'s' if self.rows > 1 else ''} in {partitions}"
+
+
+# -- of a job ----------------------------------------------------------------------------------------
+
+
+def write_findings(job: JobContext, io: FileIO, findings: list[Violation]) -> dict[str, Any]:
+    """Write the report of a job, if it has findings; return the part of its result."""
+    if not findings:
+        return {}
+    path = job.staging_path(SUFFIX, folder=PRIVATE)
+    with io.new_output(path).create(overwrite=True) as stream:
+        stream.write(msgspec.json.encode(findings))
+    counts = [[finding.rule, finding.count] for finding in findings]
+    return {VIOLATED: counts if len(msgspec.json.encode(counts)) <= MAX_COUNTS_BYTES else IN_REPORT}
+
+
+def remove_findings(job: JobContext) -> None:
+    """Remove the report of an attempt, if it has written one."""
+    with suppress(FileNotFoundError):
+        table_io(job.operation).delete(job.staging_path(SUFFIX, folder=PRIVATE))
+
+
+def _read_findings(io: FileIO, operation: OperationArg, partition: str, attempt: str) -> list[Violation]:
+    path = f"{staging_folder(operation, PRIVATE)}/{staging_stem(partition, attempt)}{SUFFIX}"
+    try:
+        with io.new_input(path).open() as stream:
+            return from_json(stream.read(), list[Violation])
+    except FileNotFoundError as error:
+        raise CorruptRecord(f"the findings {path} of a finished job are missing") from error
+    except msgspec.MsgspecError as error:
+        raise CorruptRecord(f"{path} is not a report of findings: {error}") from error
+
+
+# -- of an operation ---------------------------------------------------------------------------------
+
+
+def gather(operation: OperationArg, rules: RuleSet, jobs: Mapping[str, JobRecord]) -> list[Broken]:
+    """The findings of the jobs that count; rules that hold are omitted.
+
+    Raises :class:`~distop.errors.CorruptRecord` if the report of one is missing.
+    """
+    found = {name: job for name, job in sorted(jobs.items()) if VIOLATED in job.result}
+    wanted = [
+        name
+        for at, (name, job) in enumerate(found.items())
+        if at < MAX_SAMPLED_JOBS or job.result[VIOLATED] == IN_REPORT
+    ]
+    io = table_io(operation)
+    samples = Samples(len(rules.rules), rules.samples * MAX_SAMPLED_JOBS, MAX_SAMPLES_BYTES)
+    broken = [Broken(rule.name, samples=rows) for rule, rows in zip(rules.rules, samples.rows, strict=True)]
+    with ThreadPoolExecutor(READERS, thread_name_prefix="findings") as pool:
+        for start in range(0, len(wanted), READERS):  # a slow one does not leave all others in memory
+            some = wanted[start : start + READERS]
+            read = pool.map(lambda name: _read_findings(io, operation, name, found[name].attempt), some)
+            for name, findings in zip(some, read, strict=True):
+                partition = _partition(operation, name)
+                for finding in findings:
+                    _add(broken, finding.rule, finding.count, partition)
+                    rows = ({"partition": partition, "row": row} for row in finding.samples)
+                    samples.add(finding.rule, rows)
+    for name in found.keys() - set(wanted):
+        for rule, count in found[name].result[VIOLATED]:
+            _add(broken, int(rule), int(count), _partition(operation, name))
+    return [one for one in broken if one.rows]
+
+
+def _add(broken: list[Broken], rule: int, count: int, partition: str) -> None:
+    if not 0 <= rule < len(broken):
+        raise CorruptRecord(f"the findings of {partition} name rule {rule} of {len(broken)}")
+    broken[rule].rows += count
+    broken[rule].partitions[partition] = broken[rule].partitions.get(partition, 0) + count
+
+
+def _partition(operation: OperationArg, job: str) -> str:
+    """The partition that a job has checked. Several jobs may read a large one."""
+    return JOB + job if operation.partitions is None else _PIECE.sub("", job)
+
+
+def write_report(operation: OperationArg, broken: Iterable[Broken]) -> str:
+    """Write the complete report; return its path. Idempotent."""
+    path = f"{operation.location}/{FOLDER}/{operation.type}-{operation.instance}-{operation.uuid}.json"
+    report = {
+        "operation": str(operation.id),
+        "started": operation.started_at,
+        "rules": [
+            {
+                "rule": one.rule,
+                "rows": one.rows,
+                "partitions": dict(sorted(one.partitions.items())[:MAX_PARTITIONS]),
+                "samples": one.samples,
+            }
+            for one in broken
+        ],
+    }
+    with table_io(operation).new_output(path).create(overwrite=True) as stream:
+        stream.write(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    return path
+
+
+def table_io(operation: OperationArg) -> FileIO:
+    """File access for an operation's table."""
+    return file_io(operation.location, operation.storage)
+
+
+OPTION = "checks"
+"""Option of a table, and field of an argument."""
+
+
+def rules_of(
+    table_options: Mapping[str, Any], argument: ChecksArgument | None, layout: Layout
+) -> RuleSet | None:
+    """The rules for an operation: those of its table, which always apply, and its own.
+
+    Raises :class:`~distop.errors.InvalidArgument` if they do not fit the table's columns.
+    """
+    given = [one for one in (_of_table(table_options), argument) if one is not None]
+    if not given:
+        return None
+    field = f"{OPTION}.rules"
+    parsed = parse_rules([rule for one in given for rule in _listed(one.rules)], layout.schema, field)
+    for rule in parsed:
+        if rule.kind == "unique":
+            raise invalid(
+                field,
+                f"rule {rule.name!r} compares rows of several jobs, and no job sees all of them",
+                "ingest into a branch, and validate that before it is published: see docs/validation.md",
+            )
+    samples = max(one.samples for one in given)
+    if not 0 <= samples <= MAX_SAMPLES:
+        raise invalid(f"{OPTION}.samples", f"samples must lie between 0 and {MAX_SAMPLES}")
+    asked = [name for one in given for name in one.show or ()]
+    sources = [term.source_id for term in layout.spec.fields]
+    rules = RuleSet(
+        rules=parsed,
+        shown=shown_columns(asked or None, layout.schema, sources, field=f"{OPTION}.show"),
+        samples=samples,
+        report_only=all(one.report_only for one in given),
+    )
+    return told_apart(rules, field)
+
+
+def check_option(table: TableRecord, schema: Schema | None) -> None:
+    """Refuse rules of a table that are invalid, or do not fit its columns if those are known.
+
+    Raises :class:`~distop.errors.InvalidArgument`.
+    """
+    _of_table(table.options)
+    if schema is not None:
+        rules_of(table.options, None, new_layout(table, schema))
+
+
+def refuse_unchecked(table: str, options: Mapping[str, Any]) -> None:
+    """Refuse a kind of write that checks no rules, if the table has some.
+
+    Raises :class:`~distop.errors.PreconditionFailed`.
+    """
+    rules = _of_table(options)
+    if rules is not None and not rules.report_only:
+        raise PreconditionFailed(
+            f"rows of table {table!r} must keep rules, which this kind of write does not check",
+            hint="ingest them: files with ingest, a DataFrame with ingest_dataframe",
+        )
+
+
+def _of_table(options: Mapping[str, Any]) -> ChecksArgument | None:
+    raw = options.get(OPTION)
+    if raw is None:
+        return None
+    try:
+        return convert(raw, ChecksArgument)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(
+            f"the table's option {OPTION}: {error}", details={"field": f"options.{OPTION}"}
+        ) from None
+
+
+def _listed(rules: Any) -> list[Any]:
+    return list(rules) if isinstance(rules, list) else [rules]
+
+
+class JobChecks:
+    """Checks the rows that one job stages; without rules it does nothing."""
+
+    def __init__(self, rules: RuleSet | None, job: JobContext) -> None:
+        self._job = job
+        self._checks: RowChecks | None = None
+        if rules is not None:
+            self._checks = RowChecks(rules, job.scratch_path, job.raise_if_cancelled)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._checks is not None:
+            self._checks.__exit__(kind, error, trace)
+
+    def check(self, rows: pa.Table, source: str = "") -> None:
+        """Check rows as they are staged. Raises as :meth:`RowChecks.check`."""
+        if self._checks is not None:
+            self._checks.check(rows, source)
+
+    def finish(self) -> dict[str, Any]:
+        """The findings in the job's result; rows that break rules are written to a file."""
+        if self._checks is None:
+            return {}
+
+        return write_findings(self._job, table_io(self._job.operation), self._checks.finish())
+
 
 NAMED_IN_ERROR = 10
 """Most rules that the error names."""

@@ -43,7 +43,7 @@ from distop.spark_jobs.compact.choice import Chooser
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.rules.checks import RowChecks
 from distop.spark_jobs.rules.model import Rule, RuleSet
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from support.sources.ingesting import Ingesting
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run

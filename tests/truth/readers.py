@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as is_
 from pyiceberg.table import Table
 
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from truth.values import ZONE
 
 PYICEBERG, PYARROW, DUCKDB, JOBS = "pyiceberg", "pyarrow", "DuckDB", "jobs"

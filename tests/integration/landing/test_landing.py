@@ -19,8 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from msgspec.structs import replace
 
 from distop.client import AsyncClient, Client, Operation, OperationState
-from distop.landing.folder import Landing, Report
-from distop.landing.tables import Landings
+from distop.landing.folder import Landing, Landings, Report
 from distop.metastore.backlog.batches import DONE, AppliedRecord
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.config import EtcdConfig

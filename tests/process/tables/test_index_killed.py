@@ -9,7 +9,7 @@ import pytest
 
 from distop.metastore.etcd.config import EtcdConfig
 from distop.metastore.tables.registry import read_indexes
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from support.etcd.lossy import LossyClient
 from support.services.executing import executor_process, runner
 from support.services.whole import coordinated, write_csv

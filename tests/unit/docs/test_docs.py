@@ -21,7 +21,7 @@ from distop.coordinator.doctor.findings import SEVERITIES
 from distop.errors import DistopError
 from distop.executor.checking.workers import REMEDIES
 from distop.operations.registry import GROUP, Registry
-from distop.sources.kafka.argument import KafkaArgument
+from distop.sources.kafka.ranges import KafkaArgument
 from distop.spark_jobs.compact.argument import CompactArgument
 from distop.spark_jobs.delete.argument import DeleteArgument
 from distop.spark_jobs.ingest.argument import IngestArgument

@@ -14,7 +14,7 @@ from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.layout.model import load_metadata
 from distop.lake.rewriting.modes import IcebergOverwrite
-from distop.spark.stream import ALL, History, Offset
+from distop.spark.source import ALL, History, Offset
 from support.tables.formats import in_format
 from support.tables.publishing import Table, local, new_table, rows
 

@@ -14,7 +14,7 @@ from pyiceberg.table.update import SetSnapshotRefUpdate
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.layout.model import Layout, load_metadata
 from distop.lake.rewriting.modes import IcebergOverwrite
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from support.tables.publishing import Table, drop_partitioning, new_table, rows
 
 

@@ -13,7 +13,7 @@ import pytest
 from distop.lake.index.lookup import narrowed_by
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.predicates.binding import Column, predicate_of
-from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
+from distop.spark_jobs.tables import TableSnapshot, open_snapshot
 from support.tables.indexing import Indexing
 from support.tables.partition_values import append_values, by_partition, literal_of
 from support.tables.publishing import new_table, rows

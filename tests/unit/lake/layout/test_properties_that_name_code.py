@@ -17,7 +17,7 @@ from distop.lake.layout.changes import SetProperties
 from distop.lake.layout.model import Layout, file_io, load_metadata
 from distop.lake.layout.properties import check_properties, inert
 from distop.metastore.records.table import TableRecord
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from support.tables.publishing import ROWS, Table, rows
 
 NAMES = ["py-io-impl", "write.py-location-provider.impl"]

@@ -39,8 +39,8 @@ from distop.metastore.records.record import encode
 from distop.metastore.records.table import TableRecord
 from distop.operations.registry import Registry
 from distop.sources.formats.files import OpenFile, find_files
-from distop.sources.kafka.config import consumer_settings
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.sources.kafka.client import consumer_settings
+from distop.spark_jobs.tables import open_snapshot
 from support.tables.publishing import ROWS, Table, rows
 
 

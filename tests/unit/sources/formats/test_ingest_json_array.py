@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from distop.errors import BadRow, JobFailed, SourceUnreadable
 from distop.sources.formats.files import OpenFile
-from distop.sources.formats.json_array import element_blocks
+from distop.sources.formats.jsonl import element_blocks
 from support.sources.ingesting import Ingesting, quarantined
 
 ROWS = [{"a": 1, "b": "x"}, {"a": 2, "b": 'q"],{'}, {"b": "é\n", "a": None}]
@@ -118,7 +118,7 @@ def test_a_file_larger_than_memory_is_read(tmp_path: Path) -> None:
     program = (
         "import resource, sys\n"
         "from distop.sources.formats.files import OpenFile\n"
-        "from distop.sources.formats.json_array import element_blocks\n"
+        "from distop.sources.formats.jsonl import element_blocks\n"
         "file = OpenFile.at(sys.argv[1], 'large.json')\n"
         "file.identity()  # what has to be loaded is\n"
         "used = int(open('/proc/self/statm').read().split()[0]) * resource.getpagesize()\n"

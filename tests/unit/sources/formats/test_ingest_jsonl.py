@@ -18,9 +18,8 @@ from hypothesis import strategies as st
 from distop.errors import BadRow
 from distop.sources.formats.bad_rows import Unconvertible
 from distop.sources.formats.jsonl import JsonObjects, is_blank
-from distop.sources.formats.lines import Block
 from distop.sources.formats.reader import Wanted
-from distop.sources.formats.text_rows import LineCounter, TextRows, split_lines
+from distop.sources.formats.text_file import Block, LineCounter, TextRows, split_lines
 from support.refusals import refused
 from support.sources.ingesting import Ingesting, quarantined
 

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.sources.formats import lines as line_reader
-from distop.sources.formats.lines import LineTooLong, range_blocks, whole_lines
-from distop.sources.formats.text_rows import LineCounter, split_lines
+from distop.sources.formats import text_file
+from distop.sources.formats.text_file import LineCounter, LineTooLong, range_blocks, split_lines, whole_lines
 
 contents = st.lists(
     st.sampled_from([b"\n", b"\r\n", b"a", b"bcd", b"ef" * 40, b"\xc3\xa9"]), max_size=40
@@ -53,7 +52,7 @@ def test_a_stream_is_read_to_its_end_in_whole_lines(text: bytes, block: int) -> 
 
 
 def test_a_line_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(text_file, "MAX_LINE_BYTES", 100)
     text = b"short\n" + b"x" * 1000 + b"\nshort\n"
     with pytest.raises(LineTooLong, match="byte 6"):
         list(whole_lines(BytesIO(text), 0, block_bytes=10))

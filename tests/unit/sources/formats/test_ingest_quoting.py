@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from distop.sources.formats.csv_quoting import Quoting
-from distop.sources.formats.lines import whole_lines
+from distop.sources.formats.options import Quoting
+from distop.sources.formats.text_file import whole_lines
 
 QUOTING = Quoting(b",", b'"')
 

@@ -10,8 +10,7 @@ import pytest
 
 from distop.errors import InvalidArgument, NotAllowed, PreconditionFailed
 from distop.process.secret import revealed
-from distop.sources.kafka.client import Cluster
-from distop.sources.kafka.config import consumer_settings, resolved
+from distop.sources.kafka.client import Cluster, consumer_settings, resolved
 from support.refusals import refused
 
 

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 
 from distop.errors import AlreadyIngested, DistopError, InvalidArgument, OffsetsLost
 from distop.lake.iceberg.watermarks import moved
-from distop.sources.kafka.argument import parse_kafka
-from distop.sources.kafka.offsets import OffsetRange, Reach, Topic
-from distop.sources.kafka.ranges import TOPIC_ID, Ranges, held_back, new_ranges
+from distop.sources.kafka.ranges import (
+    TOPIC_ID,
+    OffsetRange,
+    Ranges,
+    Reach,
+    Topic,
+    held_back,
+    new_ranges,
+    parse_kafka,
+)
 
 
 def ranges(

@@ -32,9 +32,7 @@ from distop.spark_jobs.compact.choice import Candidate, Choice, plan_of
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
-from distop.spark_jobs.tables.groups import SnapshotGroups
-from distop.spark_jobs.tables.live_rows import EqualityDeletes
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import EqualityDeletes, SnapshotGroups, open_snapshot
 from support.refusals import refused
 from support.tables.deletes import (
     delete_positions,
@@ -301,7 +299,7 @@ def test_rows_are_sorted_and_it_is_known(tmp_path: Path, runs: bool, monkeypatch
     """Sort order, statistics; ``runs``: with as little memory as can be."""
     if runs:
         sizes = {"run_bytes": 1, "batch_bytes": 64, "fan_in": 2}
-        monkeypatch.setattr("distop.spark_jobs.tables.external_sort.sort_rows.__kwdefaults__", sizes)
+        monkeypatch.setattr("distop.spark_jobs.external_sort.sort_rows.__kwdefaults__", sizes)
     table = filled(tmp_path, partition_by=())
     run = compacting(table, sort_by=["kind desc", "id"])
     run.finish()

@@ -31,7 +31,7 @@ from distop.operations.job import staging_folder, staging_stem
 from distop.spark_jobs.compact.operation import Compact
 from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.maintenance.snapshots import Rollback
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from support.refusals import refused
 from support.tables.deletes import delete_positions, equality_deletes, publish_deletes
 from support.tables.maintaining import Run

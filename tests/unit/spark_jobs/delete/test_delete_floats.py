@@ -12,7 +12,7 @@ from pyiceberg.table.snapshots import Operation, Summary
 
 from distop.lake.writing.manifests import ManifestBuilder
 from distop.spark_jobs.delete.operation import Delete
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from support.tables.maintaining import Run
 from support.tables.publishing import Table, table_of
 

@@ -14,7 +14,7 @@ from distop.errors import AlreadyIngested, ArgumentTooLarge, WatermarkConflict
 from distop.metastore.etcd.txn import MAX_REQUEST_BYTES
 from distop.metastore.records.watermarks import check_room
 from distop.sources.formats.files import FoundSource, SourceFile
-from distop.spark_jobs.ingest import new_files
+from distop.spark_jobs.ingest import watermarks
 from distop.spark_jobs.ingest.plan import MAX_PLAN_BYTES, FileEntry
 from support.refusals import refused
 from support.sources.ingesting import Ingesting
@@ -119,7 +119,7 @@ def test_a_pattern_may_match_more_files_than_an_ingest_has_paths(ingesting: Inge
 def test_of_more_new_files_than_one_operation_takes_the_first_are_taken(
     ingesting: Ingesting, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(new_files, "MAX_TAKEN", 2)
+    monkeypatch.setattr(watermarks, "MAX_TAKEN", 2)
     for name, number in (("c.csv", 3), ("2024/a.csv", 1), ("b.csv", 2)):
         put(source / name, number)
     request = ingesting.request(paths=str(source), new_only=True)
@@ -136,7 +136,7 @@ def test_of_more_new_files_than_one_operation_takes_the_first_are_taken(
 @pytest.mark.parametrize(
     ("files", "least", "most"),
     [
-        ([f"{number:05}.csv" for number in range(12_000)], 9_000, new_files.MAX_TAKEN),
+        ([f"{number:05}.csv" for number in range(12_000)], 9_000, watermarks.MAX_TAKEN),
         ([f"{'f' * 200}/{number:05}{'n' * 200}.csv" for number in range(12_000)], 1_200, 2_000),
         ([f"{'f' * 900}/{number:05}/1.csv" for number in range(12_000)], 500, 900),
     ],
@@ -149,12 +149,12 @@ def test_what_one_operation_takes_can_be_recorded(
     found = FoundSource(
         "file:///data", {"": [SourceFile(path, 10, 1_700_000_000_000_000, at) for path in files]}
     )
-    new = new_files.new_files(found, {}, named)
+    new = watermarks.new_files(found, {}, named)
     taken = [file.path for file in new.found.files]
     assert taken == files[: len(taken)]
     assert least <= len(taken) <= most
     assert new.remaining == len(files) - len(taken)
-    moves = new.moves if named else new_files.by_folder(new.moves)
+    moves = new.moves if named else watermarks.by_folder(new.moves)
     entries = msgspec.json.encode([FileEntry(file.path, file.size, file.version) for file in new.found.files])
     check_room({source: {name: move.after for name, move in at.items()} for source, at in moves.items()})
     assert len(entries) < MAX_PLAN_BYTES - 100_000

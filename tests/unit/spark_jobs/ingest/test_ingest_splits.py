@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from distop.spark_jobs.ingest.argument import DEFAULT_SPLIT_BYTES
-from distop.spark_jobs.ingest.splits import Extent, Line, Piece, cut
+from distop.spark_jobs.ingest.plan import Extent, Line, Piece, cut
 
 text_files = st.integers(1, 5_000).map(Extent)
 whole_files = st.integers(1, 5_000).map(lambda size: Extent(size, (size,)))

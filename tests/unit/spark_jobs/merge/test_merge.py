@@ -21,9 +21,9 @@ from distop.errors import AlreadyIngested, ArgumentTooLarge, HeadConflict, JobFa
 from distop.lake.layout.model import Layout
 from distop.lake.layout.schemas import parse_schema
 from distop.lake.rewriting import plan as deleting_files
+from distop.spark_jobs import merge as merging
 from distop.spark_jobs.ingest import planning
-from distop.spark_jobs.merge import batch
-from distop.spark_jobs.rules.findings import VIOLATED
+from distop.spark_jobs.rules.gate import VIOLATED
 from support.refusals import refused
 from support.sources.ingesting import Ingesting
 from support.tables.publishing import drop_partitioning
@@ -106,7 +106,7 @@ def test_conditions_choose_what_a_row_does(table: Ingesting) -> None:
 
 def test_all_rows_of_a_key_are_replaced(table: Ingesting, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQL's MERGE: a table may hold a key several times; few rows are written at a time."""
-    monkeypatch.setattr(batch, "BLOCK_ROWS", 1)
+    monkeypatch.setattr(merging, "BLOCK_ROWS", 1)
     table.ingest(paths=written(table.folder / "x", "1.jsonl", [row(1, 1), row(1, 2, "b"), row(2, 1)]))
     assert counts(merge(table, [row(1, 9, "c")])) == (0, 2, 0)
     assert table.rows("id", "n", "part") == [(1, 9, "c"), (1, 9, "c"), (2, 1, "a")]

@@ -14,17 +14,17 @@ from distop.lake.layout.staging import RULES
 from distop.metastore.records.operation import MAX_JOB_RECORD_BYTES, JobRecord, OperationArg
 from distop.metastore.records.record import convert, encode
 from distop.spark_jobs.rules.checks import Violation
-from distop.spark_jobs.rules.findings import (
+from distop.spark_jobs.rules.gate import (
     IN_REPORT,
     MAX_SAMPLED_JOBS,
     TOLD_RULES,
     VIOLATED,
+    Gate,
     gather,
     remove_findings,
     table_io,
     write_findings,
 )
-from distop.spark_jobs.rules.gate import Gate
 from distop.spark_jobs.rules.model import Rule, RuleSet
 from support.sources.ingesting import LocalJob
 from support.tables.publishing import Staged, new_table
@@ -108,7 +108,7 @@ def test_rows_are_shown_of_so_many_jobs_and_counted_of_all(tmp_path: Path) -> No
 
 def test_wide_rows_are_shown_of_fewer_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounded in bytes, too; every rule has a row all the same."""
-    monkeypatch.setattr("distop.spark_jobs.rules.findings.MAX_SAMPLES_BYTES", 10_000)
+    monkeypatch.setattr("distop.spark_jobs.rules.gate.MAX_SAMPLES_BYTES", 10_000)
     names = [f"p={at:02}" for at in range(30)]
     arg = operation(tmp_path, names, rules=2)
     wide = [{"text": "x" * 999}]

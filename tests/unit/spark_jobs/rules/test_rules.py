@@ -23,7 +23,7 @@ from distop.operations.api import Plan, PlanRequest
 from distop.process import workers
 from distop.process.workers import Idle
 from distop.spark.operation import Write
-from distop.spark_jobs.rules import confined
+from distop.spark_jobs.rules import engine
 from distop.spark_jobs.rules.checks import RowChecks, Violation
 from distop.spark_jobs.rules.model import RawRules, RuleArgument, RuleSet
 from distop.spark_jobs.rules.parsing import parse_rules, shown_columns, told_apart
@@ -278,17 +278,17 @@ def test_a_rule_that_no_value_can_be_worked_out_for_is_named() -> None:
 
 def test_a_process_that_does_not_begin_says_nothing_about_the_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a machine that is busy: the job is tried again."""
-    monkeypatch.setattr(confined, "_idle", Idle(0))
+    monkeypatch.setattr(engine, "_idle", Idle(0))
     monkeypatch.setattr(workers, "START_S", 0.0)
     monkeypatch.setattr(workers, "starved_s", lambda _: 0.0)
     with pytest.raises(Busy, match="has not begun"):
-        confined.Confined(":memory:", {}, [], lambda: None).run("SELECT 1")
+        engine.Confined(":memory:", {}, [], lambda: None).run("SELECT 1")
 
 
 def test_a_rule_takes_no_longer_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """S1: whether or not anybody cancels its job."""
     rules = RuleSet(rules=parse_rules("levenshtein(repeat(s, id), repeat(s || 'x', id)) >= 0", SCHEMA))
-    monkeypatch.setattr(confined, "QUERY_S", 0.6)
+    monkeypatch.setattr(engine, "QUERY_S", 0.6)
     with RowChecks(rules, Path) as checks, pytest.raises(JobFailed, match=r"levenshtein.*longer than 1 s"):
         checks.check(table({"id": 1_000_000, "s": "ab"}))
 
@@ -312,10 +312,10 @@ def test_a_rule_ends_when_its_job_is_cancelled() -> None:
 
 def test_rules_are_worked_out_where_no_secrets_are(monkeypatch: pytest.MonkeyPatch) -> None:
     """S5: in the environment of a process that runs what callers write."""
-    monkeypatch.setattr(confined, "_idle", Idle(1))
+    monkeypatch.setattr(engine, "_idle", Idle(1))
     monkeypatch.setenv("DISTOP_ETCD_PASSWORD", "canary")
     parse_rules("id > 0", SCHEMA)
-    kept = confined._idle.take()
+    kept = engine._idle.take()
     assert kept is not None
     environment = Path(f"/proc/{kept.pid}/environ").read_bytes()
     kept.end()

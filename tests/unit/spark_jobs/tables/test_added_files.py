@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from distop.spark_jobs.delete.operation import Delete
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run
 from support.tables.partition_values import VALUES, add_files, append_values, by_partition, literal_of

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from distop.spark_jobs.maintenance.validate import Validate
-from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
+from distop.spark_jobs.tables import TableSnapshot, open_snapshot
 from support.sources.ingesting import Ingesting
 from support.tables.deletes import delete_ids
 from support.tables.formats import as_format_3

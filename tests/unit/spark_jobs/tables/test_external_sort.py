@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from distop.lake.writing.sorting import Key
-from distop.spark_jobs.tables.external_sort import sort_rows
+from distop.spark_jobs.external_sort import sort_rows
 
 SCHEMA = pa.schema([("a", pa.float64()), ("b", pa.string()), ("n", pa.int64())])
 

@@ -32,7 +32,7 @@ from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.index.operation import BuildIndex
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from distop.spark_jobs.maintenance.validate import Validate
-from distop.spark_jobs.tables.snapshot import TableSnapshot, open_snapshot
+from distop.spark_jobs.tables import TableSnapshot, open_snapshot
 from support.refusals import refused
 from support.tables.deletes import deletion_vector, equality_deletes, publish_deletes
 from support.tables.formats import as_format_3

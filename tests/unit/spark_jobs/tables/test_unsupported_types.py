@@ -24,7 +24,7 @@ from distop.spark_jobs.delete.operation import Delete
 from distop.spark_jobs.ingest.operation import Ingest
 from distop.spark_jobs.maintenance.snapshots import ExpireSnapshots, RemoveOrphans, Rollback
 from distop.spark_jobs.maintenance.validate import Validate
-from distop.spark_jobs.tables.snapshot import open_snapshot
+from distop.spark_jobs.tables import open_snapshot
 from support.tables.formats import as_format_3
 from support.tables.indexing import Indexing
 from support.tables.maintaining import Run

@@ -1,4 +1,5 @@
-"""Reads a table: the data files of a snapshot, and their rows.
+"""Reads a table: the data files of a snapshot, their live rows, and groups of files, one for each job of an
+operation that reads a table.
 
 All readers of a table plan the same way::
 
@@ -10,52 +11,177 @@ All readers of a table plan the same way::
 
 Planning needs only the table's metadata and manifests. A filter excludes the files whose partition or
 statistics prove that no row matches; the rest may contain rows that do not match.
+
+A snapshot never changes. So it is enough to record its description and that of the table's columns and
+partitioning when the operation starts: every job computes the same groups from the snapshot's manifests,
+whatever happens to the table meanwhile.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain
+from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.io import FileIO
 from pyiceberg.io.pyarrow import schema_to_pyarrow
-from pyiceberg.manifest import (
-    DataFile,
-    ManifestContent,
-    ManifestEntry,
-    ManifestEntryStatus,
-)
+from pyiceberg.manifest import DataFile, DataFileContent, ManifestContent, ManifestEntry, ManifestEntryStatus
+from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import FileScanTask, ManifestGroupPlanner
-from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.typedef import Record
 from pyiceberg.types import NestedField
 
-from distop.errors import InvalidArgument, PreconditionFailed
+from distop.errors import CorruptRecord, InvalidArgument, JobFailed, PreconditionFailed
 from distop.lake.iceberg.content import is_live
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.rollback import target_of
-from distop.lake.layout.model import file_io, load_metadata
-from distop.lake.layout.partitioning import identity_columns
+from distop.lake.layout.model import check_format, file_io, load_metadata
+from distop.lake.layout.partitioning import identity_columns, partition_path
+from distop.lake.layout.properties import FORMAT_VERSION
 from distop.lake.layout.schemas import check_types, fields_within
 from distop.lake.predicates.binding import ALL, Predicate, predicate_of
 from distop.lake.predicates.proofs import Pruning, matching_groups
 from distop.lake.predicates.rows import chosen
-from distop.lake.rewriting.deletes import Deletes
+from distop.lake.pyiceberg_private import batches_of, scan_of
+from distop.lake.rewriting.deletes import Deletes, equality_fields
 from distop.lake.storage.storage import StorageOptions
+from distop.metastore.records.operation import OperationArg
+from distop.operations.plans import Shared
 
 if TYPE_CHECKING:
-    import pyarrow.parquet as pq
-
     from distop.lake.index.lookup import PublishedIndex
-    from distop.spark_jobs.tables.live_rows import EqualityDeletes
+
+
+class LiveRows:
+    """Reads data files of a table.
+
+    Parameters
+    ----------
+    columns:
+        Columns of the table's present schema to read, in this order.
+    deleted:
+        The equality deletes of the same table.
+    groups_of:
+        The row groups to read of a Parquet file, by its footer and its columns. ``None``: all.
+    """
+
+    def __init__(
+        self,
+        metadata: TableMetadata,
+        io: FileIO,
+        columns: Schema,
+        deleted: EqualityDeletes,
+        groups_of: Callable[[pq.FileMetaData, Schema], Sequence[int]] | None = None,
+    ) -> None:
+        self._metadata, self._io, self._columns, self._groups_of = metadata, io, columns, groups_of
+        self._scan = scan_of(metadata, io, columns)
+        self._deleted = deleted
+
+    def of(self, task: FileScanTask) -> Iterator[pa.RecordBatch]:
+        """The rows of one file, streamed."""
+        equalities = [f for f in task.delete_files if f.content == DataFileContent.EQUALITY_DELETES]
+        if not equalities:
+            yield from batches_of(self._scan, self._io, task, self._groups_of)
+            return
+        deleted = self._deleted.keys_of(equalities)
+        names = [column.name for column in self._columns.columns]
+        compared = {number for fields, _ in deleted for number in fields}
+        missing = sorted(compared.difference(one.field_id for one in self._columns.columns))
+        more = (self._metadata.schema().find_field(number) for number in missing)
+        # A file need not have the columns of its partition.
+        optional = (column.model_copy(update={"required": False}) for column in more)
+        columns = Schema(*self._columns.columns, *optional)
+        scan = scan_of(self._metadata, self._io, columns)
+        others = FileScanTask(task.file, set(task.delete_files).difference(equalities))
+        for batch in batches_of(scan, self._io, others, self._groups_of):
+            for fields, keys in deleted:
+                found = keys.hold([batch[columns.find_column_name(number)] for number in fields])
+                batch = batch.filter(pc.invert(found))
+            if batch.num_rows:
+                yield batch.select(names)
+
+
+class EqualityDeletes:
+    """The equality deletes of a table, read once: many data files have the same ones."""
+
+    def __init__(self, metadata: TableMetadata, io: FileIO) -> None:
+        self._metadata, self._io = metadata, io
+        self._rows: dict[str, pa.Table] = {}
+        """By path."""
+        self._last = frozenset[str](), list[tuple[list[int], _Keys]]()
+        """Paths, and what is deleted by them."""
+
+    def keys_of(self, files: Iterable[DataFile]) -> list[tuple[list[int], _Keys]]:
+        """The keys that some delete files name, by the ids of the columns that they are of."""
+        by_path = {file.file_path: file for file in files}
+        if self._last[0] != by_path.keys():
+            self._last = frozenset(by_path), self._keys(by_path.values())
+        return self._last[1]
+
+    def _keys(self, files: Iterable[DataFile]) -> list[tuple[list[int], _Keys]]:
+        schema = self._metadata.schema()
+        by_fields: dict[tuple[int, ...], list[pa.Table]] = defaultdict(list)
+        for file in files:
+            fields = equality_fields(file, schema)
+            if fields is None:  # plans refuse it
+                raise CorruptRecord(f"{file.file_path} compares columns that the table does not have")
+            if file.file_path not in self._rows:
+                self._rows[file.file_path] = self._read(file, fields)
+            by_fields[tuple(fields)].append(self._rows[file.file_path])
+        return [(list(fields), _Keys(pa.concat_tables(rows))) for fields, rows in by_fields.items()]
+
+    def _read(self, file: DataFile, fields: Iterable[int]) -> pa.Table:
+        columns = Schema(*map(self._metadata.schema().find_field, fields))
+        return scan_of(self._metadata, self._io, columns).to_table([FileScanTask(file)])
+
+
+class _Keys:
+    """A set of keys of some columns. A key becomes a number, column by column, by its place among those of
+    the set."""
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._places: list[tuple[pa.Array, pa.Array]] = []
+        """Of each column, the values of keys, and what :func:`_paired` makes of them and of those before."""
+        known = None
+        for column in map(_plain, rows.columns):
+            values = pc.unique(column)
+            pairs = _paired(known, column, values)
+            self._places.append((values, pc.unique(pairs)))
+            known = _place(pairs, pc.unique(pairs))
+
+    def hold(self, columns: Sequence[pa.Array]) -> pa.Array:
+        """Of each row, whether its key is in the set."""
+        known = None
+        for column, (values, pairs) in zip(map(_plain, columns), self._places, strict=True):
+            known = _place(_paired(known, column.cast(values.type), values), pairs)
+        return pc.is_valid(known)
+
+
+def _paired(known: pa.Array | None, column: pa.Array, values: pa.Array) -> pa.Array:
+    """One number for the place of a key so far and that of its next value; NULL if there is none."""
+    place = _place(column, values)
+    return place if known is None else pc.add(pc.multiply(known, len(values)), place)
+
+
+def _place(column: pa.Array, values: pa.Array) -> pa.Array:
+    return pc.index_in(column, value_set=values).cast(pa.int64())
+
+
+def _plain(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return whole.storage if isinstance(whole, pa.ExtensionArray) else whole
 
 
 @dataclass(frozen=True)
@@ -257,8 +383,6 @@ class TableSnapshot:
             Only rows for which it is true.
         """
 
-        from distop.spark_jobs.tables.live_rows import LiveRows
-
         projected, predicate = self.projection(columns), self.predicate(where)
         if predicate == ALL:
             rows = LiveRows(self.metadata, self.io, self._found_in_files(projected), self._equality_deletes)
@@ -280,7 +404,6 @@ class TableSnapshot:
     @cached_property
     def _equality_deletes(self) -> EqualityDeletes:
         """Jobs ask for the rows of one file after the other."""
-        from distop.spark_jobs.tables.live_rows import EqualityDeletes
 
         return EqualityDeletes(self.metadata, self.io)
 
@@ -407,3 +530,153 @@ def _slim(metadata: TableMetadata, **update: Any) -> TableMetadata:
     """The metadata needed for reading: it is sent to tasks, and past snapshots are many."""
     past: dict[str, Any] = {"snapshots": [], "snapshot_log": [], "metadata_log": [], "refs": {}}
     return metadata.model_copy(update={**past, **update})
+
+
+MAX_NAME_CHARACTERS = 200
+"""Longest name of a group, which becomes part of a key."""
+WHOLE = "all"
+"""The group of a table without partitions."""
+
+_NULL, _NOT_NULL = "=null", "=%6Eull"
+"""How a name ends for NULL, and for the text ``null``."""
+
+TABLE, SNAPSHOT, GROUP_BYTES = "metadata", "snapshot", "groupBytes"
+"""Fields of an operation's argument."""
+
+
+@dataclass(frozen=True)
+class SnapshotGroups:
+    """The files of a snapshot, by the job that reads them."""
+
+    snapshot: TableSnapshot
+    groups: dict[str, list[PlannedFile]]
+    """Name of a group -> its files, sorted by path."""
+    partitions: dict[str, list[str]]
+    """Name of a partition -> the names of its groups."""
+
+    @classmethod
+    def of(cls, snapshot: TableSnapshot, group_bytes: int) -> SnapshotGroups:
+        """Plan the groups.
+
+        Parameters
+        ----------
+        group_bytes:
+            A larger partition, in bytes, is split into several groups of whole files; 0: never.
+        """
+        partitions: dict[str, list[str]] = {}
+        groups: dict[str, list[PlannedFile]] = {}
+        by_partition = _by_partition(snapshot, snapshot.plan_files())
+        for partition in sorted(by_partition):
+            # Another partition may have such a name.
+            more = (name for number in count(1) if (name := f"{partition}~{number}") not in by_partition)
+            pieces = dict(
+                zip(chain([partition], more), _cut(by_partition[partition], group_bytes), strict=False)
+            )
+            partitions[partition] = list(pieces)
+            groups |= pieces
+        return cls(snapshot, groups, partitions)
+
+    @classmethod
+    def of_operation(cls, operation: OperationArg) -> SnapshotGroups:
+        """The groups of an operation. Jobs of one operation in one process share them.
+
+        Raises :class:`~distop.errors.CorruptRecord` if its argument has none.
+        """
+        return _shared(operation)
+
+    def group(self, name: str) -> list[PlannedFile]:
+        """The files of a group; raises :class:`~distop.errors.JobFailed` for an unknown name."""
+        if name not in self.groups:
+            raise JobFailed(
+                f"the snapshot has no group of files {name!r}: another version has made this plan"
+            )
+        return self.groups[name]
+
+    def rows(
+        self, files: Iterable[PlannedFile], columns: Sequence[str]
+    ) -> Iterator[tuple[PlannedFile, pa.Table]]:
+        """The rows of some files in blocks, each with its file.
+
+        Raises :class:`~distop.errors.JobFailed` if a file is missing.
+        """
+        for file in files:
+            try:
+                for batch in self.snapshot.batches([file], columns=columns):
+                    yield file, pa.Table.from_batches([batch])
+            except FileNotFoundError as error:
+                raise JobFailed(
+                    f"{file.path} is missing, but the snapshot names it",
+                    hint="was the snapshot expired, or the file removed by another program?",
+                    details={"file": file.path},
+                ) from error
+
+
+def _recorded(operation: OperationArg) -> SnapshotGroups:
+    argument = operation.argument
+    try:
+        metadata = TableMetadataUtil.parse_raw(msgspec.json.encode(argument[TABLE]).decode())
+        snapshot = Snapshot.model_validate_json(msgspec.json.encode(argument[SNAPSHOT]))
+        group_bytes = int(argument.get(GROUP_BYTES, 0))
+    except (KeyError, ValueError) as error:
+        raise CorruptRecord(f"the argument of {operation.id} names no snapshot: {error}") from error
+    return SnapshotGroups.of(TableSnapshot(metadata, snapshot, operation.storage), group_bytes)
+
+
+_shared = Shared(_recorded)
+
+
+def recorded(snapshot: TableSnapshot, group_bytes: int = 0) -> dict[str, Any]:
+    """The part of an operation's argument that :meth:`SnapshotGroups.of_operation` reads.
+
+    Raises :class:`~distop.errors.PreconditionFailed` for a table of a format that cannot be written down.
+    """
+    assert snapshot.snapshot is not None
+    if snapshot.metadata.format_version > FORMAT_VERSION:
+        check_format(snapshot.metadata)
+    # Its readers need no snapshots of the metadata.
+    metadata = snapshot.metadata.model_copy(update={"current_snapshot_id": None})
+    return {
+        TABLE: msgspec.json.decode(metadata.model_dump_json()),
+        SNAPSHOT: msgspec.json.decode(snapshot.snapshot.model_dump_json()),
+        GROUP_BYTES: group_bytes,
+    }
+
+
+def _by_partition(snapshot: TableSnapshot, files: Sequence[PlannedFile]) -> dict[str, list[PlannedFile]]:
+    metadata = snapshot.metadata
+    specs = metadata.specs()
+    several = len({file.spec_id for file in files}) > 1
+    partitions: dict[str, list[PlannedFile]] = {}
+    for file in files:
+        spec = specs[file.spec_id]
+        name = _name(spec, file.partition, metadata.schema()) if spec.fields else WHOLE
+        # Different specs of a table may write different partitions in the same way.
+        partitions.setdefault(_short(f"spec-{spec.spec_id}/{name}" if several else name), []).append(file)
+    return partitions
+
+
+def _name(spec: PartitionSpec, values: Record, schema: Schema) -> str:
+    """Iceberg's name of a partition, but a value that it would write as NULL is encoded."""
+    terms = partition_path(spec, schema, values).split("/")
+    for position, term in enumerate(terms):
+        if values[position] is not None and term.endswith(_NULL):
+            terms[position] = term.removesuffix(_NULL) + _NOT_NULL
+    return "/".join(terms)
+
+
+def _cut(files: Sequence[PlannedFile], group_bytes: int) -> Iterator[list[PlannedFile]]:
+    together: list[PlannedFile] = []
+    size = 0
+    for file in files:
+        if together and group_bytes and size + file.size > group_bytes:
+            yield together
+            together, size = [], 0
+        together.append(file)
+        size += file.size
+    yield together
+
+
+def _short(name: str) -> str:
+    if len(name) <= MAX_NAME_CHARACTERS:
+        return name
+    return f"{name[: MAX_NAME_CHARACTERS - 13]}~{hashlib.sha256(name.encode()).hexdigest()[:12]}"
