@@ -343,7 +343,7 @@ class Pointers:
 
     def fits(self, txn: Txn) -> bool:
         """Whether etcd takes a transaction, with the note of the request."""
-        whole = txn if self._note is None else txn + self._note.beside("")
+        whole = txn if self._note is None else txn + self._note.part("")
         return whole.weight() <= MAX_OPS and whole.size() <= MAX_REQUEST_BYTES
 
     def send(self, moves: Sequence[Move]) -> Swap:
@@ -398,7 +398,7 @@ class Pointers:
         result:
             The result in the note of the request, if there is one.
         """
-        note = None if self._note is None else self._note.beside(result)
+        note = None if self._note is None else self._note.part(result)
         try:
             read = self._send(txn if note is None else txn + note, replied)
         except EtcdOutOfSpace:

@@ -200,7 +200,7 @@ def check(etcd: EtcdConfig, master: str, settings: Mapping[str, str], stores: Se
     environment = etcd.to_env()
     for name in (PASSWORD, PASSWORD_FILE):
         os.environ.pop(name, None)  # as in an executor: Spark hands the environment on
-    # The daemon of ours does not start where distop is missing, which is to be told as that.
+    # distop's own daemon does not start where distop is missing, and the finding has to say that.
     given = {**settings, "spark.python.daemon.module": "pyspark.daemon"}
     with (
         _written(stores) as shared,

@@ -96,7 +96,7 @@ def _is_over(name: str, runner: KeyValue, claim: KeyValue) -> bool:
 def _listing(folder: Path) -> list[Path]:
     try:
         return sorted(folder.iterdir())
-    except FileNotFoundError:  # there is none, or whoever needed it has removed it
+    except FileNotFoundError:  # there is none, or the attempt that needed it has removed it
         return []
 
 

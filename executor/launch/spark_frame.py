@@ -34,7 +34,7 @@ from distop.metastore.records.record import ready
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HEARD_WITHIN_S = 30.0
+REPORTED_WITHIN_S = 30.0
 """How long Spark may take to report the stages of a job after its end."""
 
 _RESULT = "result binary"
@@ -148,7 +148,7 @@ class SparkFrame(SparkJob[list[FrameResult]]):
     def _until_reported(self, last: int) -> None:
         """Wait until Spark's own state knows that the job of this stage has ended, and so all before it: its
         listeners get everything in order, but late."""
-        tracker, deadline = self._context.statusTracker(), time.monotonic() + HEARD_WITHIN_S
+        tracker, deadline = self._context.statusTracker(), time.monotonic() + REPORTED_WITHIN_S
         while True:
             for job in tracker.getJobIdsForGroup(self._name):
                 info = tracker.getJobInfo(job)

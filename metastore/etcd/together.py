@@ -119,7 +119,7 @@ class Together:
                 return
             self._flying += 1
             self._began = now
-            # The deadline of whoever makes room for them is not theirs.
+            # The caller whose request makes room for them has a deadline, which is not theirs.
             task = loop.create_task(self._send_group(group), context=Context())
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)

@@ -185,14 +185,14 @@ class Finished(Enum):
 
 def finish_txn(keys: TableKeys, op: OperationKeys, epoch: Epoch, finish: FinishParts) -> Txn:
     """The transaction itself, as a value."""
-    # The transaction deletes .state and changes runOps, which it compares: it happens once, whoever sends it.
+    # It deletes .state and changes runOps, which it compares: however often it is sent, it happens once.
     compares: tuple[Compare, ...] = (
         equals(op.state, finish.sealed),
         epoch.held(),
         unchanged(finish.run_ops),
     )
     if finish.sealed != ABORTING:
-        # Whoever was told that it is cancelled, or that it is aborted while a call hangs, was told the truth.
+        # A caller that was answered that it is cancelled, or aborted while a call hangs, stays right.
         compares += (absent(op.cancel), absent(op.resolve))
     left = slots_without(finish.run_ops, op.operation)
     publication = finish.publication

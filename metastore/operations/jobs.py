@@ -175,7 +175,7 @@ def flat_txn(run: Run, marks: Sequence[Mark]) -> Txn:
 
 
 def mark_txn(run: Run, marks: Sequence[Mark]) -> Txn:
-    """IF the run is held THEN, for each mark on its own, IF its job has no result (and its claim stands)
+    """IF the run is held THEN, for each mark on its own, IF its job has no result (and its claim exists)
     THEN the result, and claim and checkpoint gone.
 
     One transaction for many jobs, so that etcd writes its log once; nested, so that a lost race of one job

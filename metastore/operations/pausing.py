@@ -113,9 +113,9 @@ async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
     """
     table = _existing(keys, await client.get(keys.table))
     # Its backlog may have been waiting: a leader must look. Not once it is dropped: nobody would remove this.
-    looked_at, stands = Put(keys.backlog_index, b"{}"), created_at(table.key, table.create_revision)
+    looked_at, exists = Put(keys.backlog_index, b"{}"), created_at(table.key, table.create_revision)
     index = keys.keyspace.paused_table(keys.name)
-    return await _resume(client, keys.pause, index, audit, looked_at, compares=(stands,))
+    return await _resume(client, keys.pause, index, audit, looked_at, compares=(exists,))
 
 
 def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:

@@ -28,8 +28,8 @@ class Note:
     digest: str
     lease: int
 
-    def beside(self, result: str) -> Txn:
-        """Joins the transaction of the request, which happens only if there is no such note. ``result``: the
+    def part(self, result: str) -> Txn:
+        """The part of the request's transaction that writes the note, if there is none yet. ``result``: the
         location of the new metadata of the one table that it changes, if any."""
         record = AnswerRecord(digest=self.digest, result=result)
         return Txn((absent(self.key),), (Put(self.key, encode(record), self.lease),), (Get(self.key),))

@@ -297,12 +297,12 @@ async def change_watermarks(client: EtcdClient, keys: TableKeys, change: Change,
         await _check_none_moves(client, keys, run_ops)
         published = decode(head.value, Head, head.key) if head.exists else None
         before = marks_at(client, record, existing, read.revision)
-        after, besides = await change(before, record, published)
-        if after.recent == before.recent and not besides.then:
+        after, further = await change(before, record, published)
+        if after.recent == before.recent and not further.then:
             return None, True
         reached("watermarks.before")
         compares = tuple(map(unchanged, (table, run_ops, head, existing)))
-        return Txn(compares, (Put(keys.watermarks, after.encoded()), audit)) + besides, True
+        return Txn(compares, (Put(keys.watermarks, after.encoded()), audit)) + further, True
 
     def is_own_write(read: TxnResult) -> bool | None:
         # The audit entry of an earlier copy; others may have changed the watermarks since.
