@@ -214,7 +214,7 @@ class BacklogCalls(Calls):
         since:
             The operation that has applied it.
         version:
-            Of the source, as it is now. With ``replace`` each version is queued once, whoever asks.
+            Of the source, as it is now. With ``replace`` each version is queued once, by any caller.
         replace:
             Replace its rows, as :meth:`replace_batch`, unless the operation has applied other batches,
             too.
@@ -253,8 +253,8 @@ class BacklogCalls(Calls):
         first, last:
             Of ordered batches only those from one name to the other, both included. Empty: all.
         """
-        asked = {"table": table, "applied": applied, "unordered": not ordered, "page_size": page_size}
-        return models(self._listed("ListBacklog", "batches", first=first, last=last, **asked), Batch)
+        fields = {"table": table, "applied": applied, "unordered": not ordered, "page_size": page_size}
+        return models(self._listed("ListBacklog", "batches", first=first, last=last, **fields), Batch)
 
     async def batch(self, table: str, batch: str) -> Batch:
         """One batch: as it is queued, or is being applied; else as it was applied or skipped last.

@@ -82,13 +82,13 @@ class Problems:
     """Reports a problem when it is found, not again at each look."""
 
     def __init__(self) -> None:
-        self._told: dict[str, str] = {}
+        self._logged: dict[str, str] = {}
 
-    def tell(self, table: str, problems: dict[str, str]) -> None:
+    def log_new(self, table: str, problems: dict[str, str]) -> None:
         for path, problem in problems.items():
-            if self._told.get(path) != problem:
+            if self._logged.get(path) != problem:
                 log.warning("landing_problem", extra={"table": table, "path": path, "problem": problem})
-        self._told = dict(problems)
+        self._logged = dict(problems)
 
 
 class Landing:
@@ -176,7 +176,7 @@ class Landing:
             raise
         except DistopError as error:
             report.problems[""] = f"{error.code}: {error.message}"
-        self._problems.tell(self._table, report.problems)
+        self._problems.log_new(self._table, report.problems)
         return report
 
     def _perhaps_forgotten(self, found: Sequence[Found], ordering: Ordering) -> list[str]:
@@ -380,7 +380,7 @@ class Landings:
         scope = walk.scope(Scope())
         walk.misplaced((SUCCESS, HISTORY_DONE, BACKFILL), "a table's folder")
         walk.search_hidden(root.rstrip("/"), walk.entries)
-        self._problems.tell("", walk.problems)
+        self._problems.log_new("", walk.problems)
         reports = {"": Report(problems=walk.problems)} if walk.problems else {}
         if scope is None:
             return reports  # nothing is published with an unreadable configuration

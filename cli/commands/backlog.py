@@ -31,7 +31,8 @@ backfill_app = typer.Typer()  # it is listed after the group of its panel
 group = typer.Typer(no_args_is_help=True, help="Batches of a table, applied strictly in order.")
 app.add_typer(group, name="backlog", rich_help_panel=PANEL)
 
-Meant = Annotated[str, typer.Argument(metavar="[BATCH]", help="Decide only about this batch.")]
+Type = Annotated[str, typer.Option(metavar="TYPE", help="The operation that applies the batch.")]
+OnlyBatch = Annotated[str, typer.Argument(metavar="[BATCH]", help="Decide only about this batch.")]
 
 
 @command(group)
@@ -40,9 +41,7 @@ def add(
     session: Connected,
     table: TableName,
     batch: Annotated[str, typer.Argument(metavar="BATCH", help="Ordered byte by byte: '10' before '2'.")],
-    type: Annotated[
-        str, typer.Option(metavar="TYPE", help="The operation that applies the batch.")
-    ] = "ingest",
+    type: Type = "ingest",
     republish: Annotated[
         bool,
         typer.Option("--republish", help="Also if it was applied before, or is queued with other content."),
@@ -173,7 +172,7 @@ def open_gate(session: Connected, table: TableName, reason: Reason = "") -> None
 def approve(
     session: Connected,
     table: TableName,
-    batch: Meant = "",
+    batch: OnlyBatch = "",
     branch: Annotated[
         str, typer.Option(metavar="NAME", help="Only if the batch is on this branch, the one looked at.")
     ] = "",
@@ -184,13 +183,13 @@ def approve(
 
 
 @command(group)
-def retry(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
+def retry(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Reason = "") -> None:
     """Retry the batch that blocks the table, or an unordered one that has failed; write a staged one anew."""
     session.out.show(session.client.retry_batch(table, batch, reason))
 
 
 @command(group)
-def skip(session: Connected, table: TableName, batch: Meant = "", reason: Reason = "") -> None:
+def skip(session: Connected, table: TableName, batch: OnlyBatch = "", reason: Reason = "") -> None:
     """Skip the batch that blocks the table or is staged, for good; or a failed unordered batch."""
     session.out.show(session.client.skip_batch(table, batch, reason))
 
@@ -213,9 +212,7 @@ def backfill(
     batches: Annotated[
         str, typer.Option(metavar="FILE|-", help="Instead of a range: names, one a line.")
     ] = "",
-    type: Annotated[
-        str, typer.Option(metavar="TYPE", help="The operation that applies each batch.")
-    ] = "ingest",
+    type: Type = "ingest",
     replace: Annotated[
         bool, typer.Option("--replace", help="Apply those anew that were applied, in place of their rows.")
     ] = False,

@@ -97,10 +97,10 @@ def joined_moves(snapshots: Sequence[Snapshot]) -> Moves:
     joined: Moves = {}
     for snapshot in reversed(snapshots):
         for source, partitions in moves_of(snapshot).items():
-            standing = joined.setdefault(source, {})
+            moves = joined.setdefault(source, {})
             for partition, move in partitions.items():
-                before = standing[partition].before if partition in standing else move.before
-                standing[partition] = WatermarkMove(before=before, after=move.after)
+                before = moves[partition].before if partition in moves else move.before
+                moves[partition] = WatermarkMove(before=before, after=move.after)
     return joined
 
 

@@ -248,11 +248,11 @@ def rewound(
     for snapshot in gone:
         for source, moves in moves_of(snapshot).items():
             marks.chunks.know(position(source, name) for name in moves)
-            standing = back.setdefault(source, {})
+            earlier = back.setdefault(source, {})
             for name, move in moves.items():
-                now = standing[name] if name in standing else marks.value(source, name)
+                now = earlier[name] if name in earlier else marks.value(source, name)
                 if now == move.after and (source, name, move.after) not in kept and only in ("", source):
-                    standing[name] = move.before
+                    earlier[name] = move.before
     return _changed(marks, back)
 
 
