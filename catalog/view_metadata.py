@@ -113,7 +113,7 @@ def view_after(
             )
     if len(updates) > MAX_UPDATES:
         raise _bad(f"a commit has at most {MAX_UPDATES} updates", "updates")
-    change = _Change(base, now_ms)
+    change = _ViewDraft(base, now_ms)
     for update in updates:
         change.take(update)
     after = change.made()
@@ -192,7 +192,7 @@ def _check_version(version: ViewVersion) -> None:
         dialects.add(dialect)
 
 
-class _Change:
+class _ViewDraft:
     """A view while a commit is applied to it."""
 
     def __init__(self, base: ViewMetadata, now_ms: int) -> None:

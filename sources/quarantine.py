@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from distop.errors import AlreadyIngested
 from distop.lake.layout.staging import quarantine_folder
-from distop.lake.storage.quarantine import Kept, Place, QuarantineList, read_list, read_rows
+from distop.lake.storage.quarantine import Kept, PagePosition, QuarantineList, read_list, read_rows
 from distop.lake.storage.storage import StorageOptions, file_system, storage_of
 from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.table import TableRecord
@@ -115,7 +115,9 @@ class Quarantined:
     def sample(self, options: CsvOptions, *, csv: bool) -> CsvSample | JsonSample:
         """The columns of the first rows."""
         rows, size = [], 0
-        for row, _ in read_rows(self.url, [name for name, _ in self.listed.files], Place(), self.storage):
+        for row, _ in read_rows(
+            self.url, [name for name, _ in self.listed.files], PagePosition(), self.storage
+        ):
             rows.append(row)
             size += len(row.text)
             if size > SAMPLE_BYTES:

@@ -13,7 +13,7 @@ import msgspec
 from distop.commit.contract import BRANCH
 from distop.coordinator.backlog.applying import share_of
 from distop.errors import Busy, LeadershipLost
-from distop.lake.iceberg.ahead import Publication
+from distop.lake.iceberg.ahead import AheadSnapshot
 from distop.metastore.backlog.batches import (
     DONE,
     FAILED,
@@ -51,7 +51,7 @@ RACES = 10
 
 
 async def publish_again(
-    client: EtcdClient, keys: TableKeys, epoch: Epoch, found: Publication, now: float
+    client: EtcdClient, keys: TableKeys, epoch: Epoch, found: AheadSnapshot, now: float
 ) -> bool:
     """Make sure that etcd knows a publication; return whether it did not. Idempotent.
 
@@ -80,7 +80,7 @@ async def _finish(
     op: OperationKeys,
     epoch: Epoch,
     arg: OperationArg,
-    found: Publication,
+    found: AheadSnapshot,
     now: float,
 ) -> None:
     """End an operation that runs, according to etcd, as its leader did then."""
@@ -107,7 +107,7 @@ async def _finish(
     raise Busy(f"{arg.id} could not be ended: another process changes its table")
 
 
-def _history(found: Publication, arg: OperationArg | None) -> HistoryRecord:
+def _history(found: AheadSnapshot, arg: OperationArg | None) -> HistoryRecord:
     line = HistoryRecord(
         outcome=SUCCESS,
         uuid=found.uuid,
@@ -132,7 +132,7 @@ def _history(found: Publication, arg: OperationArg | None) -> HistoryRecord:
 
 
 async def _remember(
-    client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId, found: Publication
+    client: EtcdClient, keys: TableKeys, epoch: Epoch, operation: OperationId, found: AheadSnapshot
 ) -> None:
     line, number = keys.history(operation), keys.next_instance(operation.type)
     states = [keys.unordered(state, found.unordered) for state in (WAITING, RUNNING, FAILED, DONE)]
@@ -187,7 +187,7 @@ def _has_staged(ordering: KeyValue, operation: OperationId) -> bool:
     return staged is not None and staged.operation == str(operation)
 
 
-def _asked(operation: OperationId, found: Publication) -> OperationArg:
+def _asked(operation: OperationId, found: AheadSnapshot) -> OperationArg:
     request = found.request
     assert request is not None
     note = RequestNote(digest=request.digest, call=request.call, forget_at=request.forget_at)
@@ -202,7 +202,7 @@ def _asked(operation: OperationId, found: Publication) -> OperationArg:
     )
 
 
-def _applied(operation: OperationId, queued: KeyValue, found: Publication) -> bytes:
+def _applied(operation: OperationId, queued: KeyValue, found: AheadSnapshot) -> bytes:
     """Of a batch; ``queued``: as it was queued before the backup, if it was."""
     record = decode(queued.value, BatchRecord, queued.key) if queued.exists else BatchRecord(type="")
     together = max(1, len(found.batches))

@@ -21,7 +21,7 @@ from distop.errors import (
     PreconditionFailed,
     TableNotFound,
 )
-from distop.lake.storage.quarantine import Kept, Place, page
+from distop.lake.storage.quarantine import Kept, PagePosition, page
 from distop.lake.storage.storage import StorageOptions
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.txn import Get, KeyValue, named
@@ -302,11 +302,11 @@ def quarantined_page(
     """
     if request.page_size < 0:
         raise InvalidArgument("page_size is negative", details={"field": "page_size"})
-    begin = Place()
+    begin = PagePosition()
     if request.page_token:
         # The files do not change: the token has no revision but the one of all tokens.
         token = PageToken.decode(request.page_token)
-        begin = Place(token.revision - 1, token.offset)
+        begin = PagePosition(token.revision - 1, token.offset)
     size = min(request.page_size or DEFAULT_PAGE, MAX_PAGE)
     try:
         rows, after, file_format = page(folder, storage, begin, rows=size, most_bytes=PAGE_BYTES // 2)

@@ -47,7 +47,7 @@ class Unclear(PreconditionFailed):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Publication:
+class AheadSnapshot:
     """The provenance of a snapshot that the head does not know."""
 
     snapshot_id: int
@@ -71,7 +71,7 @@ class Ahead:
 
     location: str
     snapshot_id: int | None
-    publications: tuple[Publication, ...] = ()
+    publications: tuple[AheadSnapshot, ...] = ()
     """The oldest first."""
     watermarks: Watermarks
     """The final watermarks of the main branch."""
@@ -260,7 +260,7 @@ def _ancestors(start: int | None, snapshots: dict[int, Snapshot]) -> Iterator[Sn
         start = snapshots[start].parent_snapshot_id
 
 
-def _publication(snapshot: Snapshot, *, on_main: bool) -> Publication:
+def _publication(snapshot: Snapshot, *, on_main: bool) -> AheadSnapshot:
     properties = snapshot.summary.additional_properties if snapshot.summary else {}
     try:
         batches = from_json(properties.get(BATCHES, "[]").encode(), list[str])
@@ -268,7 +268,7 @@ def _publication(snapshot: Snapshot, *, on_main: bool) -> Publication:
     except msgspec.MsgspecError as error:
         raise Unclear(f"the summary of snapshot {snapshot.snapshot_id} cannot be read: {error}") from error
     rows = properties.get(ADDED_RECORDS, "")
-    return Publication(
+    return AheadSnapshot(
         snapshot_id=snapshot.snapshot_id,
         at=snapshot.timestamp_ms / 1000,
         on_main=on_main,

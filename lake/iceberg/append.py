@@ -57,7 +57,7 @@ _DELETE_AFTER_COMMIT = TableProperties.METADATA_DELETE_AFTER_COMMIT_ENABLED
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class SnapshotContent:
     """The content of a new snapshot."""
 
     manifests: list[ManifestFile]
@@ -137,7 +137,9 @@ class IcebergStep(TransactionalStep):
         )
 
     @abstractmethod
-    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+    def change(
+        self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
+    ) -> SnapshotContent | None:
         """The content of the snapshot; ``None`` if nothing changes."""
 
     def check(self, draft: Draft, layout: Layout, output: JobsOutput, arg: OperationArg) -> None:
@@ -176,7 +178,9 @@ def head_conflict(arg: OperationArg, expected: int | None, found: Snapshot | Non
 class IcebergAppend(IcebergStep):
     """Adds the operation's files to the table's present content."""
 
-    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+    def change(
+        self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
+    ) -> SnapshotContent | None:
         """See :class:`IcebergStep`."""
         if output.empty:
             return None
@@ -187,7 +191,7 @@ class IcebergAppend(IcebergStep):
             Summary(operation=Operation.APPEND, **added_counts(output)), parent.summary if parent else None
         )
         manifests = [*added, *merged(draft, kept, snapshot_id)]
-        return Change(manifests=manifests, summary=summary, facts={ADOPTED_FROM: output.adopt_from})
+        return SnapshotContent(manifests=manifests, summary=summary, facts={ADOPTED_FROM: output.adopt_from})
 
 
 # -- the base ----------------------------------------------------------------------------------------
@@ -209,14 +213,14 @@ def _file_of(context: FinishContext, layout: Layout) -> TableFile:
     return TableFile.read(location, context.view.arg.storage)
 
 
-def _without_rows(draft: Draft) -> Change:
+def _without_rows(draft: Draft) -> SnapshotContent:
     """A branch snapshot without rows: watermarks of a branch are stored only in its snapshots."""
     parent = draft.base.current_snapshot()
     manifests = [manifest for manifest in manifests_of(parent, draft.io) if is_live(manifest)]
     summary = update_snapshot_summaries(
         Summary(operation=Operation.APPEND), parent.summary if parent else None
     )
-    return Change(manifests=manifests, summary=summary, facts={})
+    return SnapshotContent(manifests=manifests, summary=summary, facts={})
 
 
 def _check_unpublished(file: TableFile, snapshot_id: int, arg: OperationArg) -> None:

@@ -39,7 +39,7 @@ MAX_REMEMBERED_BYTES = 64 << 20
 """How many parsed metadata files written by this process are cached, and how many bytes of such files."""
 
 
-class _Snapshot(msgspec.Struct, rename="kebab"):
+class _SnapshotId(msgspec.Struct, rename="kebab"):
     snapshot_id: int
 
 
@@ -51,7 +51,7 @@ class _LogEntry(_Logged):
     metadata_file: str
 
 
-class _Present(_Logged):
+class _CurrentSince(_Logged):
     snapshot_id: int
 
 
@@ -77,7 +77,7 @@ class TableFile:
     """The parsed metadata; of its snapshots only those that a branch or tag names, and no logs."""
     _raw_snapshots: list[msgspec.Raw] = field(default_factory=list)
     _ids: list[int] = field(default_factory=list)
-    _snapshot_log: list[_Present] = field(default_factory=list)
+    _snapshot_log: list[_CurrentSince] = field(default_factory=list)
     _log: list[_LogEntry] = field(default_factory=list)
     _size: int = 0
     """Bytes, of a file that this process writes."""
@@ -120,12 +120,12 @@ class TableFile:
     def _parse(cls, location: str, content: bytes, also: Iterable[int]) -> TableFile:
         fields = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
         # Parsing all of it takes time that grows with the past: only some parts are parsed.
-        refs = from_json(fields.get("refs") or b"{}", dict[str, _Snapshot])
+        refs = from_json(fields.get("refs") or b"{}", dict[str, _SnapshotId])
         current = msgspec.json.decode(fields.get("current-snapshot-id") or b"null", type=int | None)
         wanted = {current, *(ref.snapshot_id for ref in refs.values()), *also}
         snapshots = _listed(fields, _SNAPSHOTS, msgspec.Raw)
-        ids = [snapshot.snapshot_id for snapshot in _listed(fields, _SNAPSHOTS, _Snapshot)]
-        snapshot_log = _listed(fields, _SNAPSHOT_LOG, _Present)
+        ids = [snapshot.snapshot_id for snapshot in _listed(fields, _SNAPSHOTS, _SnapshotId)]
+        snapshot_log = _listed(fields, _SNAPSHOT_LOG, _CurrentSince)
         log = _listed(fields, _METADATA_LOG, _LogEntry)
         named = [raw for raw, each in zip(snapshots, ids, strict=True) if each in wanted]
         slim = {**fields, _SNAPSHOTS: named, _SNAPSHOT_LOG: [], _METADATA_LOG: []}
@@ -173,14 +173,14 @@ class TableFile:
                 (raw, each.snapshot_id)
                 for raw, each in zip(
                     _listed(fields, _SNAPSHOTS, msgspec.Raw),
-                    _listed(fields, _SNAPSHOTS, _Snapshot),
+                    _listed(fields, _SNAPSHOTS, _SnapshotId),
                     strict=True,
                 )
                 if each.snapshot_id not in known
             ]
             # Copies: as views, they would keep each version's text in memory.
             new, new_ids = [raw.copy() for raw, _ in added], [snapshot_id for _, snapshot_id in added]
-            moved = _rising([*self._snapshot_log, *_listed(fields, _SNAPSHOT_LOG, _Present)])
+            moved = _rising([*self._snapshot_log, *_listed(fields, _SNAPSHOT_LOG, _CurrentSince)])
             log = _rising([*self._log, *_listed(fields, _METADATA_LOG, _LogEntry)])
             first = max(0, len(log) - _versions_kept(metadata.properties))
             dropped = [entry.metadata_file for entry in log[:first]]

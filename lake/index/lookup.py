@@ -32,7 +32,7 @@ from pyiceberg.typedef import EMPTY_DICT
 
 from distop.lake.index.keys import Key, key_of, key_type
 from distop.lake.index.manifest import IndexManifest, IndexPart, read_manifest
-from distop.lake.predicates.binding import And, Column, Compare, Node, OneOf, Or, Plain, Predicate
+from distop.lake.predicates.binding import And, Column, Comparison, Node, OneOf, Or, Plain, Predicate
 
 Groups: TypeAlias = frozenset[int] | None
 """Row groups of a data file that may hold a matching row; ``None``: all."""
@@ -44,7 +44,7 @@ def entry_schema(encoding: str) -> pa.Schema:
 
 
 @dataclass
-class Written:
+class EntriesWritten:
     """The content of a file of entries."""
 
     entries: int = 0
@@ -60,7 +60,7 @@ def group_rows(entries: int) -> int:
 
 def write_entries(
     io: FileIO, location: str, encoding: str, batches: Iterable[pa.RecordBatch], *, expected: int
-) -> Written:
+) -> EntriesWritten:
     """Write batches of entries, for a part in key order.
 
     Parameters
@@ -68,7 +68,7 @@ def write_entries(
     expected:
         Upper estimate of the number of entries.
     """
-    written = Written()
+    written = EntriesWritten()
     with io.new_output(location).create(overwrite=True) as stream:
         with pq.ParquetWriter(
             stream, entry_schema(encoding), compression="zstd", use_dictionary=["file", "group"]
@@ -134,7 +134,7 @@ def narrowed_by(node: Node, ask: Ask) -> Left | None:
             return reduce(_both, (narrowed_by(part, ask) for part in parts))
         case Or(parts):
             return reduce(_either, (narrowed_by(part, ask) for part in parts))
-        case Compare(column, "=", value):
+        case Comparison(column, "=", value):
             return ask(column, [value])
         case OneOf(column, values, nan, False):
             return ask(column, [*values, math.nan] if nan else values)

@@ -34,11 +34,11 @@ MANIFEST, REPLACED = "indexManifest", "replacedIndexManifest"
 """Facts of the commit: locations of the published manifest, and of the replaced one."""
 
 
-class Places(set[int]):
+class FilePositions(set[int]):
     """Some of a job's files, by position."""
 
     @classmethod
-    def read(cls, text: str) -> Places:
+    def read(cls, text: str) -> FilePositions:
         """The inverse of ``str``."""
         bits = int(text or "0", 16)
         return cls(place for place in range(bits.bit_length()) if bits >> place & 1)
@@ -58,7 +58,7 @@ class PartResult(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     least: int | str | None = None
     greatest: int | str | None = None
     left_out: str = ""
-    """Files that could not be indexed, see :class:`Places`."""
+    """Files that could not be indexed, see :class:`FilePositions`."""
 
 
 class IndexPublish(TransactionalStep):
@@ -160,7 +160,7 @@ def _part(
         result = convert(job.result, PartResult)
     except msgspec.ValidationError as error:
         raise CorruptRecord(f"job {name} of {build.arg.id} has reported no part: {error}") from error
-    missing = Places.read(result.left_out)
+    missing = FilePositions.read(result.left_out)
     left_out += [file for place, file in enumerate(files) if place in missing]
     covered = ["" if place in missing else file for place, file in enumerate(files)]
     if not any(covered):

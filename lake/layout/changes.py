@@ -21,7 +21,7 @@ MAX_CHANGES = 1000
 """Most changes of one call."""
 
 
-class _Change(
+class _SchemaChange(
     msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True, tag_field="change"
 ):
     @property
@@ -31,7 +31,7 @@ class _Change(
         return " ".join(_text(value) for value in fields.values())
 
 
-class AddColumn(_Change, tag="add"):
+class AddColumn(_SchemaChange, tag="add"):
     """Adds a column; it is optional, and NULL in existing rows."""
 
     column: str
@@ -39,52 +39,52 @@ class AddColumn(_Change, tag="add"):
     doc: str = ""
 
 
-class RenameColumn(_Change, tag="rename"):
+class RenameColumn(_SchemaChange, tag="rename"):
     column: str
     to: str
 
 
-class DropColumn(_Change, tag="drop"):
+class DropColumn(_SchemaChange, tag="drop"):
     column: str
 
 
-class WidenColumn(_Change, tag="widen"):
+class WidenColumn(_SchemaChange, tag="widen"):
     """Widens a type: ``int`` to ``long``, ``float`` to ``double``, more digits of a decimal."""
 
     column: str
     type: str
 
 
-class MakeOptional(_Change, tag="optional"):
+class MakeOptional(_SchemaChange, tag="optional"):
     """Allows NULL from now on."""
 
     column: str
 
 
-class DescribeColumn(_Change, tag="doc"):
+class DescribeColumn(_SchemaChange, tag="doc"):
     column: str
     doc: str
 
 
-class MoveColumn(_Change, tag="move"):
+class MoveColumn(_SchemaChange, tag="move"):
     """Moves a column behind another one or, if none is named, to the front."""
 
     column: str
     after: str = ""
 
 
-class SetPartitioning(_Change, tag="partition_by"):
+class SetPartitioning(_SchemaChange, tag="partition_by"):
     """Changes the partitioning of new rows. Existing files stay as they are."""
 
     terms: list[str]
 
 
-class SetProperties(_Change, tag="properties"):
+class SetProperties(_SchemaChange, tag="properties"):
     set: dict[str, str] = {}
     unset: list[str] = []
 
 
-class SetRules(_Change, tag="checks"):
+class SetRules(_SchemaChange, tag="checks"):
     """Replaces the rules that rows must keep; without ``checks``: none."""
 
     checks: dict[str, Any] | None = None
@@ -127,7 +127,7 @@ def changed_columns(schema: Schema, changes: Iterable[Change], last_column_id: i
         if isinstance(change, ColumnChange):
             try:
                 columns = _applied(columns, change, schema, ids)
-            except _Refused as error:
+            except _ChangeRefused as error:
                 raise refused(position, str(error)) from None
     return Schema(*columns, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
 
@@ -138,13 +138,13 @@ def is_there(schema: Schema, change: Change) -> bool:
         return False
     try:
         wanted = _typed(change.column, change.type)
-    except _Refused:
+    except _ChangeRefused:
         return False
     found = (one for one in schema.columns if one.name == change.column)
     return not wanted.required and any(one.field_type == wanted.field_type for one in found)
 
 
-class _Refused(ValueError):
+class _ChangeRefused(ValueError):
     """A change is impossible; the text says why."""
 
 
@@ -166,21 +166,21 @@ def _applied(
             columns[at] = column.model_copy(update={"name": change.to})
         case DropColumn():
             if column.field_id in schema.identifier_field_ids:
-                raise _Refused(f"column {column.name!r} identifies rows")
+                raise _ChangeRefused(f"column {column.name!r} identifies rows")
             if len(columns) == 1:
-                raise _Refused(f"column {column.name!r} is the only one")
+                raise _ChangeRefused(f"column {column.name!r} is the only one")
             del columns[at]
         case WidenColumn():
             wanted = _typed(change.column, change.type).field_type
             if wanted != column.field_type and not may_widen(column.field_type, wanted):
-                raise _Refused(
+                raise _ChangeRefused(
                     f"column {column.name!r} is {column.field_type} and cannot become {wanted}: int becomes "
                     "long, float double, and a decimal gets more digits before the point"
                 )
             columns[at] = column.model_copy(update={"field_type": wanted})
         case MakeOptional():
             if column.field_id in schema.identifier_field_ids:
-                raise _Refused(f"column {column.name!r} identifies rows")
+                raise _ChangeRefused(f"column {column.name!r} identifies rows")
             columns[at] = column.model_copy(update={"required": False})
         case DescribeColumn():
             columns[at] = column.model_copy(update={"doc": change.doc or None})
@@ -193,10 +193,12 @@ def _applied(
 def _new(columns: list[NestedField], change: AddColumn, number: int) -> NestedField:
     _check_free(columns, change.column)
     if number > MAX_ID:
-        raise _Refused(f"column {change.column!r} would get the id {number}, the table has no more of them")
+        raise _ChangeRefused(
+            f"column {change.column!r} would get the id {number}, the table has no more of them"
+        )
     made = _typed(change.column, change.type)
     if made.required:
-        raise _Refused(f"column {change.column!r} cannot be required: existing rows have no value")
+        raise _ChangeRefused(f"column {change.column!r} cannot be required: existing rows have no value")
     return made.model_copy(update={"field_id": number, "doc": change.doc or None})
 
 
@@ -204,19 +206,19 @@ def _typed(name: str, text: str) -> NestedField:
     try:
         return parse_schema({name: text}).columns[0]
     except InvalidArgument as error:
-        raise _Refused(error.message) from None
+        raise _ChangeRefused(error.message) from None
 
 
 def _check_free(columns: Iterable[NestedField], name: str) -> None:
     if not name.strip():
-        raise _Refused("a column has no name")
+        raise _ChangeRefused("a column has no name")
     if reason := unreadable(name):
-        raise _Refused(f"column {name!r} {reason}")
+        raise _ChangeRefused(f"column {name!r} {reason}")
     for column in columns:
         if column.name.casefold() == name.casefold():
-            raise _Refused(f"there is a column {column.name!r} already")
+            raise _ChangeRefused(f"there is a column {column.name!r} already")
         if name.casefold().startswith(f"{column.name.casefold()}.") and fields_within(column.field_type):
-            raise _Refused(
+            raise _ChangeRefused(
                 f"column {name!r} would be taken for a field of column {column.name!r}, and fields of nested "
                 "columns come with rows: ingest them with --on-new-columns add"
             )
@@ -226,7 +228,9 @@ def _find(columns: Sequence[NestedField], name: str) -> int:
     for at, column in enumerate(columns):
         if column.name == name:
             return at
-    raise _Refused(f"there is no column {name!r}; the columns are {', '.join(one.name for one in columns)}")
+    raise _ChangeRefused(
+        f"there is no column {name!r}; the columns are {', '.join(one.name for one in columns)}"
+    )
 
 
 def _text(value: Any) -> str:

@@ -23,7 +23,7 @@ from distop.lake.layout.model import Layout, file_io
 from distop.lake.layout.owner import in_use, is_owner_file
 from distop.lake.layout.staging import PRIVATE
 from distop.lake.plain.steps import (
-    DeleteArgument,
+    DeleteFileArgument,
     FolderArgument,
     RenameArgument,
     SuccessArgument,
@@ -193,7 +193,7 @@ def _rename(root: str, staged: str, arg: OperationArg, file: ListedFile) -> Rena
     )
 
 
-def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list[DeleteArgument]:
+def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list[DeleteFileArgument]:
     """The files to delete: those that exist now, in their present version (C7, C14).
 
     Raises :class:`~distop.errors.LocationInUse` if some of them belong to another table.
@@ -209,9 +209,9 @@ def _replaced(arg: OperationArg, mode: str, files: Iterable[ListedFile]) -> list
     if mode == "overwrite_partitions":
         names = [name for name in names if name.rpartition("/")[0] in written_to]
 
-    def deletion(name: str) -> DeleteArgument | None:
+    def deletion(name: str) -> DeleteFileArgument | None:
         emptied = name.rpartition("/")[0] not in written_to
-        return DeleteArgument.of(Place(f"{root}/{name}", arg.storage), root if emptied else "")
+        return DeleteFileArgument.of(Place(f"{root}/{name}", arg.storage), root if emptied else "")
 
     with ThreadPoolExecutor(LOOKERS, thread_name_prefix="replaced") as pool:
         return [found for found in pool.map(deletion, names) if found is not None]

@@ -36,8 +36,8 @@ class RenameArgument(StepArgument):
     """Whether a file with other content at the target is replaced; otherwise it is a conflict."""
 
 
-class DeleteArgument(StepArgument):
-    """The argument of a :class:`Delete`."""
+class DeleteFileArgument(StepArgument):
+    """The argument of a :class:`DeleteFile`."""
 
     STEP: ClassVar[str] = "files.delete"
 
@@ -50,7 +50,7 @@ class DeleteArgument(StepArgument):
     """URL of a folder on a local disk: folders below it that the deletion leaves empty are removed, too."""
 
     @classmethod
-    def of(cls, place: Place, root: str = "") -> DeleteArgument | None:
+    def of(cls, place: Place, root: str = "") -> DeleteFileArgument | None:
         """The present file; ``None`` if there is none."""
         seen = place.seen()
         if seen is None or seen.folder:
@@ -176,7 +176,7 @@ class Rename(ExternalStep):
         return argument, source, target, Content(argument.size, argument.checksum)
 
 
-class Delete(ExternalStep):
+class DeleteFile(ExternalStep):
     """Deletes a file, if it is still the planned one (C14)."""
 
     skippable: ClassVar[bool] = True
@@ -214,7 +214,7 @@ class Delete(ExternalStep):
 
     def _parts(self, context: StepContext) -> tuple[Place, Seen, list[str]]:
         """The file, what it must be, and the folders to remove once they are empty, the lowest first."""
-        argument = argument_of(self, DeleteArgument)
+        argument = argument_of(self, DeleteFileArgument)
         place = Place.of(argument.path, context.arg)
         folders: list[str] = []
         if argument.root and place.is_local:

@@ -94,7 +94,7 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Compare:
+class Comparison:
     """A comparison with a value that the column can hold."""
 
     column: Column
@@ -176,7 +176,7 @@ class Or:
     parts: tuple[Node, ...]
 
 
-Leaf: TypeAlias = Known | Compare | OneOf | Like
+Leaf: TypeAlias = Known | Comparison | OneOf | Like
 Node: TypeAlias = Always | Leaf | Null | And | Or
 
 
@@ -239,8 +239,8 @@ def within(schema: Schema, bounds: Mapping[str, tuple[Any, Any]]) -> Predicate:
     for name, (least, greatest) in bounds.items():
         column = column_of(schema, (name,))
         assert column is not None
-        parts.append(Compare(column, ">=", plain(least, column.kind)))
-        parts.append(Compare(column, "<=", plain(greatest, column.kind)))
+        parts.append(Comparison(column, ">=", plain(least, column.kind)))
+        parts.append(Comparison(column, "<=", plain(greatest, column.kind)))
     return Predicate(And(tuple(parts)))
 
 
@@ -285,7 +285,7 @@ class _Binding:
             case syntax.NullTest():
                 return Null(column, negated)
             case syntax.NanTest():
-                nan = Compare(column, "!=" if negated else "=", math.nan)
+                nan = Comparison(column, "!=" if negated else "=", math.nan)
                 return nan if column.is_float else Known(column, negated)
             case syntax.Comparison(_, op, literal):
                 return self._compared(column, _OPPOSITE[op] if negated else op, literal)
@@ -306,12 +306,12 @@ class _Binding:
     def _compared(self, column: Column, op: Order, literal: syntax.Value) -> Node:
         value = self._value(column, literal)
         if not isinstance(value, _Between):
-            return Compare(column, op, value)
+            return Comparison(column, op, value)
         if op in ("=", "!="):
             return Known(column, op == "!=")
         # No value of the column lies between its neighbours.
         op, bound = (">=", value.above) if op in (">", ">=") else ("<=", value.below)
-        return Known(column, False) if bound is None else Compare(column, op, bound)
+        return Known(column, False) if bound is None else Comparison(column, op, bound)
 
     def _one_of(self, column: Column, literals: Iterable[syntax.Value], negated: bool) -> Node:
         values = [self._value(column, literal) for literal in literals]
@@ -353,7 +353,7 @@ class _Binding:
         wild = next((at for at, token in enumerate(tokens) if token in ("%", "_")), len(tokens))
         prefix = "".join(token[-1] for token in tokens[:wild])
         if wild == len(tokens):
-            return Compare(column, "!=" if negated else "=", prefix)
+            return Comparison(column, "!=" if negated else "=", prefix)
         regex = f"(?s)^{''.join(_WILD.get(token) or _escaped(token[-1]) for token in tokens)}$"
         try:
             pc.match_substring_regex(pa.scalar(""), regex)

@@ -66,10 +66,10 @@ def matching_groups(
         path = footer.schema.column(at).path
         places[path] = -1 if path in places else at
 
-    def of_group(group: pq.RowGroupMetaData) -> Callable[[Column], Content]:
-        def content(column: Column) -> Content:
+    def of_group(group: pq.RowGroupMetaData) -> Callable[[Column], ColumnFacts]:
+        def content(column: Column) -> ColumnFacts:
             at = places.get(path_of(column.id) or "", -1)
-            return Content(nans=column.is_float) if at < 0 else _of_chunk(group.column(at), column)
+            return ColumnFacts(nans=column.is_float) if at < 0 else _of_chunk(group.column(at), column)
 
         return content
 
@@ -80,17 +80,17 @@ def matching_groups(
     ]
 
 
-def _of_chunk(chunk: pq.ColumnChunkMetaData, column: Column) -> Content:
+def _of_chunk(chunk: pq.ColumnChunkMetaData, column: Column) -> ColumnFacts:
     statistics = chunk.statistics if chunk.is_stats_set else None
     if statistics is None:
-        return Content(nans=column.is_float)
+        return ColumnFacts(nans=column.is_float)
     nulls = statistics.null_count if statistics.has_null_count else None
     none = nulls is not None and nulls == chunk.num_values
     least = greatest = None
     if statistics.has_min_max:
         least, greatest = _bounds(statistics, column)
     # Footers do not count NaN, and leave it out of the bounds.
-    return Content(least, greatest, nulls=nulls != 0, nans=column.is_float and not none, values=not none)
+    return ColumnFacts(least, greatest, nulls=nulls != 0, nans=column.is_float and not none, values=not none)
 
 
 def _bounds(statistics: Any, column: Column) -> tuple[Any, Any]:
@@ -121,7 +121,7 @@ def _bounds(statistics: Any, column: Column) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
+class ColumnFacts:
     """What is known about the values of a column in some rows; by default nothing."""
 
     least: Any = None
@@ -136,14 +136,14 @@ class Content:
     admits: Callable[[Any], bool] | None = None
     """Whether a value may be there, by its bucket; ``None``: not known."""
 
-    def narrowed(self, other: Content) -> Content:
+    def narrowed(self, other: ColumnFacts) -> ColumnFacts:
         """What both say together."""
         both = (self, other)
         bounding = [one for one in both if one.is_single] or both
         least = [one.least for one in bounding if one.least is not None]
         greatest = [one.greatest for one in bounding if one.greatest is not None]
         admits = [one.admits for one in both if one.admits is not None]
-        return Content(
+        return ColumnFacts(
             max(least, default=None),
             min(greatest, default=None),
             self.nulls and other.nulls,
@@ -167,9 +167,9 @@ class Content:
         )
 
 
-_NULLS = Content(nans=False, values=False)
+_NULLS = ColumnFacts(nans=False, values=False)
 
-ContentOf: TypeAlias = Callable[[binding.Column], Content]
+ContentOf: TypeAlias = Callable[[binding.Column], ColumnFacts]
 
 
 def possible(predicate: binding.Predicate, content: ContentOf) -> bool:
@@ -206,27 +206,27 @@ def _judged(node: binding.Node, content: ContentOf) -> tuple[bool, bool]:
     return some, every
 
 
-def _some(leaf: binding.Leaf, known: Content) -> bool:
+def _some(leaf: binding.Leaf, known: ColumnFacts) -> bool:
     """Whether a value within the bounds may match."""
     if known.is_single:
         return leaf.holds(known.least)
     match leaf:
         case binding.Known(_, value):
             return value
-        case binding.Compare(_, "=", value):
+        case binding.Comparison(_, "=", value):
             return value == value and known.may_be(value)
-        case binding.Compare(_, "<" | "<=", value):
+        case binding.Comparison(_, "<" | "<=", value):
             return known.least is None or leaf.holds(known.least)
-        case binding.Compare(_, ">" | ">=", value):
+        case binding.Comparison(_, ">" | ">=", value):
             return value == value if known.greatest is None else leaf.holds(known.greatest)
-        case binding.Compare():
+        case binding.Comparison():
             return True
         case binding.Like(_, _, prefix, _, negated):
             return negated or _may_begin(known, prefix)
     return leaf.negated or _may_be_one_of(known, leaf)
 
 
-def _every(leaf: binding.Leaf, known: Content) -> bool:
+def _every(leaf: binding.Leaf, known: ColumnFacts) -> bool:
     """Whether all values within the bounds match."""
     if isinstance(leaf, binding.Known):
         return leaf.value
@@ -234,13 +234,13 @@ def _every(leaf: binding.Leaf, known: Content) -> bool:
         return leaf.holds(known.least)
     # Bounds of texts prove nothing about all rows: pyiceberg writes wrong ones for files with texts above
     # 4 KiB, for which Parquet keeps no minimum and maximum.
-    bounds = known if known.exact else Content(admits=known.admits)
+    bounds = known if known.exact else ColumnFacts(admits=known.admits)
     match leaf:
-        case binding.Compare(_, "<" | "<="):
+        case binding.Comparison(_, "<" | "<="):
             return bounds.greatest is not None and leaf.holds(bounds.greatest)
-        case binding.Compare(_, ">" | ">="):
+        case binding.Comparison(_, ">" | ">="):
             return bounds.least is not None and leaf.holds(bounds.least)
-        case binding.Compare(_, op, value):
+        case binding.Comparison(_, op, value):
             return op == "!=" and (value != value or not bounds.may_be(value))
         case binding.Like(_, _, prefix, is_prefix, negated):
             if negated:
@@ -252,12 +252,12 @@ def _every(leaf: binding.Leaf, known: Content) -> bool:
     return leaf.negated and not _may_be_one_of(bounds, leaf)
 
 
-def _may_be_one_of(known: Content, leaf: binding.OneOf) -> bool:
+def _may_be_one_of(known: ColumnFacts, leaf: binding.OneOf) -> bool:
     values = leaf.within(known.least, known.greatest)
     return bool(values) if known.admits is None else any(map(known.admits, values))
 
 
-def _may_begin(known: Content, prefix: str) -> bool:
+def _may_begin(known: ColumnFacts, prefix: str) -> bool:
     length = len(prefix)
     return (known.least is None or bool(known.least[:length] <= prefix)) and (
         known.greatest is None or bool(known.greatest[:length] >= prefix)
@@ -286,8 +286,8 @@ class Pruning:
         if spec is None or not summaries:
             return True
 
-        def content(column: binding.Column) -> Content:
-            found = Content(nans=column.is_float)
+        def content(column: binding.Column) -> ColumnFacts:
+            found = ColumnFacts(nans=column.is_float)
             for at, field in _of_column(spec, column):
                 if at < len(summaries):
                     found = found.narrowed(_of_summary(field.transform, column, summaries[at]))
@@ -303,11 +303,11 @@ class Pruning:
         """Whether all rows of a data file are proven to match."""
         return certain(self._predicate, lambda column: self._of_file(file, column))
 
-    def _of_file(self, file: DataFile, column: binding.Column) -> Content:
+    def _of_file(self, file: DataFile, column: binding.Column) -> ColumnFacts:
         return self._of_partition(file, column).narrowed(_of_statistics(file, column))
 
-    def _of_partition(self, file: DataFile, column: binding.Column) -> Content:
-        found = Content(nans=column.is_float)
+    def _of_partition(self, file: DataFile, column: binding.Column) -> ColumnFacts:
+        found = ColumnFacts(nans=column.is_float)
         spec = self._specs.get(file.spec_id)
         for at, field in () if spec is None else _of_column(spec, column):
             found = found.narrowed(_of_partition_value(field.transform, column, file.partition[at]))
@@ -318,11 +318,11 @@ def _of_column(spec: PartitionSpec, column: binding.Column) -> Iterable[tuple[in
     return ((at, field) for at, field in enumerate(spec.fields) if field.source_id == column.id)
 
 
-def _of_statistics(file: DataFile, column: binding.Column) -> Content:
+def _of_statistics(file: DataFile, column: binding.Column) -> ColumnFacts:
     """By the statistics of a data file (Iceberg spec, ``data_file``)."""
     kind, at = column.kind, column.id
     if file.record_count == 0:
-        return Content(nulls=False, nans=False, values=False)
+        return ColumnFacts(nulls=False, nans=False, values=False)
     rows = _count(file.value_counts, at)
     nulls, nans = _count(file.null_value_counts, at), _count(file.nan_value_counts, at)
     none = bool(rows) and nulls == rows
@@ -331,7 +331,7 @@ def _of_statistics(file: DataFile, column: binding.Column) -> Content:
     least, greatest = (_bound(bounds, column) for bounds in (file.lower_bounds, file.upper_bounds))
     if _is_nan(least) or _is_nan(greatest):
         least = greatest = None  # such bounds are not reliable
-    return Content(
+    return ColumnFacts(
         least,
         greatest,
         nulls=nulls != 0 or uncounted,
@@ -363,31 +363,35 @@ def _is_nan(value: Any) -> bool:
     return bool(value != value)
 
 
-def _of_partition_value(transform: Transform[Any, Any], column: binding.Column, given: Any) -> Content:
+def _of_partition_value(transform: Transform[Any, Any], column: binding.Column, given: Any) -> ColumnFacts:
     """By the value of a partition field."""
     if isinstance(transform, BucketTransform):
         if given is None:
             return _NULLS
         bucket = transform.transform(column.kind)
-        return Content(nulls=False, nans=column.is_float, admits=lambda value: bucket(value) == given)
+        return ColumnFacts(nulls=False, nans=column.is_float, admits=lambda value: bucket(value) == given)
     if not isinstance(transform, _ORDERED):
-        return Content(nans=column.is_float)
+        return ColumnFacts(nans=column.is_float)
     if given is None:
         return _NULLS
     value = binding.plain(given, transform.result_type(column.kind))
     if _is_nan(value):
-        return Content(nulls=False, values=False)
+        return ColumnFacts(nulls=False, values=False)
     least, greatest = _sources(transform, column.kind, value, value)
-    return Content(least, greatest, nulls=False, nans=False, exact=True)
+    return ColumnFacts(least, greatest, nulls=False, nans=False, exact=True)
 
 
-def _of_summary(transform: Transform[Any, Any], column: binding.Column, summary: Any) -> Content:
+def _of_summary(transform: Transform[Any, Any], column: binding.Column, summary: Any) -> ColumnFacts:
     """By what a manifest says of the values of a partition field; they are bounds of bounds."""
-    found = Content(nulls=summary.contains_null is not False, nans=column.is_float)
+    found = ColumnFacts(nulls=summary.contains_null is not False, nans=column.is_float)
     if isinstance(transform, IdentityTransform) and summary.contains_nan is False:
         found = replace(found, nans=False)
     if not isinstance(transform, _ORDERED) or isinstance(column.kind, UUIDType):
-        return found if isinstance(transform, (*_ORDERED, BucketTransform)) else Content(nans=column.is_float)
+        return (
+            found
+            if isinstance(transform, (*_ORDERED, BucketTransform))
+            else ColumnFacts(nans=column.is_float)
+        )
     kind = transform.result_type(column.kind)
     bounds = [
         None if given is None else _decoded(kind, given)

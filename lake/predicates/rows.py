@@ -80,7 +80,7 @@ def _leaf(leaf: binding.Leaf, values: pa.Array) -> pa.Array:
     match leaf:
         case binding.Known(_, value):
             return pa.repeat(pa.scalar(value), len(values))
-        case binding.Compare():
+        case binding.Comparison():
             return _compared(leaf, values)
         case binding.OneOf():
             found = pc.is_in(values, pa.array([_scalar(one) for one in leaf.values], values.type))
@@ -101,7 +101,7 @@ _FUNCTIONS = {
 }
 
 
-def _compared(leaf: binding.Compare, values: pa.Array) -> pa.Array:
+def _compared(leaf: binding.Comparison, values: pa.Array) -> pa.Array:
     if leaf.value != leaf.value:
         is_nan = pc.is_nan(values)
         if leaf.op in ("=", ">="):

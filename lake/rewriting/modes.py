@@ -8,7 +8,13 @@ from dataclasses import replace
 from pyiceberg.table.snapshots import REMOVED_DELETE_FILES, Operation, Summary, update_snapshot_summaries
 
 from distop.commit.contract import IGNORED, Contribution, FinishContext
-from distop.lake.iceberg.append import Change, IcebergAppend, IcebergStep, added_counts, head_conflict
+from distop.lake.iceberg.append import (
+    IcebergAppend,
+    IcebergStep,
+    SnapshotContent,
+    added_counts,
+    head_conflict,
+)
 from distop.lake.iceberg.content import data_of, is_ignored, not_empty, only_replaced
 from distop.lake.iceberg.provenance import INSTEAD_OF
 from distop.lake.iceberg.snapshots import Draft
@@ -38,7 +44,9 @@ class IcebergOverwritePartitions(IcebergStep):
         """Store the view: the conflict check runs once the partitions are known."""
         self._arg = arg
 
-    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+    def change(
+        self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
+    ) -> SnapshotContent | None:
         """See :class:`IcebergStep`."""
         if output.empty:
             return None
@@ -75,7 +83,9 @@ class IcebergAppendInstead(IcebergStep):
         """Find the snapshot of the earlier operation."""
         self._earlier = added_by(draft.file, self.argument["operation"])
 
-    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+    def change(
+        self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
+    ) -> SnapshotContent | None:
         """See :class:`IcebergStep`.
 
         Raises :class:`~distop.errors.PreconditionFailed` if files of the earlier operation are gone.
@@ -94,7 +104,9 @@ class IcebergOverwrite(IcebergStep):
     Without any files the table becomes empty.
     """
 
-    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+    def change(
+        self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
+    ) -> SnapshotContent | None:
         """See :class:`IcebergStep`."""
         replaced, delete_files = take_out_all(draft, snapshot_id)
         if output.empty and not (replaced.files or delete_files):

@@ -17,7 +17,7 @@ from pyiceberg.table import FileScanTask
 
 from distop.commit.contract import Contribution, FinishContext
 from distop.errors import CorruptRecord, PreconditionFailed
-from distop.lake.iceberg.append import Change, IcebergStep
+from distop.lake.iceberg.append import IcebergStep, SnapshotContent
 from distop.lake.iceberg.snapshots import Draft
 from distop.lake.iceberg.takeover import JobsOutput, take_over
 from distop.lake.layout.model import Layout
@@ -64,7 +64,9 @@ class IcebergDelete(IcebergStep):
         contribution = super().prepare(context)
         return replace(contribution, facts=none | dict(contribution.facts))
 
-    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+    def change(
+        self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
+    ) -> SnapshotContent | None:
         """See :class:`IcebergStep`."""
         arg = self._view.arg
         plan = snapshot_plan(arg)

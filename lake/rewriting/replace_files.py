@@ -30,7 +30,7 @@ from pyiceberg.table.update import AddSortOrderUpdate, TableUpdate
 
 from distop.commit.contract import ADOPTED_FROM, DROPPED_JOBS, PASSED_OVER, Contribution, FinishContext
 from distop.errors import Conflict, PreconditionFailed
-from distop.lake.iceberg.append import Change, IcebergStep, added_counts
+from distop.lake.iceberg.append import IcebergStep, SnapshotContent, added_counts
 from distop.lake.iceberg.content import SHOWN, removers, writer_of
 from distop.lake.iceberg.snapshots import Draft, merged
 from distop.lake.iceberg.takeover import JobsOutput, output_of_jobs, take_over
@@ -90,7 +90,9 @@ class IcebergReplace(IcebergStep):
     def _notes(self) -> dict[str, Any]:
         return {PASSED_OVER: self._plan.passed_over} if self._plan.passed_over else {}
 
-    def change(self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int) -> Change | None:
+    def change(
+        self, draft: Draft, layout: Layout, output: JobsOutput, snapshot_id: int
+    ) -> SnapshotContent | None:
         """See :class:`IcebergStep`."""
         jobs = self._plan.by_name(self._view.arg)
         done = {name: job for name, job in jobs.items() if self._view.jobs[name].state == "success"}
@@ -123,7 +125,7 @@ class IcebergReplace(IcebergStep):
         }
         if len(intact) < len(done):
             facts |= self._dropped_jobs(draft, jobs, done.keys() - intact.keys())
-        return Change(
+        return SnapshotContent(
             manifests=[*added, *replaced.rewritten, *merged(draft, kept, snapshot_id)],
             summary=_summary(draft, output, replaced, needless),
             facts=facts,

@@ -34,7 +34,7 @@ from pyiceberg.types import PrimitiveType
 
 from distop.commit.contract import ADOPTED_FROM
 from distop.errors import CorruptRecord, HeadConflict, PreconditionFailed
-from distop.lake.iceberg.append import Change, added_counts
+from distop.lake.iceberg.append import SnapshotContent, added_counts
 from distop.lake.iceberg.content import is_live, removers, writer_of
 from distop.lake.iceberg.metadata_files import TableFile
 from distop.lake.iceberg.provenance import BATCHES, INSTEAD_OF, OPERATION
@@ -96,7 +96,7 @@ class Replaced:
         added: Sequence[ManifestFile],
         snapshot_id: int,
         facts: Mapping[str, Any],
-    ) -> Change:
+    ) -> SnapshotContent:
         """The content of a snapshot with the operation's files in place of the removed ones."""
         parent = draft.base.current_snapshot()
         operation = Operation.OVERWRITE if output.files else Operation.DELETE
@@ -106,7 +106,7 @@ class Replaced:
             Summary(operation=operation, **added_counts(output), **self.counts()),
             parent.summary if parent else None,
         )
-        return Change(
+        return SnapshotContent(
             manifests=[*added, *self.rewritten, *merged(draft, self.untouched, snapshot_id)],
             summary=summary,
             facts={ADOPTED_FROM: output.adopt_from, "removedFiles": self.files, **facts},

@@ -50,7 +50,7 @@ class QuarantineList(msgspec.Struct, kw_only=True, omit_defaults=True, rename="c
         return msgspec.json.encode(self)
 
 
-class Place(NamedTuple):
+class PagePosition(NamedTuple):
     """Where a page of rows begins."""
 
     file: int = 0
@@ -151,9 +151,9 @@ def read_list(folder: str, storage: StorageOptions | None = None) -> QuarantineL
 def read_rows(
     folder: str,
     names: Sequence[str],
-    begin: Place,
+    begin: PagePosition,
     storage: StorageOptions | None = None,
-) -> Iterator[tuple[Kept, Place]]:
+) -> Iterator[tuple[Kept, PagePosition]]:
     """The rows of some quarantine files from a place on, each with the place after it.
 
     Raises :class:`~distop.errors.CorruptRecord`, and ``FileNotFoundError`` if a file was removed.
@@ -165,12 +165,12 @@ def read_rows(
             stream.seek(at)
             for line in stream:
                 at += len(line)
-                yield Kept.of(line), Place(number, at)
+                yield Kept.of(line), PagePosition(number, at)
 
 
 def page(
-    folder: str, storage: StorageOptions, begin: Place, *, rows: int, most_bytes: int
-) -> tuple[list[Kept], Place | None, str]:
+    folder: str, storage: StorageOptions, begin: PagePosition, *, rows: int, most_bytes: int
+) -> tuple[list[Kept], PagePosition | None, str]:
     """Some rows of an operation, at least one if there are more; where the next ones begin, if there may be
     any; and the format of their text. Raises as :func:`read_list` and :func:`read_rows`."""
     listed = read_list(folder, storage)

@@ -31,7 +31,7 @@ _EXACT = Context(prec=1_500, Emin=MIN_EMIN, Emax=MAX_EMAX, traps=[])
 """Has room for all digits of a double, and for those of a text that it is compared with."""
 
 
-class _Kind(NamedTuple):
+class _FloatKind(NamedTuple):
     """The numbers of a type."""
 
     digits: int
@@ -47,9 +47,9 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    16: _Kind(3, 2.0**-14, 2.0**11, 1, 3),
-    32: _Kind(6, 2.0**-126, 2.0**24, 2, 8),
-    64: _Kind(DIGITS, 2.0**-1022, 2.0**53, 3, 17),
+    16: _FloatKind(3, 2.0**-14, 2.0**11, 1, 3),
+    32: _FloatKind(6, 2.0**-126, 2.0**24, 2, 8),
+    64: _FloatKind(DIGITS, 2.0**-1022, 2.0**53, 3, 17),
 }
 """By bits of a number."""
 
@@ -228,7 +228,7 @@ class _Signs:
     neither too large nor too small.
     """
 
-    def __init__(self, text: _Bytes, kind: _Kind, quote: bytes = b"") -> None:
+    def __init__(self, text: _Bytes, kind: _FloatKind, quote: bytes = b"") -> None:
         self._text, self._kind, self._quote = text, kind, quote
         self._digits = text - np.uint8(ord("0")) < 10
         self._parts = self._digits | (text == ord("."))

@@ -85,7 +85,7 @@ MAX_OPEN_FILES = 64
 
 
 @dataclass
-class _File:
+class _OpenFile:
     """A Parquet file being written."""
 
     path: str
@@ -172,7 +172,7 @@ class StagedWriter:
         self._parquet_options = parquet_options(layout.properties)
         self._partitions: dict[PartitionKey, _Partition] = {}
         self._waiting_bytes = 0
-        self._open: dict[PartitionKey, _File] = {}
+        self._open: dict[PartitionKey, _OpenFile] = {}
         self._paths: list[str] = []
         self._ended = False
         self.rows = 0
@@ -275,7 +275,7 @@ class StagedWriter:
         if file.size() >= self._target_file_bytes:
             self._close(partition.key)
 
-    def _new_file(self, first: pa.Table) -> _File:
+    def _new_file(self, first: pa.Table) -> _OpenFile:
         """A file that begins with these rows."""
         options = {**self._parquet_options, **encodings_for(first, self._parquet_options)}
         path = self._path_for(f"-{len(self._paths)}.parquet", self._data_folder)
@@ -289,7 +289,7 @@ class StagedWriter:
             stream.close()
             raise
         floats = (column.name for column in self._list.schema if pa.types.is_floating(column.type))
-        return _File(path, stream, parquet, dict.fromkeys(floats, 0))
+        return _OpenFile(path, stream, parquet, dict.fromkeys(floats, 0))
 
     def _close(self, key: PartitionKey) -> None:
         """Complete a partition's file and list it, described by the footer just written."""

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 
 from distop.errors import CorruptRecord
 from distop.lake.index.keys import keys_of, text_of
-from distop.lake.index.lookup import Written, entry_schema, read_entries, write_entries
+from distop.lake.index.lookup import EntriesWritten, entry_schema, read_entries, write_entries
 from distop.lake.index.manifest import FOLDER
 from distop.lake.index.plan import Build, DataFileSeen
-from distop.lake.index.publish import RUN, PartResult, Places
+from distop.lake.index.publish import RUN, FilePositions, PartResult
 from distop.lake.writing.sorting import Key
 from distop.metastore.crashpoints import reached
 from distop.metastore.records.record import from_json
@@ -58,7 +58,7 @@ class Checkpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Files that are finished."""
     runs: list[Runs] = []
     left_out: str = ""
-    """The finished files that could not be indexed, see :class:`Places`."""
+    """The finished files that could not be indexed, see :class:`FilePositions`."""
 
 
 _build = Shared(Build)
@@ -92,7 +92,7 @@ class _Slice:
             self._write(self._location(self._job.attempt, 0), self._sorted())
             self._state.runs = [Runs(self._job.attempt, 1)]
             self._save()
-        left_out = Places.read(self._state.left_out)
+        left_out = FilePositions.read(self._state.left_out)
         for place in range(self._state.done, len(self._files)):
             self._job.raise_if_cancelled()
             try:
@@ -127,7 +127,7 @@ class _Slice:
         folder = staging_folder(self._job.operation, FOLDER)
         return f"{folder}/{staging_stem(self._job.partition, attempt)}-{number}{RUN}"
 
-    def _write(self, location: str, entries: Iterable[pa.RecordBatch]) -> Written:
+    def _write(self, location: str, entries: Iterable[pa.RecordBatch]) -> EntriesWritten:
         expected = sum(file.rows for file in self._files)
         return write_entries(self._build.io, location, self._plan.encoding, entries, expected=expected)
 

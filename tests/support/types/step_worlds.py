@@ -10,7 +10,7 @@ from typing import Any
 
 from distop.commit.contract import StepContext
 from distop.lake.plain.steps import (
-    DeleteArgument,
+    DeleteFileArgument,
     FolderArgument,
     RenameArgument,
     SuccessArgument,
@@ -103,7 +103,7 @@ def replacing(world: World) -> StepRecord:
 
 def delete(world: World) -> StepRecord:
     place = world.write(f"old/{ODD_NAME}", b"old")
-    argument = DeleteArgument.of(place)
+    argument = DeleteFileArgument.of(place)
     assert argument is not None
     return argument.record()
 

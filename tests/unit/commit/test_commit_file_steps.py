@@ -19,7 +19,7 @@ import pytest
 from distop.commit.contract import ExternalStep, StepState, default_registry
 from distop.commit.execution import StepFailed, execute, undo
 from distop.errors import LeadershipLost, OutcomeUnknown, PermanentStepError, StepConflict, StepSourceMissing
-from distop.lake.plain.steps import DeleteArgument
+from distop.lake.plain.steps import DeleteFileArgument
 from distop.lake.storage import moving
 from distop.lake.storage.moving import ONE_PIECE_BYTES
 from distop.lake.storage.places import Md5Writer, Place
@@ -321,7 +321,7 @@ def test_names_that_only_a_disk_takes(tmp_path: Path) -> None:
 @on_disk_and_s3
 def test_only_the_planned_file_is_deleted(world: World) -> None:
     """C14: a file that was written since is somebody's; the error names both."""
-    argument = DeleteArgument.of(world.write("old", b"old"))
+    argument = DeleteFileArgument.of(world.write("old", b"old"))
     assert argument is not None
     world.write("old", b"new")
     if world.place("old").is_local:
@@ -331,7 +331,7 @@ def test_only_the_planned_file_is_deleted(world: World) -> None:
             getattr(step_of(argument.record()), act)(world.context)
         assert caught.value.details["planned"] != caught.value.details["found"]
     assert world.read("old") == b"new"
-    assert DeleteArgument.of(world.place("nothing")) is None
+    assert DeleteFileArgument.of(world.place("nothing")) is None
 
 
 def test_a_folder_gets_its_permissions(disk: World, tmp_path: Path) -> None:

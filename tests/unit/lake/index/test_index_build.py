@@ -17,7 +17,7 @@ from distop.errors import Cancelled, Conflict, CorruptRecord, InvalidArgument, P
 from distop.lake.index import lookup as index_lookup
 from distop.lake.index import plan as index_plan
 from distop.lake.index.manifest import IndexManifest, IndexPart
-from distop.lake.index.publish import IndexPublish, PartResult, Places
+from distop.lake.index.publish import FilePositions, IndexPublish, PartResult
 from distop.lake.layout.model import Layout
 from distop.lake.rewriting.modes import IcebergOverwrite
 from distop.metastore.records.names import check_object
@@ -410,9 +410,9 @@ def test_a_column_that_is_younger_than_a_file_is_null_there() -> None:
 
 
 def test_a_result_and_a_checkpoint_of_many_files_are_small() -> None:
-    places = Places(range(1000))
-    assert Places.read(str(places)) == places
-    assert Places.read("") == set()
+    places = FilePositions(range(1000))
+    assert FilePositions.read(str(places)) == places
+    assert FilePositions.read("") == set()
     assert len(msgspec.json.encode(PartResult(part="x" * 100, left_out=str(places)))) < 600
 
 
