@@ -51,8 +51,8 @@ from distop.spark.options import WriteOptions
 from distop.spark.publication import (
     GIVE_UP_S,
     Deadline,
-    Outcome,
     Publication,
+    WriteOutcome,
     give_up,
     publish,
 )
@@ -77,7 +77,7 @@ MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The years 1 to 9999 in UTC, in microseconds since 1970."""
 
 
-def write_frame(frame: DataFrame, options: WriteOptions) -> Outcome:
+def write_frame(frame: DataFrame, options: WriteOptions) -> WriteOutcome:
     """Write and publish; raises as :func:`distop.spark.api.write`."""
     with connect(options) as client:
         target = open_target(client, options, frame.schema)

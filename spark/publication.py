@@ -82,7 +82,7 @@ class Publication:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class WriteOutcome:
     """The result of publishing."""
 
     ours: bool
@@ -125,7 +125,7 @@ class Deadline:
 
 def publish(
     client: Client, publication: Publication, tasks: Sequence[PreparedTask], deadline: Deadline
-) -> Outcome:
+) -> WriteOutcome:
     """Publish the output of the tasks that count, unless that was done before.
 
     Idempotent, from any process, with the same request id: the first publication stays the answer.
@@ -164,14 +164,14 @@ def publish(
                 if ended.facts.get(GAVE_UP):
                     raise WriteGivenUp(f"write {target.write} was given up", details={"write": target.write})
                 ended.raise_for_outcome()
-                return Outcome(ours=True, operation=ended, facts=ended.facts)
+                return WriteOutcome(ours=True, operation=ended, facts=ended.facts)
             if ended.state is OperationState.SUCCEEDED and not ended.facts.get(GAVE_UP):
                 give_up(client, publication, Deadline(GIVE_UP_S), request_id=target.write)
-                return Outcome(ours=False, operation=ended, facts=ended.facts)
+                return WriteOutcome(ours=False, operation=ended, facts=ended.facts)
     except AlreadyIngested as error:
         # The request is forgotten, so this write may be the published one: its files stay. The age of an
         # unpublished write's files identifies them.
-        return Outcome(ours=False, facts={"watermark": error.details.get("watermark", "")})
+        return WriteOutcome(ours=False, facts={"watermark": error.details.get("watermark", "")})
     raise _exhausted(publication.request_id)
 
 

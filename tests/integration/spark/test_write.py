@@ -25,7 +25,7 @@ from distop.errors import (
 from distop.lake.writing import prepared
 from distop.lake.writing.prepared import PreparedTask
 from distop.metastore.etcd.config import EtcdConfig
-from distop.spark.publication import Outcome, Publication
+from distop.spark.publication import Publication, WriteOutcome
 from distop.spark.target import WriteTarget
 from support.etcd.lossy import LossyClient
 from support.refusals import refused
@@ -46,15 +46,15 @@ class Driver:
         target = await asyncio.to_thread(begin, self.address)
         return target, await asyncio.to_thread(tasks, target, start, count)
 
-    async def publish(self, publication: Publication, written: list[PreparedTask]) -> Outcome:
+    async def publish(self, publication: Publication, written: list[PreparedTask]) -> WriteOutcome:
         return await asyncio.to_thread(end, self.address, publication, written)
 
-    async def write(self, start: int, **more: str) -> Outcome:
+    async def write(self, start: int, **more: str) -> WriteOutcome:
         """Twelve rows, written and published."""
         target, written = await self.written(start)
         return await self.publish(plain(target, **more), written)
 
-    async def write_batch(self, number: int, start: int) -> Outcome:
+    async def write_batch(self, number: int, start: int) -> WriteOutcome:
         target, written = await self.written(start)
         return await self.publish(batch(target, number), written)
 

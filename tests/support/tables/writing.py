@@ -12,7 +12,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from distop.client import Client
 from distop.lake.writing.prepared import PreparedTask
 from distop.spark.options import WriteOptions
-from distop.spark.publication import Deadline, Outcome, Publication, give_up, publish
+from distop.spark.publication import Deadline, Publication, WriteOutcome, give_up, publish
 from distop.spark.target import WriteTarget, open_target
 from support.tables.publishing import rows
 
@@ -43,7 +43,7 @@ def tasks(target: WriteTarget, start: int, count: int, *, pieces: int = 2) -> li
 
 def end(
     address: str, publication: Publication, written: list[PreparedTask], seconds: float = 20.0
-) -> Outcome:
+) -> WriteOutcome:
     """What the driver does at the end."""
     with Client(address, timeout_s=20) as client:
         return publish(client, publication, written, Deadline(seconds))
