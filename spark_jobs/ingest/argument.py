@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 import msgspec
 
 from distop.lake.layout.sizes import MAX_COLUMN_NAME, MAX_COLUMNS
-from distop.metastore.records.operation import OperationArg, StepRecord
+from distop.metastore.records.operation import OperationArg, OperationOptions, StepRecord
 from distop.operations.api import PlanRequest
 from distop.operations.arguments import invalid, parse
 from distop.sources.formats.options import CsvOptions, Format, known_encoding
@@ -601,6 +601,23 @@ def check_object(request: PlanRequest, argument: IngestArgument) -> None:
             f"ingest {request.object!r} cannot run concurrently: only appends to an Iceberg table can",
             "leave out --object: it then waits for its turn",
         )
+
+
+def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> bool:
+    """Whether the successful part is published although other jobs fail.
+
+    Raises :class:`~distop.errors.InvalidArgument` for modes that would replace rows by a part of the new
+    ones.
+    """
+    if options.max_failed_partitions == 0:
+        return False
+    if argument.mode in ("overwrite", "overwrite_partitions", "merge"):
+        raise invalid(
+            "mode",
+            f"--mode {argument.mode} replaces rows, and failed jobs would leave gaps in their place",
+            "leave out --max-failed, or append",
+        )
+    return True
 
 
 def steps_of(operation: OperationArg) -> list[StepRecord]:

@@ -46,7 +46,7 @@ from distop.sources.kafka.client import Cluster, RangeReader
 from distop.sources.kafka.ranges import ANEW_HINT, OffsetRange
 from distop.sources.kafka.records import RecordPlace, RecordReader, Records
 from distop.sources.quarantine import KeptFile, KeptRows, QuarantineReader, table_file
-from distop.spark_jobs.ingest.path_columns import constants
+from distop.spark_jobs.ingest.files import constants
 from distop.spark_jobs.ingest.plan import FileEntry, IngestPlan, KafkaSource, Piece, TargetPlan
 from distop.spark_jobs.merge import DELETE, INSERT, UPDATE, Batch, MergePlan, Merging
 from distop.spark_jobs.rules.gate import JobChecks

@@ -444,7 +444,6 @@ def target_of(
     file_format: Format,
     sample: Sample,
     *,
-    table: Layout | None,
     direct: Collection[str] = (),
     instants: Mapping[str, DataType] | None = None,
 ) -> dict[str, Any]:
@@ -454,8 +453,6 @@ def target_of(
     ----------
     file_format:
         The format of the source's column values.
-    table:
-        The table's layout, if it has one.
     direct:
         Columns whose values are not in that format, but known directly.
     instants:
@@ -466,6 +463,7 @@ def target_of(
     InvalidArgument
         Columns, types, filter and table do not fit together.
     """
+    table = table_layout(request)
     chosen = None if argument.filter is None else syntax.parse(argument.filter)
     conditions = {field: syntax.parse(text, field) for field, text in conditions_of(argument).items()}
     known = {*sample.all_names, *(argument.schema or ()), *direct}
@@ -519,14 +517,17 @@ def target_of(
 
 
 def merge_of(
-    request: PlanRequest, argument: IngestArgument, target: Mapping[str, Any]
-) -> tuple[MergePlan, int]:
-    """How rows of the source are merged with those of the table, and by how many jobs.
+    request: PlanRequest, argument: IngestArgument, target: Mapping[str, Any], splits: int
+) -> tuple[MergePlan | None, int]:
+    """How rows of the source are merged with those of the table, and by how many jobs; without a merge
+    ``None``, and a job for each split.
 
     Parameters
     ----------
     target:
         What :func:`target_of` returns.
+    splits:
+        How many there are of the source.
 
     Raises
     ------
@@ -535,6 +536,8 @@ def merge_of(
     PreconditionFailed
         A file of the table cannot be read.
     """
+    if argument.mode != "merge":
+        return None, splits
     schema = Layout.from_json(target["layout"]).schema
     check_merge(argument.keys, argument.order_by, schema)
     if lacking := [name for name in schema.column_names if name not in target["targets"]]:
@@ -603,8 +606,9 @@ def ignored(request: PlanRequest) -> dict[str, Any]:
     return {"mode": "ignore", "ignored": True, "output": request.table.format, "layout": recorded}
 
 
-def nothing(request: PlanRequest, layout: Layout | None, branch: str = "") -> dict[str, Any]:
+def nothing(request: PlanRequest, branch: str) -> dict[str, Any]:
     """The plan of an operation that has found nothing new; without jobs. It does not change the table."""
+    layout = table_layout(request)
     recorded = None if layout is None else layout.to_json()
     return {
         NOTHING: True,

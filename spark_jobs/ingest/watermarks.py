@@ -20,11 +20,10 @@ import msgspec
 
 from distop.errors import AlreadyIngested
 from distop.lake.iceberg.watermarks import is_after
-from distop.metastore.records.operation import OperationOptions, WatermarkMove
+from distop.metastore.records.operation import WatermarkMove
 from distop.metastore.records.watermarks import Entry, Marks, position, upwards
 from distop.operations.arguments import invalid
 from distop.sources.formats.files import FoundSource, SourceFile
-from distop.spark_jobs.ingest.argument import IngestArgument
 from distop.spark_jobs.ingest.plan import Extent, FileEntry, jobs_reading
 
 
@@ -275,23 +274,6 @@ def _ingested(name: str, file: SourceFile, around: list[Entry]) -> bool:
         ) from None
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     return file.modified is not None and file.modified <= until
-
-
-def may_fail_in_part(argument: IngestArgument, options: OperationOptions) -> bool:
-    """Whether the successful part is published although other jobs fail.
-
-    Raises :class:`~distop.errors.InvalidArgument` for modes that would replace rows by a part of the new
-    ones.
-    """
-    if options.max_failed_partitions == 0:
-        return False
-    if argument.mode in ("overwrite", "overwrite_partitions", "merge"):
-        raise invalid(
-            "mode",
-            f"--mode {argument.mode} replaces rows, and failed jobs would leave gaps in their place",
-            "leave out --max-failed, or append",
-        )
-    return True
 
 
 def first_files(found: FoundSource) -> Collection[int]:

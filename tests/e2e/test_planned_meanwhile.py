@@ -13,7 +13,7 @@ from distop.coordinator.starting import launching
 from distop.coordinator.work.processes import Call, Surroundings
 from distop.coordinator.work.work import Work
 from distop.sources.formats.files import find_files
-from distop.spark_jobs.ingest import planning
+from distop.spark_jobs.ingest import files
 from support.services.backlogs import applied, rested
 from support.services.whole import Whole, write_csv
 from support.waiting import eventually
@@ -48,7 +48,7 @@ def plan_here(monkeypatch: pytest.MonkeyPatch, find: Meanwhile) -> None:
         return await self.blocking(table, what, call, Surroundings(self.registry, lambda: None))
 
     monkeypatch.setattr(Work, "user", in_a_thread)
-    monkeypatch.setattr(planning, "find_files", find)
+    monkeypatch.setattr(files, "find_files", find)
 
 
 def write_many(folder: Path, files: int) -> Path:

@@ -62,7 +62,7 @@ def plan_topic(
         moves = {name: found.moves}
         held, warnings = held_back(topic)
         if not found.ranges:
-            record = nothing(request, table, argument.branch or "") | {
+            record = nothing(request, argument.branch or "") | {
                 "kafka": {"url": topic.url, "skipped": found.skipped, "held": held}
             }
             return Plan(argument=record | ({"warnings": warnings} if held else {}), watermarks=moves)
@@ -82,12 +82,8 @@ def plan_topic(
                 f"the new records of {topic.url} show no columns{reason}",
                 """say which there are, as in --arg schema='{"id": "long"}'""",
             )
-        target = target_of(
-            request, argument, _WRITTEN[kafka.format], sample, table=table, direct=direct_columns(kafka)
-        )
-    merge, jobs = None, len(cuts) - 1
-    if argument.mode == "merge":
-        merge, jobs = merge_of(request, argument, target)
+        target = target_of(request, argument, _WRITTEN[kafka.format], sample, direct=direct_columns(kafka))
+    merge, jobs = merge_of(request, argument, target, len(cuts) - 1)
     plan = IngestPlan(
         format=f"kafka/{kafka.format}",
         csv=options,

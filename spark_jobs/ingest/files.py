@@ -1,0 +1,456 @@
+"""The source of an ingest, if that is files: which are read, as what format, in which splits; with columns
+that only their folders name, as Hive and Spark lay them out: ``day=2024-01-01/a.parquet``.
+
+The values of such columns are known when an ingest starts. So types are inferred from all of them, and all
+are checked then.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from distop.errors import ArgumentTooLarge
+from distop.lake.layout.hive import named_columns, named_values
+from distop.lake.layout.model import Layout
+from distop.lake.rows import table_layout
+from distop.metastore.records.operation import WatermarkMove
+from distop.operations.api import PlanRequest
+from distop.operations.arguments import invalid
+from distop.sources.formats.bad_rows import Rows, Unconvertible
+from distop.sources.formats.files import COMPRESSIONS, MAX_FILES, MAX_PATHS, FoundSource, OpenFile, find_files
+from distop.sources.formats.inference import (
+    CsvSample,
+    JsonSample,
+    Sample,
+    TypedSample,
+    looked_into,
+    take_sample,
+)
+from distop.sources.formats.options import TYPED, CsvOptions, Format
+from distop.sources.formats.parquet import row_group_sizes
+from distop.sources.formats.types import convert, convertible
+from distop.sources.quarantine import Quarantined
+from distop.spark_jobs.ingest.argument import IngestArgument, check_format_options, csv_options
+from distop.spark_jobs.ingest.plan import Extent, FileEntry, IngestPlan, check_count, cut
+from distop.spark_jobs.ingest.watermarks import (
+    by_folder,
+    first_files,
+    lengths_of_paths,
+    new_files,
+    watermark_moves,
+    with_jobs,
+)
+
+R = TypeVar("R", bound=Rows)
+
+FOOTER_READERS = 8
+"""Footers of large Parquet files read concurrently."""
+FOOTER_SECONDS = 20.0
+"""Longest time for reading them."""
+_FORMATS: dict[str, Format] = {
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".avro": "avro",
+}
+
+OPTION = "partition_columns_from_path"
+FLAG = "--partition-columns-from-path"
+
+
+@dataclass(frozen=True)
+class PathSample:
+    """A :class:`Sample` of the files, with the columns that only their folders name."""
+
+    files: Sample
+    values: Mapping[str, Sequence[str | None]]
+    """Column -> its different values."""
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.files.names, *self.values]
+
+    @property
+    def all_names(self) -> list[str]:
+        return [*self.files.all_names, *self.values]
+
+    @property
+    def complete(self) -> bool:
+        return self.files.complete
+
+    def types(self, columns: Sequence[str]) -> dict[str, pa.DataType]:
+        found = self.files.types([name for name in columns if name not in self.values])
+        found |= self._texts.types([name for name in columns if name in self.values])
+        return {name: found[name] for name in columns}
+
+    def unfit(self, types: Mapping[str, pa.DataType]) -> list[str]:
+        return self.files.unfit({name: dtype for name, dtype in types.items() if name not in self.values})
+
+    @cached_property
+    def _texts(self) -> CsvSample:
+        """The values as columns of CSV: one rule for the types of texts."""
+        heads = []
+        for name, values in self.values.items():
+            text = io.StringIO(newline="")
+            lines = csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_MINIMAL)
+            lines.writerows([value] for value in values if value is not None)
+            heads.append(([name], text.getvalue().encode()))
+        return CsvSample(heads, CsvOptions(multiline=True))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilesSource:
+    """The files of an ingest, fixed at its start."""
+
+    found: FoundSource
+    moves: dict[str, dict[str, WatermarkMove]]
+    """The watermarks that the ingest moves, with the jobs that each depends on if it may fail in part."""
+    skipped: int
+    """How many files were ingested before."""
+    remaining: int
+    """How many new files are left to a later ingest."""
+    format: Format
+    csv: CsvOptions
+    entries: list[FileEntry]
+    cuts: list[int]
+    """See :class:`~distop.spark_jobs.ingest.plan.IngestPlan`."""
+    sample: Sample
+    """Of the files and their folders."""
+    direct: list[str]
+    """Columns to write whose values the folders name."""
+    warnings: list[str]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.found.files)
+
+    @property
+    def instants(self) -> Mapping[str, pa.DataType] | None:
+        """See :func:`~distop.spark_jobs.ingest.target.choose_columns`."""
+        sample = self.sample.files if isinstance(self.sample, PathSample) else self.sample
+        return sample.instants if isinstance(sample, TypedSample) else None
+
+
+@dataclass(frozen=True)
+class NothingNew:
+    """All files were ingested before."""
+
+    skipped: int
+    """How many there are."""
+
+
+def find_source(
+    request: PlanRequest, argument: IngestArgument, *, in_part: bool, replayed: Quarantined | None
+) -> FilesSource | NothingNew:
+    """The source of an ingest from files.
+
+    Parameters
+    ----------
+    in_part:
+        Whether the successful part is published although other jobs fail.
+    replayed:
+        The quarantined rows that are ingested again. They are the files if the argument names none.
+
+    Raises
+    ------
+    InvalidArgument, SourceUnreadable, SourceEmpty, AlreadyIngested, ArgumentTooLarge
+    """
+    kept = None if argument.path_list() else replayed
+    if kept is not None:
+        found = kept.found()
+    else:
+        found = find_files(argument.path_list(), most=MAX_FILES if argument.new_only else MAX_PATHS)
+    skipped = remaining = 0
+    if argument.new_only:
+        new = new_files(found, request.watermarks, argument.source)
+        found, moves, skipped, remaining = new.found, new.moves, new.skipped, new.remaining
+        if not found.files:
+            return NothingNew(skipped)
+    elif replayed is not None:
+        moves = replayed.moves(request.watermarks, again=argument.reingest)
+    else:
+        moves = watermark_moves(
+            found,
+            request.watermarks,
+            source=argument.source,
+            values=argument.watermark,
+            reingest=argument.reingest or argument.replaces is not None,
+        )
+    check_count(
+        sum(file.size for file in found.files),
+        argument.split_bytes,
+        "bytes",
+        field="split_bytes",
+        less="name fewer paths in one operation",
+    )
+    file_format = _format_of(argument, found)
+    if replayed is None:
+        check_format_options(request.argument, file_format)
+    options = _csv_options(argument, found)
+    open_file = partial(OpenFile.at, found.url) if kept is None else kept.open
+    files = [open_file(file.path) for file in found.files]
+    sample: Sample
+    if kept is not None:
+        sample = kept.sample(options, csv=file_format == "csv")
+    else:
+        sample = take_sample(file_format, files, options, check_newlines=argument.multiline is None)
+    table = table_layout(request)
+    warnings = [*_warnings(argument, sample, table), *unread_columns(argument, found, sample, table)]
+    sample, direct = with_path_columns(argument, found, sample, table)
+    extents = _extents(found, files, file_format, options, argument.split_bytes)
+    cuts = cut(extents, argument.split_bytes, first_files(found) if in_part else ())
+    if in_part:
+        lengths = lengths_of_paths(found, extents)
+        moves = {source: with_jobs(paths, lengths, cuts) for source, paths in moves.items()}
+    if argument.new_only and argument.source is None:
+        moves = by_folder(moves)
+    return FilesSource(
+        found=found,
+        moves=moves,
+        skipped=skipped,
+        remaining=remaining,
+        format=file_format,
+        csv=options,
+        entries=[
+            FileEntry(file.path, file.size, file.version, None if extent.blocks is None else extent.units)
+            for file, extent in zip(found.files, extents, strict=True)
+        ],
+        cuts=cuts,
+        sample=sample,
+        direct=direct,
+        warnings=warnings,
+    )
+
+
+def path_values(found: FoundSource) -> dict[str, list[str | None]]:
+    """Column -> the different values that the folders of the files name.
+
+    Raises :class:`~distop.errors.InvalidArgument` if files differ in the columns.
+    """
+    files = found.files
+    first = named_values(f"{found.url}/{files[0].path}")
+    values: dict[str, dict[str | None, None]] = {name: {} for name in first}
+    for file in files:
+        named = named_values(f"{found.url}/{file.path}")
+        if named.keys() != first.keys():
+            [name, *_] = sorted(named.keys() ^ first.keys())
+            having, lacking = (file, files[0]) if name in named else (files[0], file)
+            raise invalid(
+                "paths",
+                f"the folders of {having.path} name a column {name!r}, and those of {lacking.path} do not",
+                "start one operation for each",
+                column=name,
+            )
+        for name, value in named.items():
+            values[name][value] = None
+    return {name: list(texts) for name, texts in values.items()}
+
+
+def with_path_columns(
+    argument: IngestArgument, found: FoundSource, sample: Sample, table: Layout | None
+) -> tuple[Sample, list[str]]:
+    """If the option says so: the sample with the columns that only the folders name, and which of those are
+    written.
+
+    Raises
+    ------
+    InvalidArgument
+        Without the option: the table has such a column, which would be NULL.
+    """
+    there = set(sample.all_names)
+    if not argument.partition_columns_from_path:
+        _refuse_lost(argument, found, there, table)
+        return sample, []
+    values = {name: texts for name, texts in path_values(found).items() if name not in there}
+    known = table.schema.column_names if table is not None and argument.on_new_columns == "ignore" else values
+    written = [name for name in values if name in (known if argument.columns is None else argument.columns)]
+    return PathSample(sample, values), written
+
+
+def _refuse_lost(argument: IngestArgument, found: FoundSource, there: set[str], table: Layout | None) -> None:
+    if table is None or argument.columns is not None or argument.transform is not None:
+        return
+    lost = set(table.schema.column_names) - there
+    for file in found.files if lost else ():
+        for name in named_columns(f"{found.url}/{file.path}"):
+            if name in lost:
+                raise invalid(
+                    OPTION,
+                    f"the folders of {file.path} name {name!r}, a column of the table that the files do not "
+                    "have: it would be NULL",
+                    f"{FLAG} takes it from there; or name the columns to write with --arg columns",
+                    column=name,
+                )
+
+
+def unread_columns(
+    argument: IngestArgument, found: FoundSource, sample: Sample, table: Layout | None
+) -> list[str]:
+    """A warning if the columns of the table are those of the files, and their folders name more."""
+    if argument.partition_columns_from_path or argument.columns is not None or table is not None:
+        return []
+    named = set(named_columns(f"{found.url}/{found.files[0].path}")).difference(sample.all_names)
+    return [f"the folders name {', '.join(sorted(named))}: {FLAG} makes columns of these"] if named else []
+
+
+def path_columns_of(sample: Sample, columns: Mapping[str, Any]) -> list[str]:
+    """Those of the columns to read, as an Iceberg schema, that only the folders name."""
+    read = {column["name"] for column in columns["fields"]}
+    return [name for name in sample.values if name in read] if isinstance(sample, PathSample) else []
+
+
+def check_path_values(sample: Sample, plan: IngestPlan) -> None:
+    """Check that all values fit the types of their columns.
+
+    Raises
+    ------
+    InvalidArgument
+        Names the column and the value; or nothing is left to read from the files.
+    """
+    if not isinstance(sample, PathSample) or not plan.path_columns:
+        return
+    if not plan.wanted.schema.names:
+        raise invalid(
+            "columns", "only folders name these columns, and files have rows", "name one of the files"
+        )
+    for name in plan.path_columns:
+        dtype = plan.source_columns.field(name).type
+        if not convertible(pa.large_string(), dtype):
+            raise invalid(OPTION, f"column {name!r}: the name of a folder cannot be a {dtype}", column=name)
+        try:
+            _typed(sample.values[name], dtype, name)
+        except Unconvertible as error:
+            raise invalid(
+                OPTION,
+                f"a value in the names of folders does not fit: {error}",
+                "give the column another type with --schema, or leave it out of --arg columns",
+                column=name,
+            ) from None
+
+
+def constants(
+    convert_rows: Callable[[R], pa.Table], values: Mapping[str, str | None], schema: pa.Schema
+) -> Callable[[R], pa.Table]:
+    """Converts the rows of one file, and adds the values of its path.
+
+    Parameters
+    ----------
+    schema:
+        The columns of the source; those of ``values`` are constant, the others are of ``convert_rows``.
+    """
+    texts = {name: _typed([text], schema.field(name).type, name)[0] for name, text in values.items()}
+
+    def converted(rows: R) -> pa.Table:
+        found = convert_rows(rows)
+        columns = [
+            pa.repeat(texts[name], found.num_rows) if name in texts else found.column(name)
+            for name in schema.names
+        ]
+        return pa.table(columns, schema=schema)
+
+    return converted
+
+
+def _typed(texts: Iterable[str | None], dtype: pa.DataType, column: str) -> pa.ChunkedArray:
+    return convert(pa.chunked_array([pa.array(list(texts), pa.large_string())]), dtype, column)
+
+
+def _warnings(argument: IngestArgument, sample: Sample, table: Layout | None) -> list[str]:
+    """Signs that the files were misinterpreted.
+
+    Raises :class:`~distop.errors.InvalidArgument` if they are certainly not UTF-8 and no row may be bad.
+    """
+    if not isinstance(sample, CsvSample | JsonSample):
+        return []
+    encoding = sample.foreign_encoding
+    if encoding and argument.on_bad_rows == "fail":
+        field, hint = "encoding", "give it, for example --arg encoding=windows-1252"
+        if isinstance(sample, JsonSample):
+            field, hint = "paths", "convert them, for example with iconv -f windows-1252 -t utf-8"
+        raise invalid(field, f"the files are not UTF-8, but {encoding}", hint)
+    given = {*(argument.schema or ()), *(table.schema.column_names if table is not None else ())}
+    wanted = sample.names if argument.columns is None else argument.columns
+    found = sample.suspicions([name for name in wanted if name and name not in given])
+    return [f"the files are not UTF-8, but {encoding}", *found] if encoding else found
+
+
+def _endings(path: str) -> tuple[str, str]:
+    """``(".csv", ".gz")`` of ``a/b.csv.gz``; in lower case, either may be empty."""
+    name = path.rpartition("/")[2].lower()
+    stem, dot, last = name.rpartition(".")
+    if dot + last not in COMPRESSIONS:
+        return (dot + last if stem else ""), ""
+    inner, inner_dot, inner_last = stem.rpartition(".")
+    return (inner_dot + inner_last if inner else ""), dot + last
+
+
+def _format_of(argument: IngestArgument, found: FoundSource) -> Format:
+    if argument.format is not None:
+        return argument.format
+    formats: dict[Format, str] = {}
+    for file in found.files:
+        ending, compression = _endings(file.path)
+        file_format = _FORMATS.get(ending)
+        if file_format is None or (compression and file_format in TYPED):
+            raise invalid("format", f"the name of {file.path} does not show its format", "give --format")
+        formats.setdefault(file_format, file.path)
+    if len(formats) > 1:
+        examples = " and ".join(f"{path} ({name})" for name, path in formats.items())
+        raise invalid(
+            "format", f"the files are of several formats: {examples}", "start one operation for each"
+        )
+    return next(iter(formats))
+
+
+def _csv_options(argument: IngestArgument, found: FoundSource) -> CsvOptions:
+    tabs = all(_endings(file.path)[0] == ".tsv" for file in found.files)
+    return csv_options(argument, "\t" if tabs else ",")
+
+
+def _extents(
+    found: FoundSource, files: list[OpenFile], file_format: Format, options: CsvOptions, split_bytes: int
+) -> list[Extent]:
+    """How each file may be split."""
+    whole = [Extent(file.size, (file.size,)) for file in found.files]
+    if file_format == "parquet":
+        return _parquet_extents(whole, files, split_bytes)
+    if file_format == "csv" and (options.multiline or options.encoding):
+        return whole
+    return [
+        extent if _endings(file.path)[1] else Extent(file.size)
+        for file, extent in zip(found.files, whole, strict=True)
+    ]
+
+
+def _parquet_extents(whole: list[Extent], files: list[OpenFile], split_bytes: int) -> list[Extent]:
+    """Read the row groups only of files that are too large for one split."""
+    deadline = time.monotonic() + FOOTER_SECONDS
+
+    def extent(index: int) -> Extent:
+        if whole[index].size <= split_bytes:
+            return whole[index]
+        if time.monotonic() > deadline:
+            raise ArgumentTooLarge(
+                f"reading the footers of {len(files)} Parquet files takes longer than {FOOTER_SECONDS:.0f} s",
+                hint="name fewer paths in one operation, or raise --arg split_bytes",
+                details={"field": "paths"},
+            )
+        sizes = looked_into(files[index], row_group_sizes)
+        return Extent(whole[index].size, sizes) if len(sizes) > 1 else whole[index]
+
+    with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
+        return list(pool.map(extent, range(len(whole))))
