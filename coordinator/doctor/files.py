@@ -243,7 +243,7 @@ def gone_from_history(view: TableView) -> Done:
     )
 
 
-def counted_as_applied(seen: TableSeen, gone: Done, ends: Mapping[bytes, KeyValue]) -> Done:
+def counted_as_applied(seen: TableSeen, gone: Done, ends: Mapping[bytes, KeyValue], now: float) -> Done:
     """Those of the batches and requests that count as applied, and do not wait to be applied again.
 
     Parameters
@@ -252,6 +252,8 @@ def counted_as_applied(seen: TableSeen, gone: Done, ends: Mapping[bytes, KeyValu
         See :func:`gone_from_history`.
     ends:
         Their records by key, at the table's revision, and what rollbacks have taken out.
+    now:
+        Seconds since the Unix epoch: requests are remembered for a time.
 
     Raises
     ------
@@ -277,7 +279,9 @@ def counted_as_applied(seen: TableSeen, gone: Done, ends: Mapping[bytes, KeyValu
             return False
         record, taken = decode(kv.value, RequestRecord, kv.key), known.get(name)
         is_undone = taken is not None and taken.operation in ("", record.operation)
-        return record.outcome == SUCCESS and operation in ("", record.operation) and not is_undone
+        if record.outcome != SUCCESS or is_undone or record.forget_at <= now:
+            return False
+        return operation in ("", record.operation)
 
     return Done(
         batches={name: by for name, by in gone.batches.items() if is_applied(name, by, ordered=True)},

@@ -330,7 +330,8 @@ class Doctor:
 
         gone = gone_from_history(view)
         try:
-            applied = counted_as_applied(seen, gone, await read_ends(self._client, seen, gone))
+            ends = await read_ends(self._client, seen, gone)
+            applied = counted_as_applied(seen, gone, ends, self._wall())
         except CorruptRecord:
             return []  # a deep look reports it
         if not any((applied.batches, applied.unordered, applied.requests)):

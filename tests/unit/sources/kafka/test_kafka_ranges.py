@@ -59,7 +59,7 @@ def test_it_begins_at_the_watermark_and_ends_at_what_is_there() -> None:
         ({"from": {"0": 8}}, {"0": "7"}, InvalidArgument, "8 leaves a gap"),
         ({"from": {"0": 4}}, {}, OffsetsLost, "no longer has offset 4"),
         ({"to": {"0": 6}}, {"0": "7"}, AlreadyIngested, "up to offset 7"),
-        ({"to": {"0": 4}}, {}, InvalidArgument, "to=4 is before the start 5"),
+        ({"to": {"0": 4}}, {}, InvalidArgument, ": 4 is before the start 5"),
         ({"to": {"0": 11}}, {}, InvalidArgument, "11 is after that"),
         ({"from": {"9": 1}}, {}, InvalidArgument, "no partition 9"),
     ],
