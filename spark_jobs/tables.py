@@ -198,8 +198,6 @@ class PlannedFile:
     """Everything else in the manifest: statistics, split offsets."""
     delete_files: tuple[DataFile, ...] = field(default=(), compare=False, repr=False)
     """Its delete files; programs other than distop write such."""
-    row_groups: tuple[int, ...] | None = field(default=None, compare=False)
-    """Row groups that may contain a requested row, according to an index; ``None``: all."""
 
     @property
     def spec_id(self) -> int:
@@ -317,7 +315,7 @@ class TableSnapshot:
         left = left_of(self.indexes, self.io, root, self.schema, predicate, paths, partitioned)
         if left is None:
             return files
-        return [_within(file, left[file.path]) for file in files if file.path in left]
+        return [file for file in files if file.path in left]
 
     def plan_added(self) -> list[PlannedFile]:
         """The files that this very snapshot has added."""
@@ -503,13 +501,6 @@ def _bad_default(column: NestedField, reason: str) -> PreconditionFailed:
         hint="drop the column with the program that added it",
         details={"column": column.name},
     )
-
-
-def _within(file: PlannedFile, groups: frozenset[int] | None) -> PlannedFile:
-    # Delete files count rows from the beginning of the file.
-    if groups is None or file.delete_files:
-        return file
-    return replace(file, row_groups=tuple(sorted(groups)))
 
 
 def snapshot_of(

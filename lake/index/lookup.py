@@ -19,7 +19,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Protocol, TypeAlias
 
@@ -175,19 +175,6 @@ REMEMBERED = 16
 """Parsed manifests that this process caches."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Narrowed:
-    """The planned files that a reader still has to open."""
-
-    files: dict[str, Groups]
-    index: str
-    """The operation that made the index."""
-    covered: int
-    """How many of the planned files the index covers."""
-    unreadable: list[str] = field(default_factory=list)
-    """Parts that could not be read; their files are opened."""
-
-
 class PublishedIndex(Protocol):
     """What a look-up needs of a published index."""
 
@@ -197,8 +184,6 @@ class PublishedIndex(Protocol):
     def manifest(self) -> str: ...
     @property
     def sequence_number(self) -> int: ...
-    @property
-    def operation(self) -> str: ...
 
 
 def narrow(
@@ -210,7 +195,7 @@ def narrow(
     values: Collection[Plain],
     planned: Iterable[str],
     partitioned: Mapping[int, Collection[str]] = EMPTY_DICT,
-) -> Narrowed | None:
+) -> Left | None:
     """Exclude planned files in which no row has one of some values in a column.
 
     Parameters
@@ -231,7 +216,8 @@ def narrow(
 
     Returns
     -------
-    ``None`` if no index applies: the column has none, it is unreadable, or there are too many values.
+    The files that a reader still has to open, with those of parts that could not be read; ``None`` if no
+    index applies: the column has none, it is unreadable, or there are too many values.
     """
     chosen = [record for record in records if record.field_id == column.id]
     if not chosen or len(values) > MAX_VALUES:
@@ -243,24 +229,20 @@ def narrow(
     keys: list[Any] = sorted({key_of(value, column.kind) for value in values})
     apart = frozenset(partitioned.get(column.id, ()))
     of_part: dict[int, list[str]] = defaultdict(list)
-    files: dict[str, Groups] = {}
-    covered = 0
+    files: Left = {}
     for file in planned:
         place = None if file in apart else manifest.part_of.get(file)
         if place is None:
             files[file] = None
         else:
-            covered += 1
             of_part[place].append(file)
     parts = [place for place in of_part if manifest.parts[place].may_hold(keys)] if keys else []
-    unreadable: list[str] = []
     for place, hits in zip(parts, _look(io, [manifest.parts[place] for place in parts], keys), strict=True):
         if hits is None:
-            unreadable.append(manifest.parts[place].path)
             files |= dict.fromkeys(of_part[place], None)
         else:
             files |= {file: hits[file] for file in of_part[place] if file in hits}
-    return Narrowed(files=files, index=record.operation, covered=covered, unreadable=unreadable)
+    return files
 
 
 def left_of(
@@ -278,8 +260,7 @@ def left_of(
     """
 
     def ask(column: Column, values: Collection[Plain]) -> Left | None:
-        found = narrow(records, io, root, schema, column, values, planned, partitioned)
-        return None if found is None else found.files
+        return narrow(records, io, root, schema, column, values, planned, partitioned)
 
     return narrowed_by(predicate.node, ask) if records else None
 

@@ -42,11 +42,11 @@ async def test_an_index_is_built_published_and_kept_up_to_date(service: Whole) -
     records = await read_indexes(service.store, service.store.keyspace.table("t"))
     now = open_snapshot(location, indexes=records)
     where = "id in (305, 999)"
-    assert [file.row_groups for file in now.plan_files(where)] == [(0,)]
+    assert len(now.plan_files(where)) == 1
     assert len(now.plan_files(where, use_indexes=False)) == 3
     before = open_snapshot(location, indexes=records, snapshot_id=index.snapshot_id)
-    assert [file.row_groups for file in before.plan_files("id == 5")] == [(0,)]
-    assert [file.row_groups for file in now.plan_files("kind == 'k1'")] == [None] * 5
+    assert len(before.plan_files("id == 5")) == 1
+    assert len(now.plan_files("kind == 'k1'")) == 5
     for where in ("nothing == 1", "id == 'x'"):
         with refused("filter"):
             now.plan_files(where)

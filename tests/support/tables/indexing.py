@@ -15,7 +15,7 @@ from pyiceberg.expressions import EqualTo
 from distop.commit.contract import Contribution, FinishContext
 from distop.errors import Cancelled
 from distop.lake.cleanup.staged import sweep
-from distop.lake.index.lookup import Narrowed, narrow
+from distop.lake.index.lookup import Left, narrow
 from distop.lake.index.publish import IndexPublish
 from distop.lake.layout.model import file_io
 from distop.lake.predicates.binding import column_of, plain
@@ -170,7 +170,7 @@ class Indexing:
         """A build from start to end; its facts."""
         return self.start(column, **argument).run().finish()
 
-    def look(self, column: str, *values: Any, snapshot: int | None = None) -> Narrowed | None:
+    def look(self, column: str, *values: Any, snapshot: int | None = None) -> Left | None:
         """Narrow the files of a snapshot."""
         iceberg = self.table.iceberg()
         planned = [task.file.file_path for task in iceberg.scan(snapshot_id=snapshot).plan_files()]
@@ -181,7 +181,7 @@ class Indexing:
         plain_values = [plain(value, of.kind) for value in values]
         return narrow(self.records(), io, self.table.location, schema, of, plain_values, planned)
 
-    def narrowed(self, column: str, *values: Any) -> Narrowed:
+    def narrowed(self, column: str, *values: Any) -> Left:
         """The same, where the index can be asked."""
         found = self.look(column, *values)
         assert found is not None
@@ -192,7 +192,7 @@ class Indexing:
         narrowed = self.look(column, *values, snapshot=snapshot)
         assert narrowed is not None
         rows = []
-        for path, groups in narrowed.files.items():
+        for path, groups in narrowed.items():
             with pq.ParquetFile(path.removeprefix("file://")) as parquet:
                 chosen = range(parquet.num_row_groups) if groups is None else sorted(groups)
                 read = parquet.read_row_groups(list(chosen)).to_pylist()
