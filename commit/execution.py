@@ -50,8 +50,6 @@ class StepFailed(DistopError):
     record: StepRecord = StepRecord(step="")
     cause: Exception | None = None
     """The error that it raised."""
-    permanent: bool = False
-    """Whether another attempt would fail the same way."""
 
     @classmethod
     def of(cls, index: int, record: StepRecord, cause: Exception) -> StepFailed:
@@ -63,7 +61,6 @@ class StepFailed(DistopError):
             details={"step": record.step, "index": str(index), "cause": code},
         )
         failed.index, failed.record, failed.cause = index, record, cause
-        failed.permanent = _is_permanent(cause)
         failed.__cause__ = cause
         return failed
 
@@ -71,16 +68,6 @@ class StepFailed(DistopError):
 def describe(record: StepRecord) -> str:
     """A step in one line, for people."""
     return f"{record.step} {shortened(msgspec.json.encode(record.argument).decode(), MAX_DESCRIBED)}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Executed:
-    """The result of an execution."""
-
-    executed: int = 0
-    found_done: int = 0
-    """Steps that were already done."""
-    skipped: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +90,7 @@ def execute(
     skip: Collection[int] = (),
     only: Collection[int] | None = None,
     registry: StepRegistry | None = None,
-) -> Executed:
+) -> None:
     """Make sure that every step of a sequence is done. Blocking.
 
     Steps of a stage run concurrently; a stage begins when all earlier stages are done. After a failure no
@@ -160,10 +147,8 @@ def execute(
         ]
         acted = _run(execute_one, wanted, workers)
         done, found = done + sum(acted), found + len(acted) - sum(acted)
-    outcome = Executed(executed=done, found_done=found, skipped=len(skip))
     fields = {"operation": sequence.operation, "executed": done, "found_done": found, "skipped": len(skip)}
     log.info("commit_steps_executed", extra=fields)
-    return outcome
 
 
 def undo(
@@ -282,9 +267,7 @@ def _worst(failures: list[tuple[int, StepRecord, Exception]]) -> Exception:
     for _, _, error in failures:
         if isinstance(error, LeadershipLost | LeaseLost):
             return error
-    ordered = sorted(failures, key=lambda failure: (not _is_permanent(failure[2]), failure[0]))
+    ordered = sorted(
+        failures, key=lambda failure: (not isinstance(failure[2], PermanentStepError), failure[0])
+    )
     return StepFailed.of(*ordered[0])
-
-
-def _is_permanent(error: Exception) -> bool:
-    return isinstance(error, PermanentStepError)

@@ -202,7 +202,7 @@ def test_source_and_target_both_missing_is_permanent(world: World) -> None:
         world.write("final/1.csv", b"old")
     with pytest.raises(StepFailed) as caught:
         run(world, record)
-    assert caught.value.permanent
+    assert isinstance(caught.value.cause, StepSourceMissing)
     assert world.read("final/1.csv") == b"old"
 
 
