@@ -17,14 +17,12 @@ point fires once in all, in the first process to reach it: the others continue, 
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,25 +125,3 @@ def _fire(name: str, action: str) -> None:
         subprocess.Popen(waker, stdin=subprocess.DEVNULL, start_new_session=True)
         for pid in victims:
             os.kill(pid, signal.SIGSTOP)
-
-
-def points() -> dict[str, str]:
-    """All crash points of the installed packages, each with its module, sorted by name."""
-    import distop
-
-    found: dict[str, str] = {}
-    for folder in distop.__path__:
-        for path in sorted(Path(folder).glob("*/**/*.py")):
-            module = ".".join(["distop", *path.relative_to(folder).with_suffix("").parts])
-            for name in _named_in(path.read_text()):
-                found.setdefault(name, module)
-    return dict(sorted(found.items()))
-
-
-def _named_in(source: str) -> Iterator[str]:
-    if "reached(" not in source:
-        return
-    for node in ast.walk(ast.parse(source)):
-        match node:
-            case ast.Call(func=ast.Name(id="reached"), args=[ast.Constant(value=str(name))]):
-                yield name

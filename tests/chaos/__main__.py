@@ -22,8 +22,8 @@ from pathlib import Path
 from chaos.faults import FAULTS, strikes
 from chaos.report import Report
 from chaos.run import Run, Settings
-from distop.metastore.crashpoints import points
 from distop.metastore.etcd.embedded import find_etcd
+from support.repository import points
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:

@@ -32,7 +32,7 @@ from chaos.workloads import (
     sidecars_killed,
     stepping,
 )
-from distop.metastore.crashpoints import points
+from support.repository import points
 
 PAUSE = f"sleep:{TTL_S + 2}"
 

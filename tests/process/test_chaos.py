@@ -15,10 +15,9 @@ from chaos.faults import INSIDE, LOST, LOST_TOO, OF_COMMITS, PAUSED, strikes
 from chaos.ledger import Book, Sources
 from chaos.report import BEGIN, END, Line, Report
 from chaos.workloads import BY_STEP, workloads_of
-from distop.metastore.crashpoints import points
 from distop.metastore.etcd.embedded import find_etcd
 from support.processes import captured
-from support.repository import TESTS
+from support.repository import TESTS, points
 
 every_point = functools.cache(points)
 SHORT = "job.file.after=die,mark.before=die,finish.after=die"

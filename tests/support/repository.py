@@ -19,3 +19,15 @@ def product_sources() -> list[Path]:
 def syntax(path: Path) -> tuple[ast.AST, ...]:
     """All nodes of a module; several tests look at those of the whole product."""
     return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+def points() -> dict[str, str]:
+    """All crash points of the product, each with its module, sorted by name."""
+    found: dict[str, str] = {}
+    for path in product_sources():
+        module = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+        for node in syntax(path):
+            match node:
+                case ast.Call(func=ast.Name(id="reached"), args=[ast.Constant(value=str(name))]):
+                    found.setdefault(name, module)
+    return dict(sorted(found.items()))

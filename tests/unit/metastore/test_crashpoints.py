@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from distop.errors import InvalidArgument
-from distop.metastore.crashpoints import Armed, parse, points, reached
+from distop.metastore.crashpoints import Armed, parse, reached
 from support.processes import captured
-from support.repository import product_sources
+from support.repository import points, product_sources
 
 COME_BY = """
 from distop.errors import OutcomeUnknown
