@@ -364,12 +364,9 @@ class Pointers:
         outcome = self.settled(txn, is_own_write, lambda: reached("catalog.swap.after"), location)
         if outcome is Swap.LOST:
             for move in moves:
-                if move.claim is not None and not (move.new and self._read_record(move)):
+                if move.claim is not None and not (move.new and self.read(move.keys.name).record):
                     self.check_free(move.claim)
         return outcome
-
-    def _read_record(self, move: Move) -> bool:
-        return self.read(move.keys.name).record is not None
 
     def passed_on(self, base: Pointer, record: TableRecord) -> Txn:
         """Replace the claim of a table by that of its new record."""

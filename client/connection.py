@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 from operator import attrgetter
 from types import SimpleNamespace
@@ -67,9 +67,9 @@ _STUBS = (
 )
 
 
-def default_address(environ: Mapping[str, str] = os.environ) -> str:
+def default_address() -> str:
     """The address of a client that is given none."""
-    return environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
+    return os.environ.get(ADDRESS_VARIABLE) or DEFAULT_ADDRESS
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 from distop.errors.base import AlreadyExists, DistopError, InvalidArgument, Kind, NotFound, PreconditionFailed
 
 
@@ -45,6 +47,11 @@ class TableNotFound(NotFound):
 
     code = "TABLE_NOT_FOUND"
     default_hint = "create it first: distop tables create NAME --location URL"
+
+    @classmethod
+    def named(cls, table: str) -> Self:
+        """The error for a table's name."""
+        return cls(f"table {table!r} does not exist", details={"table": table})
 
 
 class OperationNotFound(NotFound):

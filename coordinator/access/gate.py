@@ -240,7 +240,7 @@ def check(who: Caller, method: str, request: Any) -> None:
             _check_table(who, needed.role, operation.table, hidden)
         case Scope.TABLE:
             table = check_table_name(needed.name)
-            hidden = TableNotFound(f"table {table!r} does not exist", details={"table": table})
+            hidden = TableNotFound.named(table)
             _check_table(who, needed.role, table, hidden)
         case Scope.NEW_TABLE:
             table = check_table_name(needed.name, "name")

@@ -138,7 +138,7 @@ class BacklogService(distop_pb2_grpc.BacklogServiceServicer):
         gets = [Get(keys.table), Get(keys.ordering), *(Get(key) for _, key in places)]
         read = await self._client.read_at_once(gets)
         if not read.got(0):
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+            raise TableNotFound.named(keys.name)
         kvs = ((state, read.one(2 + index, key)) for index, (state, key) in enumerate(places))
         found = [batch_message(batch, state, kv) for state, kv in kvs if kv.exists]
         ordering = ordering_of(read.one(1, keys.ordering))

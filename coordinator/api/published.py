@@ -84,7 +84,7 @@ class StoredCalls:
         result = await self._client.read_at_once([Get(keys.table), Get(keys.head)])
         table, head = result.one(0, keys.table), result.one(1, keys.head)
         if not table.exists:
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+            raise TableNotFound.named(keys.name)
         published = decode(head.value, Head, head.key) if head.exists else None
         return decode(table.value, TableRecord, table.key), published
 

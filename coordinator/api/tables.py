@@ -111,7 +111,7 @@ class Altering:
         async def decide(read: TxnResult) -> tuple[Txn | None, bool]:
             table, head, run_ops = (read.one(index, get.key) for index, get in enumerate(reads))
             if not table.exists:
-                raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+                raise TableNotFound.named(keys.name)
             record = decode(table.value, TableRecord, table.key)
             if request_id in record.altered:
                 return None, False  # the table may now consist of what was written

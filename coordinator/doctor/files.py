@@ -475,7 +475,7 @@ def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
         return
     if not seen.place:
         return
-    record = _record(seen.table)
+    record = table_record(seen.table)
     if seen.dropped.exists or (seen.table.exists and record is None):
         return  # its drop is not finished; or its record is unreadable, which the table's check reports
     if record is not None and record.uuid == owner.uuid and seen.place == place_of(record.location):
@@ -496,7 +496,7 @@ def check_claim(seen: ClaimSeen) -> Iterator[Finding]:
 
 def check_location(seen: TableSeen) -> Iterator[Finding]:
     """Whether a table is the only one at its location, and has claimed it."""
-    record = _record(seen.table)
+    record = table_record(seen.table)
     if record is None:
         return
     claim = LocationClaim.of(seen.keys.keyspace, record)
@@ -533,7 +533,8 @@ def _is_of_view(seen: ClaimSeen, owner: LocationRecord) -> bool:
     return view.uuid == owner.uuid and seen.place == place_of(view.location)
 
 
-def _record(kv: KeyValue) -> TableRecord | None:
+def table_record(kv: KeyValue) -> TableRecord | None:
+    """The record of a table; ``None`` if there is none, or it cannot be read."""
     try:
         return decode(kv.value, TableRecord, kv.key) if kv.exists else None
     except CorruptRecord:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from distop.coordinator.doctor.backlog import check_backlog, check_pauses
 from distop.coordinator.doctor.checks import check_schedules, check_table
 from distop.coordinator.doctor.cluster import check_etcd, check_members
-from distop.coordinator.doctor.files import check_claim, check_location, read_claims
+from distop.coordinator.doctor.files import check_claim, check_location, read_claims, table_record
 from distop.coordinator.doctor.findings import (
     Change,
     Finding,
@@ -54,7 +54,7 @@ from distop.errors import (
 from distop.metastore.backlog.undoing import Done, Undoing, undoing
 from distop.metastore.etcd.client import EtcdClient
 from distop.metastore.etcd.health import read_health
-from distop.metastore.etcd.txn import Get, KeyValue, Txn, unchanged
+from distop.metastore.etcd.txn import Get, Txn, unchanged
 from distop.metastore.records.names import OperationId
 from distop.metastore.records.record import decode
 from distop.metastore.records.table import Head, TableRecord
@@ -153,7 +153,7 @@ class Doctor:
     ) -> None:
         if what.table:
             if (await read_table(self._client, what.table)).empty:
-                raise TableNotFound(f"table {what.table!r} does not exist", details={"table": what.table})
+                raise TableNotFound.named(what.table)
             await self._tables((what.table,), what, results)
             return
         began, first = asyncio.get_running_loop().time(), await self._look_at_cluster(what)
@@ -277,7 +277,7 @@ class Doctor:
     async def _records(self, names: Sequence[str]) -> list[TableRecord | None]:
         keys = [self._client.keyspace.table(name).table for name in names]
         read = await self._client.read_many([Get(key) for key in keys])
-        return [_record_of(read.one(index, key)) for index, key in enumerate(keys)]
+        return [table_record(read.one(index, key)) for index, key in enumerate(keys)]
 
     async def _staged_folders(self, table: TableRecord | None) -> list[str] | Exception:
         if table is None:
@@ -367,13 +367,6 @@ class Doctor:
 
     async def _blocking(self, table: str, call: Callable[..., T], *args: Any, limit_s: float = LOOK_S) -> T:
         return await self._looks.blocking(table, "a look of the doctor", call, *args, limit_s=limit_s)
-
-
-def _record_of(kv: KeyValue) -> TableRecord | None:
-    try:
-        return decode(kv.value, TableRecord, kv.key) if kv.exists else None
-    except CorruptRecord:
-        return None  # reported among the records
 
 
 def _head_of(seen: TableSeen) -> Head | None:

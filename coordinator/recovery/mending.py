@@ -145,7 +145,7 @@ async def mend(client: EtcdClient, what: Mending, *, now: float) -> AsyncGenerat
     if record is None:
         raise PreconditionFailed(f"there is no installation {space.name!r} in this etcd")
     if what.table and not (await client.get(space.table(what.table).table)).exists:
-        raise TableNotFound(f"table {what.table!r} does not exist", details={"table": what.table})
+        raise TableNotFound.named(what.table)
     first = was_restored(mark, read.revision)
     if first:
         restored = Restored(mark.mod_revision + LEAP, decode(mark.value, BackupRecord, mark.key).at)

@@ -138,7 +138,7 @@ async def list_operations(client: EtcdClient, request: pb.ListOperationsRequest)
 async def check_table(client: EtcdClient, name: str, revision: int = 0) -> None:
     """Raise :class:`~distop.errors.TableNotFound` unless the table exists at ``revision``; 0: now."""
     if not (await client.get(client.keyspace.table(name).table, revision=revision)).exists:
-        raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
+        raise TableNotFound.named(name)
 
 
 @contextmanager

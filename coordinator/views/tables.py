@@ -36,7 +36,7 @@ async def read_table_message(client: EtcdClient, name: str) -> pb.Table:
     read = await client.txn(Txn(then=gets))
     message = _message(keys, await _read(client, gets, [keys], read), read.revision)
     if message is None:
-        raise TableNotFound(f"table {name!r} does not exist", details={"table": name})
+        raise TableNotFound.named(name)
     return message
 
 

@@ -150,7 +150,7 @@ async def enqueue(
         table, ordering_kv, *own = (read.one(index, key) for index, key in enumerate(wanted))
         entry, applied, waiting, running, failed, done, *written = own
         if not table.exists:
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+            raise TableNotFound.named(keys.name)
         ordering = ordering_of(ordering_kv)
         if batch in ordering.returning or batch in ordering.returning_unordered:
             raise Busy(f"batch {batch!r} of table {keys.name!r} was rolled back, and is being put back")
@@ -296,7 +296,7 @@ async def change_ordering(
     async def decide(read: TxnResult) -> tuple[Txn | None, OrderingRecord]:
         table, kv = read.one(0, keys.table), read.one(1, keys.ordering)
         if not table.exists:
-            raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+            raise TableNotFound.named(keys.name)
         now = ordering_of(kv)
         if request and request in now.decided:
             return None, now

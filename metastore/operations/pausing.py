@@ -120,7 +120,7 @@ async def resume_table(client: EtcdClient, keys: TableKeys, audit: Put) -> bool:
 
 def _existing(keys: TableKeys, table: KeyValue) -> KeyValue:
     if not table.exists:
-        raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        raise TableNotFound.named(keys.name)
     return table
 
 

@@ -282,7 +282,7 @@ def table_state(keys: TableKeys, request: StartRequest, read: TxnResult) -> Tabl
     found = [read.one(index, get.key) for index, get in enumerate(start_reads(keys, request))]
     table, run_ops, next_instance, known, pause, head, watermarks, *indexes = found
     if not table.exists:
-        raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        raise TableNotFound.named(keys.name)
     index = indexes[0] if indexes and indexes[0].exists else None
     return TableState(
         record=decode(table.value, TableRecord, table.key),

@@ -130,7 +130,7 @@ async def drop_table(
         nonlocal sent
         table, run_ops, existing = (read.one(index, key) for index, key in enumerate(wanted))
         if not table.exists and not existing.exists:
-            raise _not_found(keys)
+            raise TableNotFound.named(keys.name)
         if not table.exists:
             return None, decode(existing.value, DropRecord, tombstone)
         found = decode(table.value, TableRecord, table.key)
@@ -162,7 +162,7 @@ async def drop_table(
         return record
     await finish_drop(client, keys, record, leave)
     if record.renamed_to:
-        raise _not_found(keys)
+        raise TableNotFound.named(keys.name)
     return record
 
 
@@ -254,10 +254,6 @@ async def _until_tidy(client: EtcdClient, keys: TableKeys) -> None:
                 details={"table": keys.name},
             )
         await asyncio.sleep(LOOK_EVERY_S)
-
-
-def _not_found(keys: TableKeys) -> TableNotFound:
-    return TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
 
 
 def _check_idle(keys: TableKeys, run_ops: KeyValue) -> None:

@@ -261,7 +261,7 @@ async def read_schedules(
     """
     read = await client.read_at_once((Get(keys.table), all_of(keys)))
     if not read.got(0):
-        raise _no_table(keys)
+        raise TableNotFound.named(keys.name)
     return {name: _readable(kv) for name, kv in named(read.got(1), partial(name_in, keys))}, read.revision
 
 
@@ -315,7 +315,7 @@ def _reads(keys: TableKeys, name: str) -> tuple[Get, Get, Get]:
 def _found(keys: TableKeys, name: str, read: TxnResult) -> tuple[KeyValue, KeyValue, KeyValue]:
     table = read.one(0, keys.table)
     if not table.exists:
-        raise _no_table(keys)
+        raise TableNotFound.named(keys.name)
     return table, read.one(1, keys.agenda), read.one(2, keys.schedule(name))
 
 
@@ -327,7 +327,3 @@ def _there(keys: TableKeys, name: str, kv: KeyValue) -> KeyValue:
             details={"table": keys.name, "schedule": name},
         )
     return kv
-
-
-def _no_table(keys: TableKeys) -> TableNotFound:
-    return TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})

@@ -138,7 +138,7 @@ async def read_mark(
 
 def _record(keys: TableKeys, table: KeyValue) -> TableRecord:
     if not table.exists:
-        raise TableNotFound(f"table {keys.name!r} does not exist", details={"table": keys.name})
+        raise TableNotFound.named(keys.name)
     return decode(table.value, TableRecord, table.key)
 
 

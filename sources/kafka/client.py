@@ -275,7 +275,7 @@ class Cluster:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        kafka = kafka_library()
+        kafka = library("confluent_kafka", "kafka", "reading from Kafka")
         self.servers = servers
         self.timeout_s = timeout_s
         self._clock = clock
@@ -422,14 +422,6 @@ class Cluster:
     def _note(self, error: KafkaError) -> None:
         self._reasons.pop(error.name(), None)
         self._reasons[error.name()] = error.str()
-
-
-def kafka_library() -> Any:
-    """The client library.
-
-    Raises :class:`~distop.errors.ExtraMissing` if it is not installed.
-    """
-    return library("confluent_kafka", "kafka", "reading from Kafka")
 
 
 BLOCK_RECORDS = 50_000
